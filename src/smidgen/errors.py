@@ -1,0 +1,139 @@
+"""Every error a user can meet: one exception tree, one code each, one message shape.
+
+A message says what went wrong, where, why, and what to type next; `help` lists only things that work.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SmidgenError(Exception):
+    """Base of all errors; `code` is never reused, `exit_status` is what the command line returns."""
+
+    code = "E900"
+    exit_status = 1
+
+    def __init__(self, what: str, *, at: str = "", why: str = "", help: str = "") -> None:
+        self.what, self.at, self.why, self.help = what, at, why, help
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.what}"]
+        lines += [f"  at   {self.at}"] if self.at else []
+        lines += [f"  why  {self.why}"] if self.why else []
+        lines += [f"  help: {self.help}"] if self.help else []
+        return "\n".join(lines)
+
+
+class UnsupportedOp(SmidgenError):
+    """The model uses an operator that smidgen does not have."""
+
+    code = "E101"
+
+
+class ExportFailed(SmidgenError):
+    """torch.export could not capture the model, or not with a free batch size."""
+
+    code = "E102"
+
+
+class BadShape(SmidgenError):
+    """Shapes, dtypes or attributes of the model do not fit an operator's rule."""
+
+    code = "E103"
+
+
+class BadModelSource(SmidgenError):
+    """`file.py:function`, `package.module:attr` or the input description cannot be used."""
+
+    code = "E104"
+    exit_status = 2
+
+
+class DoesNotFit(SmidgenError):
+    """The program needs more memory than there is."""
+
+    code = "E201"
+
+
+class UnsafeLayout(SmidgenError):
+    """The verifier found a live byte overwritten, or an access outside its region."""
+
+    code = "E202"
+
+
+class UnknownMethod(SmidgenError):
+    """No method or parameter of that name."""
+
+    code = "E301"
+    exit_status = 2
+
+
+class NothingToTrain(SmidgenError):
+    """The method selects no parameter of this model."""
+
+    code = "E302"
+
+
+class NotDifferentiable(SmidgenError):
+    """The loss does not reach a parameter through differentiable operators."""
+
+    code = "E303"
+
+
+class BadOption(SmidgenError):
+    """An argument has a value that means nothing here."""
+
+    code = "E304"
+    exit_status = 2
+
+
+class BatchStatistics(SmidgenError):
+    """Batch statistics need more than one value per channel."""
+
+    code = "E305"
+
+
+class BadProgram(SmidgenError):
+    """A program file is truncated, altered, of another version, or asks for a missing kernel."""
+
+    code = "E501"
+
+
+class BadData(SmidgenError):
+    """Inputs or labels do not have the shape, dtype or range that the program was compiled for."""
+
+    code = "E502"
+
+
+class RunFailed(SmidgenError):
+    """The runtime stopped a step."""
+
+    code = "E503"
+
+
+class MissingPart(SmidgenError):
+    """An optional dependency, compiler or library is not installed."""
+
+    code = "E504"
+
+
+class Internal(SmidgenError):
+    """A bug in smidgen: an invariant between two of its own stages does not hold."""
+
+    code = "E901"
+    exit_status = 3
+
+
+def all_errors() -> dict[str, type[SmidgenError]]:
+    """Code → exception class, for documentation and `smidgen explain`."""
+    return {cls.code: cls for cls in SmidgenError.__subclasses__()}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` for the closest known word, else the list of known words."""
+    options = sorted(known)
+    close = difflib.get_close_matches(word, options, n=1)
+    return f"did you mean '{close[0]}'?" if close else "one of " + ", ".join(options)

@@ -1,0 +1,210 @@
+"""The central types: Dim, Tensor, Node, Graph. Data only; every value is assigned exactly once.
+
+A Graph is one entry point: a flat list of nodes in execution order. Sizes that grow with the number of
+samples are `Batch(k)`, meaning k·n with n known at run time, so one program serves every n up to its bound.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Batch:
+    """The size times·n, n being the number of samples at hand."""
+
+    times: int = 1
+
+    def __mul__(self, other: int) -> Batch:
+        if not isinstance(other, (int, np.integer)):
+            raise BatchSquared
+        return Batch(self.times * int(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int | Batch) -> int | Batch:
+        divisor = other.times if isinstance(other, Batch) else other
+        if self.times % divisor:
+            raise ArithmeticError(f"{self} is not a multiple of {other}")
+        return self.times // divisor if isinstance(other, Batch) else Batch(self.times // divisor)
+
+    def __add__(self, other: Batch) -> Batch:
+        if not isinstance(other, Batch):
+            raise ArithmeticError(f"{self} + {other} is not a multiple of the batch")
+        return Batch(self.times + other.times)
+
+    def __radd__(self, other: object) -> Batch:
+        if other == 0:  # the start value of sum()
+            return self
+        raise ArithmeticError(f"{other} + {self} is not a multiple of the batch")
+
+    def at(self, n: int) -> int:
+        return self.times * n
+
+    def __str__(self) -> str:
+        return "n" if self.times == 1 else f"{self.times}n"
+
+    __repr__ = __str__
+
+
+class BatchSquared(ArithmeticError):
+    """A size would grow with the square of the batch."""
+
+
+Dim = int | Batch
+Shape = tuple[Dim, ...]
+
+
+def size(shape: Iterable[Dim]) -> Dim:
+    """Number of elements."""
+    total: Dim = 1
+    for dim in shape:
+        total = dim * total if isinstance(dim, Batch) else total * dim
+    return total
+
+
+def at(value: Any, n: int) -> Any:
+    """`value` with every Batch inside it, also in tuples and dicts, resolved for n samples."""
+    if isinstance(value, Batch):
+        return value.at(n)
+    if isinstance(value, (tuple, list)):
+        return tuple(at(v, n) for v in value)
+    if isinstance(value, dict):
+        return {k: at(v, n) for k, v in value.items()}
+    return value
+
+
+def batch_axis(shape: Shape) -> int | None:
+    """The axis that grows with the number of samples."""
+    return next((i for i, dim in enumerate(shape) if isinstance(dim, Batch)), None)
+
+
+class DType(enum.Enum):
+    F32 = "f32"
+    I32 = "i32"
+    U8 = "u8"  # booleans, and bits packed eight to a byte
+
+    @property
+    def bytes(self) -> int:
+        return 1 if self is DType.U8 else 4
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8}[self.value])
+
+
+class Role(enum.Enum):
+    """Where a tensor lives and who may change it."""
+
+    INPUT = "input"  # the caller's memory, read by `feed`
+    OUTPUT = "output"  # the caller's memory, written by `fetch`
+    CONST = "const"  # never changes: flash or the mapped file
+    PARAM = "param"  # learns: STATE
+    OPTIM = "optim"  # optimizer state: STATE
+    STAT = "stat"  # running statistics: STATE
+    SETTING = "setting"  # learning rate, step counter, seed: STATE
+    ACCUM = "accum"  # gradient accumulators, alive between entry points: ARENA, pinned
+    VALUE = "value"  # everything computed: ARENA
+
+    @property
+    def is_state(self) -> bool:
+        return self in (Role.PARAM, Role.OPTIM, Role.STAT, Role.SETTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    name: str
+    shape: Shape
+    dtype: DType = DType.F32
+    role: Role = Role.VALUE
+
+    @property
+    def size(self) -> Dim:
+        return size(self.shape)
+
+    def bytes(self, n: int) -> int:
+        return int(at(self.size, n)) * self.dtype.bytes
+
+    def __str__(self) -> str:
+        dims = ",".join(str(d) for d in self.shape)
+        return f"{self.name}: {self.dtype.value}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. `stage` is forward, backward, update, or io; `src` the module path in the user's model."""
+
+    op: str
+    ins: tuple[str, ...]
+    outs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    stage: str = "forward"
+    src: str = ""
+
+    def with_(self, **changes: Any) -> Node:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One entry point. `inputs`/`outputs` name the caller's buffers; `data` holds values of constants and state."""
+
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    data: Mapping[str, Array] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def with_(self, **changes: Any) -> Graph:
+        return replace(self, **changes)
+
+    def of_role(self, *roles: Role) -> list[Tensor]:
+        return [t for t in self.tensors.values() if t.role in roles]
+
+    def producer(self) -> dict[str, Node]:
+        return {out: node for node in self.nodes for out in node.outs}
+
+    def readers(self) -> dict[str, list[int]]:
+        """Tensor → positions of the nodes that read it."""
+        found: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            for name in node.ins:
+                found.setdefault(name, []).append(i)
+        return found
+
+
+def dead_removed(graph: Graph) -> Graph:
+    """Without nodes whose results nobody uses, and without tensors that no node names.
+
+    Nodes that write the caller's memory or state stay.
+    """
+    used: set[str] = set()
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        keeps = any(o in used or graph[o].role is not Role.VALUE for o in node.outs)
+        if keeps:
+            kept.append(node)
+            used.update(node.ins)
+    nodes = tuple(reversed(kept))
+    named = {t for node in nodes for t in (*node.ins, *node.outs)}
+    named |= set(graph.inputs) | set(graph.outputs)
+    tensors = {k: t for k, t in graph.tensors.items() if k in named}
+    data = {k: v for k, v in graph.data.items() if k in named}
+    return graph.with_(nodes=nodes, tensors=tensors, data=data)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+

@@ -1,0 +1,72 @@
+"""Crossing the border: `feed` and `fetch` copy between the caller's buffers and the arena; `loop` repeats a body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir import Array, Batch, Tensor
+from .registry import NOT_DIFFERENTIABLE, Call, N, Param, Run, Spec, case, define
+from .strides import copy_params, strides
+
+
+def _feed_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    shape = tuple(ins[0].shape[p] for p in attrs["perm"])
+    if attrs.get("sample"):
+        shape = tuple(d.times if isinstance(d, Batch) else d for d in shape)
+    return [(shape, ins[0].dtype)]
+
+
+def _feed_ref(x: Array, perm: tuple[int, ...], run: Run, sample: bool = False) -> Sequence[Array]:
+    if sample:
+        per_sample = x.shape[0] // run.n
+        x = x[run.index * per_sample : (run.index + 1) * per_sample]
+    return (np.array(np.transpose(x, perm), order="C"),)
+
+
+def _feed_params(call: Call) -> Sequence[Param]:
+    outside = strides(call.ins[0].shape)
+    return copy_params(call.outs[0].shape, [outside[p] for p in call["perm"]], strides(call.outs[0].shape))
+
+
+define(
+    "feed", doc="brings a buffer of the caller, or one sample of it, into the arena; y = transpose(x, perm)",
+    infer=_feed_infer, ref=_feed_ref, vjp=lambda b, node, dys: [None], needs_run=True,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_feed_params,
+    cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 7), perm=(0, 1)), case((4, 3), perm=(1, 0))],
+)  # fmt: skip
+
+
+def _fetch_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    shape = tuple(ins[0].shape[p] for p in attrs["perm"])
+    if attrs.get("sample"):
+        shape = (Batch(int(shape[0])), *shape[1:])  # type: ignore[arg-type]
+    return [(shape, ins[0].dtype)]
+
+
+def _fetch_params(call: Call) -> Sequence[Param]:
+    inside = strides(call.ins[0].shape)
+    dims = [call.ins[0].shape[p] for p in call["perm"]]
+    return copy_params(dims, [inside[p] for p in call["perm"]], strides(tuple(dims)))
+
+
+define(
+    "fetch", doc="hands a value, or one sample of it, to a buffer of the caller; y = transpose(x, perm)",
+    infer=_fetch_infer, ref=lambda x, perm, sample=False: (np.array(np.transpose(x, perm), order="C"),),
+    vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_fetch_params,
+    cases=[case((N, 4, 5, 3), perm=(0, 3, 1, 2)), case((), perm=())],
+)  # fmt: skip
+
+
+def _loop_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """Outputs collect the yields of all samples along axis 0."""
+    return [((Batch(int(shape[0])), *shape[1:]), dtype) for shape, dtype in attrs["specs"]]
+
+
+define(
+    "loop", doc="runs the next `body` nodes once per sample; outputs gather the tensors named in `yields`",
+    infer=_loop_infer, ref=lambda **_: (), vjp=NOT_DIFFERENTIABLE,
+)  # fmt: skip

@@ -1,0 +1,83 @@
+/* What a kernel sees. A kernel is one C function that reads and writes only the extents it declares.
+ *
+ *   KERNEL(relu_f32, "oi", 1)          name, operands (o writes, i reads, u updates in place, s scratch,
+ *                                      ? after a letter: may be absent; + after the last: one or more), parameters
+ *                                      (-1: the count varies and the extent function checks it)
+ *   EXTENT(relu_f32)                   bytes needed of each operand for given parameters; 0, or -1 to refuse them
+ *
+ * Parameters come from a file that may be hostile: EXTENT must refuse whatever could make the kernel divide by
+ * zero, loop without end, or touch a byte outside what it declares. Sizes are multiplied with smg_mul, which saturates.
+ * Exact mode: no contraction, no library functions, a fixed order of operations; long sums run in eight lanes. */
+#ifndef SMG_KERNEL_H
+#define SMG_KERNEL_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SMG_MAX_OPERANDS 24
+#define SMG_MAX_PARAMS 96
+#define SMG_MAX_RANK 8
+
+typedef struct {
+    int32_t n;     /* samples at hand */
+    int32_t total; /* samples of the whole batch, over all micro-batches */
+    int32_t index; /* iteration of the loop around this instruction */
+} SmgRun;
+
+typedef struct {
+    void *op[SMG_MAX_OPERANDS]; /* NULL where an optional operand is absent */
+    int32_t operands;
+    int32_t params;
+    const int32_t *p; /* sizes that grow with the batch are already multiplied by n */
+    SmgRun run;
+} SmgCall;
+
+/* NULL, or a static sentence that says what is wrong with the data (a label out of range, …). */
+typedef const char *(*SmgKernelFn)(const SmgCall *c);
+typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
+
+typedef struct {
+    const char *name, *signature;
+    int params;
+    SmgKernelFn run;
+    SmgExtentFn extent;
+} SmgKernel;
+
+#define SMG_TOO_MUCH UINT64_MAX
+static inline uint64_t smg_mul(uint64_t a, uint64_t b) {
+    if (a == 0 || b == 0) return 0;
+    return a > SMG_TOO_MUCH / b ? SMG_TOO_MUCH : a * b;
+}
+static inline uint64_t smg_add(uint64_t a, uint64_t b) { return a > SMG_TOO_MUCH - b ? SMG_TOO_MUCH : a + b; }
+static inline float smg_f32(int32_t bits) {
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+#define KERNEL(name_, signature_, params_)                                                              \
+    static const char *name_##_run(const SmgCall *c);                                                   \
+    const SmgKernel smg_kernel_##name_ = {#name_, signature_, params_, name_##_run, name_##_extent};    \
+    static const char *name_##_run(const SmgCall *c)
+#define EXTENT(name_)                                                                                   \
+    static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+/* Silences warnings about extent arguments that a function does not look at. */
+#define EXTENT_UNUSED (void)p, (void)params, (void)operands, (void)run
+
+#define OUT(i) ((float *)c->op[i])
+#define IN(i) ((const float *)c->op[i])
+#define IN_I32(i) ((const int32_t *)c->op[i])
+#define P(i) (c->p[i])
+#define PF(i) smg_f32(c->p[i])
+
+/* Elements covered by a strided walk: 1 + sum (dim-1)*stride, or 0 if a dim is 0; SMG_TOO_MUCH on negatives. */
+static inline uint64_t smg_span(const int32_t *dims, const int32_t *strides, int rank) {
+    uint64_t last = 0;
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 0 || strides[i] < 0) return SMG_TOO_MUCH;
+        if (dims[i] == 0) return 0;
+        last = smg_add(last, smg_mul((uint64_t)dims[i] - 1, (uint64_t)strides[i]));
+    }
+    return smg_add(last, 1);
+}
+#endif
