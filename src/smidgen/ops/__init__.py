@@ -1,6 +1,7 @@
 """All operations. A family is one file here and one file of the same name in runtime/kernels."""
 
-from . import elementwise, io  # noqa: F401  (importing a family defines its ops)
+# Importing a family defines its ops; optim comes last because it derives fused ops from the others.
+from . import io, movement, elementwise, activation, binary, reduce, matrix, conv, pool, norm, loss, random, optim  # noqa: F401, E401, I001
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, Case, N, Op, Run, all_ops, define, get
 
 __all__ = ["NOT_DIFFERENTIABLE", "Bits", "Call", "Case", "N", "Op", "Run", "all_ops", "define", "get"]

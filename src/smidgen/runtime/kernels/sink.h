@@ -1,0 +1,142 @@
+/* Where a weight gradient goes, tile by tile: stored, added to an accumulator, or straight into the optimizer,
+ * so that the gradient as a whole never exists. Formulas are torch.optim's.
+ *
+ * A weight-gradient kernel `f` is written once, as
+ *     static int f_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements)
+ *         own[i]: bytes of its i-th own operand (inputs, then scratch); elements: size of the gradient; -1 refuses
+ *     static const char *f(const SmgCall *c, const Sink *sink)
+ *         own operands are SINK_IN(sink, i), scratch is SINK_SCRATCH(c); parameters are c->p[0..own)
+ * and SINK_KERNELS(f, inputs, "ii", own_params, "s") makes f_f32, f_acc_f32, f_sgd_f32, f_momentum_f32, f_adam_f32.
+ *
+ * Operands:   f          (o dw)             own inputs                      scratch
+ *             f_acc      (u acc)            own inputs                      scratch
+ *             f_sgd      (u w)              own inputs, i lr                scratch     + p: weight_decay
+ *             f_momentum (u w, u m)         own inputs, i lr                scratch     + p: momentum, weight_decay, nesterov
+ *             f_adam     (u w, u m, u v)    own inputs, i lr, i counter     scratch     + p: beta1 (2 words), beta2 (2 words),
+ *                                                                                          eps, weight_decay, decoupled */
+#ifndef SMG_SINK_H
+#define SMG_SINK_H
+#include "../exact_math.h"
+#include "../kernel.h"
+
+enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM };
+#define SMG_SINK_OUTS(mode) ((mode) == SMG_ADAM ? 3 : (mode) == SMG_MOMENTUM ? 2 : 1)
+#define SMG_SINK_INS(mode) ((mode) == SMG_ADAM ? 2 : (mode) >= SMG_SGD ? 1 : 0)
+#define SMG_SINK_PARAMS(mode) ((mode) == SMG_ADAM ? 7 : (mode) == SMG_MOMENTUM ? 3 : (mode) == SMG_SGD ? 1 : 0)
+
+typedef struct {
+    int mode;
+    float *w, *m, *v;     /* w is the gradient or the accumulator for SMG_STORE and SMG_ACC */
+    float lr, decay;      /* Adam: lr is already divided by the first bias correction */
+    float beta1, beta2;   /* momentum in beta1 for SMG_MOMENTUM */
+    float take1, take2;   /* 1 - beta */
+    float eps, root2;     /* root2: square root of the second bias correction */
+    float shrink;         /* decoupled weight decay: w is multiplied by this first */
+    int nesterov;
+} Sink;
+
+static inline double smg_f64(const int32_t *words) {
+    double d;
+    memcpy(&d, words, 8);
+    return d;
+}
+
+/* x^k by repeated squaring: the same on every target. */
+static inline double smg_powi(double x, uint32_t k) {
+    double r = 1.0;
+    for (; k; k >>= 1, x *= x)
+        if (k & 1) r *= x;
+    return r;
+}
+
+/* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps. */
+static inline double smg_sqrt_double(double x) {
+    double y = (double)smg_sqrtf((float)x);
+    if (y == 0.0) return 0.0;
+    y = 0.5 * (y + x / y);
+    return 0.5 * (y + x / y);
+}
+
+static inline Sink smg_sink(int mode, void *const *outs, const float *lr, const int32_t *counter, const int32_t *p) {
+    Sink s = {.mode = mode, .w = (float *)outs[0], .shrink = 1.0f};
+    if (mode == SMG_SGD) s.lr = lr[0], s.decay = smg_f32(p[0]);
+    if (mode == SMG_MOMENTUM) {
+        s.m = (float *)outs[1];
+        s.lr = lr[0], s.beta1 = smg_f32(p[0]), s.decay = smg_f32(p[1]), s.nesterov = p[2];
+    }
+    if (mode == SMG_ADAM) {
+        s.m = (float *)outs[1], s.v = (float *)outs[2];
+        const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
+        const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] : 1u;
+        s.beta1 = (float)b1, s.beta2 = (float)b2, s.take1 = (float)(1.0 - b1), s.take2 = (float)(1.0 - b2);
+        s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);
+        if (p[6]) s.shrink = (float)(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f;
+        s.lr = (float)((double)lr[0] / (1.0 - smg_powi(b1, step)));
+        s.root2 = (float)smg_sqrt_double(1.0 - smg_powi(b2, step));
+    }
+    return s;
+}
+
+/* Start values of elements at..at+count of the gradient: zero, or what earlier micro-batches left. */
+static inline void smg_sink_begin(const Sink *s, float *tile, size_t at, size_t count) {
+    if (s->mode == SMG_ACC)
+        memcpy(tile, s->w + at, count * sizeof(float));
+    else
+        for (size_t i = 0; i < count; i++) tile[i] = 0.0f;
+}
+
+/* The finished gradient of elements at..at+count. */
+static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
+    float *w = s->w + at;
+    if (s->mode <= SMG_ACC) {
+        memcpy(w, tile, count * sizeof(float));
+    } else if (s->mode == SMG_SGD) {
+        for (size_t i = 0; i < count; i++) w[i] -= s->lr * (tile[i] + s->decay * w[i]);
+    } else if (s->mode == SMG_MOMENTUM) {
+        float *m = s->m + at;
+        for (size_t i = 0; i < count; i++) {
+            const float g = tile[i] + s->decay * w[i];
+            m[i] = s->beta1 * m[i] + g;
+            w[i] -= s->lr * (s->nesterov ? g + s->beta1 * m[i] : m[i]);
+        }
+    } else {
+        float *m = s->m + at, *v = s->v + at;
+        for (size_t i = 0; i < count; i++) {
+            const float g = tile[i] + s->decay * w[i];
+            m[i] = m[i] + s->take1 * (g - m[i]);
+            v[i] = s->beta2 * v[i] + s->take2 * (g * g);
+            w[i] = w[i] * s->shrink - s->lr * (m[i] / (smg_sqrtf(v[i]) / s->root2 + s->eps));
+        }
+    }
+}
+
+#define SINK_IN(sink, i) ((const float *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
+#define SINK_IN_I32(sink, i) ((const int32_t *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
+#define SINK_SCRATCH(c) ((float *)(c)->op[(c)->operands - 1])
+
+#define SINK_KERNEL_(f, suffix, mode, first, inputs, own_sig, last, own_params, scratch_sig)               \
+    EXTENT(f##suffix) {                                                                                    \
+        EXTENT_UNUSED;                                                                                     \
+        enum { outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode), scr = sizeof(scratch_sig) - 1 };      \
+        uint64_t own[(inputs) + 1] = {0}, elements = 0;                                                    \
+        if (f##_need(p, operands, run, own, &elements)) return -1;                                         \
+        for (int i = 0; i < outs; i++) need[i] = smg_mul(elements, 4);                                     \
+        for (int i = 0; i < (inputs); i++) need[outs + i] = own[i];                                        \
+        if (ins > 0) need[outs + (inputs)] = 4;                                                            \
+        if (ins > 1) need[outs + (inputs) + 1] = 8;                                                        \
+        if (scr) need[outs + (inputs) + ins] = own[(inputs)];                                              \
+        return 0;                                                                                          \
+    }                                                                                                      \
+    KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {              \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                     \
+        const Sink sink = smg_sink(mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                         \
+                                   (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));       \
+        return f(c, &sink);                                                                                \
+    }
+#define SINK_KERNELS(f, inputs, own_sig, own_params, scratch_sig)                                          \
+    SINK_KERNEL_(f, _f32, SMG_STORE, "o", inputs, own_sig, "", own_params, scratch_sig)                    \
+    SINK_KERNEL_(f, _acc_f32, SMG_ACC, "u", inputs, own_sig, "", own_params, scratch_sig)                  \
+    SINK_KERNEL_(f, _sgd_f32, SMG_SGD, "u", inputs, own_sig, "i", own_params, scratch_sig)                 \
+    SINK_KERNEL_(f, _momentum_f32, SMG_MOMENTUM, "uu", inputs, own_sig, "i", own_params, scratch_sig)      \
+    SINK_KERNEL_(f, _adam_f32, SMG_ADAM, "uuu", inputs, own_sig, "ii", own_params, scratch_sig)
+#endif
