@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from .ir import Array, DType, Graph, Node, Role, Shape, Tensor
+from .ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
 
 
 class Builder:
@@ -20,6 +20,7 @@ class Builder:
         self.inputs: list[str] = list(graph.inputs) if graph else []
         self.outputs: list[str] = list(graph.outputs) if graph else []
         self.data: dict[str, Array] = dict(graph.data) if graph else {}
+        self.layouts: dict[str, tuple[Step, ...]] = dict(graph.layouts) if graph else {}
         self.stage = "forward"
         self.src = ""
         self._wanted: set[str] | None = None
@@ -65,11 +66,15 @@ class Builder:
 
     def add_many(self, op: str, *ins: str, **attrs: Any) -> tuple[str, ...]:
         name = attrs.pop("name", None)
-        specs = ops.get(op).infer([self[i] for i in ins], attrs)
+        record = ops.get(op)
+        specs = record.infer([self[i] for i in ins], attrs)
         hint = name or f"{self.src or 'v'}.{op}"
         outs = []
         for k, (shape, dtype) in enumerate(specs):
-            outs.append(self.tensor(hint if k == 0 else f"{hint}.{k}", shape, dtype))
+            # An update writes where it reads, so its result plays the same role; a view is an ordinary value.
+            updates = k in record.shares and not record.is_view
+            role = self[ins[record.shares[k]]].role if updates else Role.VALUE
+            outs.append(self.tensor(hint if k == 0 else f"{hint}.{k}", shape, dtype, role))
         self.append(Node(op, tuple(ins), tuple(outs), attrs, self.stage, self.src))
         return tuple(outs)
 
@@ -81,8 +86,9 @@ class Builder:
 
     def graph(self) -> Graph:
         return Graph(
-            dict(self.tensors), tuple(self.nodes), tuple(self.inputs), tuple(self.outputs), dict(self.data)
-        )
+            dict(self.tensors), tuple(self.nodes), tuple(self.inputs), tuple(self.outputs),
+            dict(self.data), dict(self.layouts),
+        )  # fmt: skip
 
 
 def feed(b: Builder, name: str, shape: Shape, dtype: DType = DType.F32, perm: tuple[int, ...] | None = None) -> str:

@@ -153,15 +153,23 @@ class Node:
         return replace(self, **changes)
 
 
+Step = tuple[str, tuple[int, ...]]
+"""("reshape", shape) or ("permute", axes): one step from the user's layout of a parameter to the stored one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One entry point. `inputs`/`outputs` name the caller's buffers; `data` holds values of constants and state."""
+    """One entry point. `inputs`/`outputs` name the caller's buffers; `data` holds values of constants and state.
+
+    `layouts` says, for parameters and statistics stored in another layout than the user's, how to get there.
+    """
 
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     data: Mapping[str, Array] = field(default_factory=dict)
+    layouts: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
