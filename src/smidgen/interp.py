@@ -72,3 +72,22 @@ def _run_node(graph: Graph, node: Node, env: dict[str, Array], run: ops.Run, n: 
         env[name] = np.asarray(value)
     if watch:
         watch(node, env)
+
+
+def advance(
+    graph: Graph, state: Mapping[str, Array], inputs: Mapping[str, Array], *, n: int, total: int | None = None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """One execution in float64: the caller's outputs, and the state afterwards under its original names."""
+    env = run(graph, {**state, **inputs}, n=n, total=total)
+    after = dict(state)
+    for node in graph.nodes:
+        record = ops.get(node.op)
+        for out, source in record.shares.items():
+            if not record.is_view and node.ins[source] in graph.data:
+                after[node.ins[source]] = env[node.outs[out]]
+    return {name: env[name] for name in graph.outputs}, after
+
+
+def initial_state(graph: Graph) -> dict[str, Array]:
+    """The values that state tensors start with."""
+    return {t.name: graph.data[t.name] for t in graph.tensors.values() if t.role.is_state and t.name in graph.data}

@@ -1,1 +1,383 @@
-"""reduce operations."""
+"""Reductions over sets of axes, softmax, cumulative sums.
+
+`sum`, `mean`, … stay within a sample. `batch_sum` and `batch_mean` cross the batch axis: one sample after the other,
+outermost, and means divide by the size of the whole batch, so that micro-batches add up to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadShape
+from ..ir import Array, Batch, DType, Node, Shape, Tensor, batch_axis, size
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Spec, case, define
+from .strides import batch_reduce_params, broadcast_strides, lines, merged, reduce_params, show
+
+Dys = Sequence[str | None]
+Axes = tuple[int, ...]
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdim: bool) -> Shape:
+    if keepdim:
+        return tuple(1 if i in axes else dim for i, dim in enumerate(shape))
+    return tuple(dim for i, dim in enumerate(shape) if i not in axes)
+
+
+def _check(what: str, x: Tensor, axes: Sequence[int], across: bool = False) -> None:
+    """`across`: the op is the one that mixes samples."""
+    if x.dtype is not DType.F32:
+        raise BadShape(f"{what} of {x.dtype.value}{show(x.shape)}", help="cast it to f32 first")
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < len(x.shape) for axis in axes):
+        raise BadShape(f"{what} over axes {list(axes)} of {show(x.shape)}", why=f"it has {len(x.shape)} axes")
+    if (batch_axis(x.shape) in axes) != across:
+        why = "no such axis holds the samples" if across else "one of them holds the samples"
+        raise BadShape(
+            f"{what} over axes {list(axes)} of {show(x.shape)}", why=why,
+            help="sum, mean work within a sample, batch_sum, batch_mean across samples",
+        )  # fmt: skip
+
+
+def _check_gradient(what: str, dy: Tensor, shape: Shape) -> None:
+    if dy.shape != shape:
+        raise BadShape(f"{what}: the gradient has shape {show(dy.shape)}, the output {show(shape)}")
+
+
+def _reduce_infer(what: str, across: bool = False, empty: bool = True) -> Infer:
+    def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        x, axes = ins[0], attrs["axes"]
+        _check(what, x, axes, across)
+        if not empty and any(x.shape[axis] == 0 for axis in axes):
+            raise BadShape(f"{what} over axes {list(axes)} of {show(x.shape)}", why="there is nothing to choose from")
+        shape = reduced_shape(x.shape, axes, attrs["keepdim"])
+        wanted = attrs.get("shape", shape)
+        if size(wanted) != size(shape):
+            raise BadShape(f"{what}: {show(shape)} cannot be given the shape {show(wanted)}")
+        return [(tuple(wanted), DType.F32)]
+
+    return infer
+
+
+def _params(call: Call) -> Sequence[Param]:
+    return reduce_params(call.ins[0].shape, call["axes"])
+
+
+def _batch_params(call: Call) -> Sequence[Param]:
+    return batch_reduce_params(call.ins[0].shape, call["axes"])
+
+
+def _expand_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
+    """Of a sum: every element gets the gradient of the total."""
+    shape = b[node.ins[0]].shape
+    kept = b.add("reshape", str(dys[0]), shape=reduced_shape(shape, node.attrs["axes"], keepdim=True))
+    return [b.add("expand", kept, shape=shape)]
+
+
+def _mean_vjp(dx_op: str) -> Callable[[Builder, Node, Dys], Sequence[str | None]]:
+    return lambda b, node, dys: [b.add(dx_op, str(dys[0]), shape=b[node.ins[0]].shape, **node.attrs)]
+
+
+WITHIN = [
+    case((N, 4, 5, 3), axes=(1, 2), keepdim=False), case((N, 7, 7, 19), axes=(1, 2), keepdim=True),
+    case((N, 6), axes=(1,), keepdim=True), case((N, 3, 1031), axes=(2,), keepdim=False),
+    case((3, N, 5), axes=(0, 2), keepdim=False), case((N, 3, 2, 5, 4), axes=(1, 3), keepdim=False),
+    case((2, 3), axes=(1, 0), keepdim=False), case((5,), axes=(), keepdim=False), case((1, 4), axes=(0,), keepdim=False),
+    case((4, N), axes=(0,), keepdim=False), case((N, 1, 1), axes=(1, 2), keepdim=False),
+    case((N, 9, 11), axes=(1,), keepdim=False),
+]  # fmt: skip
+ACROSS = [
+    case((N, 4, 5), axes=(0,), keepdim=True), case((N, 3, 5, 11), axes=(0, 1, 2), keepdim=False),
+    case((N, 6, 9), axes=(0, 2), keepdim=False), case((N,), axes=(0,), keepdim=False),
+    case((N, 4, 300), axes=(0, 1, 2), keepdim=False), case((Batch(5), 3), axes=(0,), keepdim=False),
+    case((4, N, 3), axes=(0, 1), keepdim=False), case((2, 3, Batch(2), 2, 3), axes=(0, 2, 4), keepdim=True),
+]  # fmt: skip
+
+define(
+    "sum", doc="y = Σx over axes",
+    infer=_reduce_infer("sum"), ref=lambda x, axes, keepdim: (x.sum(axis=axes, keepdims=keepdim),), vjp=_expand_vjp,
+    kernels={"f32": "sum_f32"}, params=_params, cases=WITHIN,
+)  # fmt: skip
+
+define(
+    "mean", doc="y = mean of x over axes",
+    infer=_reduce_infer("mean", empty=False), ref=lambda x, axes, keepdim: (x.mean(axis=axes, keepdims=keepdim),),
+    vjp=_mean_vjp("mean_dx"), kernels={"f32": "mean_f32"}, params=_params, cases=WITHIN,
+)  # fmt: skip
+
+
+def _batch_sum_ref(x: Array, axes: Axes, keepdim: bool, shape: tuple[int, ...] | None = None) -> Sequence[Array]:
+    y = x.sum(axis=axes, keepdims=keepdim)
+    return (y if shape is None else np.reshape(y, shape),)
+
+
+define(
+    "batch_sum", doc="y = Σx over axes, the samples among them; the result may be given another `shape`",
+    infer=_reduce_infer("batch_sum", across=True), ref=_batch_sum_ref, vjp=_expand_vjp, batchwise=True, sink=True,
+    kernels={"f32": "batch_sum_f32"}, params=_batch_params,
+    cases=[*ACROSS, case((N, 4, 3), axes=(0, 2), keepdim=True, shape=(4, 1))],
+)  # fmt: skip
+
+
+def _whole(counted: int, run: Run) -> float:
+    """Elements in the whole batch when `counted` are at hand."""
+    return counted / run.n * run.total
+
+
+def _batch_mean_ref(x: Array, axes: Axes, keepdim: bool, run: Run) -> Sequence[Array]:
+    return (x.sum(axis=axes, keepdims=keepdim) / _whole(math.prod(x.shape[i] for i in axes), run),)
+
+
+define(
+    "batch_mean", doc="y = mean of x over axes, the samples of the whole batch among them",
+    infer=_reduce_infer("batch_mean", across=True, empty=False), ref=_batch_mean_ref, vjp=_mean_vjp("batch_mean_dx"),
+    batchwise=True, needs_run=True, kernels={"f32": "batch_mean_f32"}, params=_batch_params, cases=ACROSS,
+)  # fmt: skip
+
+
+def _mean_dx_infer(what: str, across: bool) -> Infer:
+    def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        shape, axes = tuple(attrs["shape"]), attrs["axes"]
+        _check(what, Tensor("x", shape), axes, across)
+        _check_gradient(what, ins[0], reduced_shape(shape, axes, attrs["keepdim"]))
+        return [(shape, DType.F32)]
+
+    return infer
+
+
+def _mean_dx_ref(dy: Array, shape: tuple[int, ...], axes: Axes, keepdim: bool, run: Run | None = None) -> Sequence[Array]:
+    count = math.prod(shape[i] for i in axes)
+    wide = np.broadcast_to(np.reshape(dy, reduced_shape(shape, axes, keepdim=True)), shape)
+    return (wide / (count if run is None else _whole(count, run)),)
+
+
+def _mean_dx_params(call: Call) -> Sequence[Param]:
+    shape, axes = call.outs[0].shape, call["axes"]
+    count = 1
+    for axis in axes:
+        dim = shape[axis]
+        count *= dim.times if isinstance(dim, Batch) else dim
+    walk, (steps,) = merged(shape, broadcast_strides(reduced_shape(shape, axes, keepdim=True), shape))
+    return [count, len(walk), *walk, *steps]
+
+
+def _dx_cases(cases: Sequence[Case]) -> list[Case]:
+    """Cases of the gradient op from those of the op: dy in the output's shape."""
+    made = []
+    for old in cases:
+        shape: Any = old.inputs[0]
+        dy = reduced_shape(shape, old.attrs["axes"], old.attrs["keepdim"])
+        made.append(Case((dy,), {**old.attrs, "shape": shape}))
+    return made
+
+
+define(
+    "mean_dx", doc="dx = dy / count, repeated along axes",
+    infer=_mean_dx_infer("mean_dx", across=False), ref=_mean_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(WITHIN),
+)  # fmt: skip
+
+define(
+    "batch_mean_dx", doc="dx = dy / count in the whole batch, repeated along axes",
+    infer=_mean_dx_infer("batch_mean_dx", across=True), ref=_mean_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    batchwise=True, needs_run=True,
+    kernels={"f32": "batch_mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(ACROSS),
+)  # fmt: skip
+
+
+def _ties(rng: np.random.Generator, n: int) -> Array:
+    return rng.integers(-1, 2, (3, 4, 5)).astype(np.float64)
+
+
+for _name, _word, _f in (("amax", "largest", np.max), ("amin", "smallest", np.min)):
+    define(
+        _name, doc=f"y = {_word} of x over axes; the gradient is shared by equal ones",
+        infer=_reduce_infer(_name, empty=False),
+        ref=lambda x, axes, keepdim, f=_f: (f(x, axis=axes, keepdims=keepdim),),
+        vjp=lambda b, node, dys: [b.add("amax_dx", str(dys[0]), node.ins[0], node.outs[0], **node.attrs)],
+        kernels={"f32": f"{_name}_f32"}, params=_params,
+        cases=[*WITHIN, case(_ties, smooth=False, axes=(1,), keepdim=False)],
+    )  # fmt: skip
+
+
+def _amax_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    dy, x, y = ins
+    _check("amax_dx", x, attrs["axes"])
+    shape = reduced_shape(x.shape, attrs["axes"], attrs["keepdim"])
+    _check_gradient("amax_dx", dy, shape)
+    _check_gradient("amax_dx", y, shape)
+    return [(x.shape, DType.F32)]
+
+
+def _amax_dx_ref(dy: Array, x: Array, y: Array, axes: Axes, keepdim: bool) -> Sequence[Array]:
+    kept = reduced_shape(x.shape, axes, keepdim=True)
+    equal = x == np.reshape(y, kept)
+    with np.errstate(all="ignore"):
+        share = np.reshape(dy, kept) / equal.sum(axis=axes, keepdims=True)
+    return (np.where(equal, share, 0),)
+
+
+define(
+    "amax_dx", doc="dx = dy / (number of equal ones) where x = y, else 0; for amax and amin",
+    infer=_amax_dx_infer, ref=_amax_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "amax_dx_f32"}, params=lambda call: reduce_params(call.ins[1].shape, call["axes"]), inplace=(1,),
+    cases=[case((3, 5), _ties, lambda rng, n: np.ones((3, 5)), axes=(1,), keepdim=False),
+           case((3, 1, 1), _ties, lambda rng, n: np.ones((3, 1, 1)), axes=(1, 2), keepdim=True),
+           case((4,), _ties, lambda rng, n: -np.ones((4,)), axes=(0, 2), keepdim=False)],
+)  # fmt: skip
+
+
+def _line_check(what: str, x: Tensor, axis: int) -> None:
+    _check(what, x, (axis,))
+    if x.shape[axis] == 0:
+        raise BadShape(f"{what} along axis {axis} of {show(x.shape)}", why="there is nothing along it")
+
+
+def _pick_infer(what: str, *kinds: DType) -> Infer:
+    def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        _line_check(what, ins[0], attrs["axis"])
+        shape = reduced_shape(ins[0].shape, (attrs["axis"],), attrs["keepdim"])
+        return [(shape, kind) for kind in kinds]
+
+    return infer
+
+
+def _max_index_ref(x: Array, axis: int, keepdim: bool) -> Sequence[Array]:
+    index = np.argmax(x, axis=axis, keepdims=True)
+    value = np.take_along_axis(x, index, axis)
+    found = (value, index.astype(np.int32))
+    return found if keepdim else tuple(np.squeeze(a, axis) for a in found)
+
+
+def _max_index_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
+    if dys[0] is None:
+        return [None]
+    return [b.add("max_index_dx", dys[0], node.outs[1], shape=b[node.ins[0]].shape, **node.attrs)]
+
+
+def _nans(rng: np.random.Generator, n: int) -> Array:
+    x = rng.standard_normal((4, 3))
+    x[[1, 2, 2], [0, 0, 2]] = np.nan, np.nan, np.inf
+    return x
+
+
+PICKS = [
+    case((N, 5), axis=1, keepdim=False), case((N, 4, 3), axis=1, keepdim=True), case((5, N), axis=0, keepdim=False),
+    case((1,), axis=0, keepdim=False),
+]  # fmt: skip
+KINKS = [case(_ties, smooth=False, axis=2, keepdim=False), case(_nans, smooth=False, axis=0, keepdim=False)]
+
+define(
+    "max_index", doc="largest of x along one axis and where it is; the first of equal ones, and it gets the gradient",
+    infer=_pick_infer("max_index", DType.F32, DType.I32), ref=_max_index_ref, vjp=_max_index_vjp,
+    kernels={"f32": "max_index_f32"}, params=lambda call: lines(call.ins[0].shape, call["axis"]), cases=PICKS + KINKS,
+)  # fmt: skip
+
+define(
+    "argmax", doc="where the largest of x along one axis is; the first of equal ones",
+    infer=_pick_infer("argmax", DType.I32), ref=lambda x, axis, keepdim: _max_index_ref(x, axis, keepdim)[1:],
+    vjp=NOT_DIFFERENTIABLE,
+    kernels={"i32": "argmax_i32"}, params=lambda call: lines(call.ins[0].shape, call["axis"]), cases=PICKS + KINKS,
+)  # fmt: skip
+
+
+def _max_index_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    shape, axis = tuple(attrs["shape"]), attrs["axis"]
+    _line_check("max_index_dx", Tensor("x", shape), axis)
+    for given in ins:
+        _check_gradient("max_index_dx", given, reduced_shape(shape, (axis,), attrs["keepdim"]))
+    return [(shape, DType.F32)]
+
+
+def _max_index_dx_ref(dy: Array, index: Array, shape: tuple[int, ...], axis: int, keepdim: bool) -> Sequence[Array]:
+    dx = np.zeros(shape, dy.dtype)
+    kept = reduced_shape(shape, (axis,), keepdim=True)
+    np.put_along_axis(dx, np.reshape(index, kept), np.reshape(dy, kept), axis)
+    return (dx,)
+
+
+define(
+    "max_index_dx", doc="dx = dy at the index, else 0",
+    infer=_max_index_dx_infer, ref=_max_index_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "max_index_dx_f32"}, params=lambda call: lines(call.outs[0].shape, call["axis"]),
+    cases=[case((3, 2), lambda rng, n: rng.integers(0, 5, (3, 2)).astype(np.int32), shape=(3, 5, 2), axis=1, keepdim=False),
+           case((4, 1), lambda rng, n: rng.integers(0, 3, (4, 1)).astype(np.int32), shape=(4, 3), axis=1, keepdim=True)],
+)  # fmt: skip
+
+
+def _line_infer(what: str) -> Infer:
+    def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        for x in ins:
+            _line_check(what, x, attrs["axis"])
+            _check_gradient(what, x, ins[0].shape)
+        return [(ins[0].shape, DType.F32)]
+
+    return infer
+
+
+def _line_params(call: Call) -> Sequence[Param]:
+    return lines(call.ins[0].shape, call["axis"])
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    x = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(x - np.log(np.exp(x).sum(axis=axis, keepdims=True)))
+
+
+def _from_output(dx_op: str) -> Callable[[Builder, Node, Dys], Sequence[str | None]]:
+    return lambda b, node, dys: [b.add(dx_op, str(dys[0]), node.outs[0], axis=node.attrs["axis"])]
+
+
+def _masked(rng: np.random.Generator, n: int) -> Array:
+    x = rng.standard_normal((3, 4)) * 20
+    x[0, 1:] = -np.inf
+    return x
+
+
+LINES = [case((N, 5), axis=1), case((N, 3, 4, 2), axis=2), case((6, N), axis=0), case((2, 1), axis=1), case((700,), axis=0)]
+PAIRS = [Case((old.inputs[0], old.inputs[0]), old.attrs) for old in LINES]
+
+define(
+    "softmax", doc="y = exp(x) / Σexp(x) along one axis",
+    infer=_line_infer("softmax"), ref=lambda x, axis: (np.exp(_log_softmax(x, axis)),), vjp=_from_output("softmax_dx"),
+    kernels={"f32": "softmax_f32"}, params=_line_params, inplace=(0,),
+    cases=[*LINES, case(_masked, axis=1, smooth=False)],
+)  # fmt: skip
+
+define(
+    "softmax_dx", doc="dx = y · (dy - Σdy·y) along one axis",
+    infer=_line_infer("softmax_dx"),
+    ref=lambda dy, y, axis: (y * (dy - (dy * y).sum(axis=axis, keepdims=True)),), vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "softmax_dx_f32"}, params=_line_params, macs=lambda call: call.ins[0].size, inplace=(0, 1),
+    cases=PAIRS,
+)  # fmt: skip
+
+define(
+    "log_softmax", doc="y = x - log Σexp(x) along one axis",
+    infer=_line_infer("log_softmax"), ref=lambda x, axis: (_log_softmax(x, axis),), vjp=_from_output("log_softmax_dx"),
+    kernels={"f32": "log_softmax_f32"}, params=_line_params, inplace=(0,), cases=LINES,
+)  # fmt: skip
+
+define(
+    "log_softmax_dx", doc="dx = dy - exp(y) · Σdy along one axis",
+    infer=_line_infer("log_softmax_dx"),
+    ref=lambda dy, y, axis: (dy - np.exp(y) * dy.sum(axis=axis, keepdims=True),), vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "log_softmax_dx_f32"}, params=_line_params, inplace=(0, 1), cases=PAIRS,
+)  # fmt: skip
+
+
+def _cumsum_ref(x: Array, axis: int, reverse: bool = False) -> Sequence[Array]:
+    return (np.flip(np.cumsum(np.flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis),)
+
+
+define(
+    "cumsum", doc="y = sum of x up to here along one axis; `reverse`: from here to the end",
+    infer=_line_infer("cumsum"), ref=_cumsum_ref,
+    vjp=lambda b, node, dys: [
+        b.add("cumsum", str(dys[0]), axis=node.attrs["axis"], reverse=not node.attrs.get("reverse", False))
+    ],
+    kernels={"f32": "cumsum_f32"}, params=lambda call: [*_line_params(call), int(call.attrs.get("reverse", False))],
+    inplace=(0,), cases=[*LINES, case((N, 67), axis=1, reverse=True), case((4, 3), axis=0, reverse=True)],
+)  # fmt: skip

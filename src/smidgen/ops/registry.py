@@ -113,6 +113,7 @@ class Op:
     needs_run: bool
     sink: bool  # a weight gradient that can be consumed tile by tile by an optimizer
     bits: Callable[[Mapping[str, Any]], Bits] | None
+    lean: str | None  # the op to use instead when only output 0 is read
     cases: tuple[Case, ...]
 
     @property
@@ -141,6 +142,7 @@ def define(
     needs_run: bool = False,
     sink: bool = False,
     bits: Callable[[Mapping[str, Any]], Bits] | None = None,
+    lean: str | None = None,
     cases: Sequence[Case] = (),
 ) -> Op:
     if name in _OPS:
@@ -151,7 +153,7 @@ def define(
         params or (lambda call: ()),
         scratch or (lambda call: 0),
         macs or (lambda call: 0),
-        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, tuple(cases),
+        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, tuple(cases),
     )  # fmt: skip
     _OPS[name] = op
     return op

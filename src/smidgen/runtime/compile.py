@@ -1,4 +1,4 @@
-"""Compiles the C runtime into a shared library with the system's compiler. Needs the standard library only.
+"""Compiles the C runtime, into a shared library or together with a `main`, with the system's compiler.
 
 The kernel table is made from the sources: every `KERNEL(...)` the preprocessor finds, in name order.
 """
@@ -13,15 +13,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "libsmidgen.so"
+INPLACE = HERE / "kernels" / "inplace.txt"
 
 # Exact kernels allow no contraction and no reordering of floating-point operations.
 EXACT = ("-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fPIC")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Werror=implicit-function-declaration")
+# Symbols bound at start: the linker must not eat stack in the middle of a step. tcc does not know the option.
+LINK = ("-Wl,-z,now",)
 
 
 def sources() -> list[Path]:
@@ -37,27 +40,67 @@ def kernel_names(cc: Sequence[str]) -> list[str]:
     return sorted(names)
 
 
-def table_source(names: Sequence[str]) -> str:
-    lines = ['#include "kernel.h"']
+def inplace_inputs() -> dict[str, int]:
+    """Kernel → a bit for each of its inputs whose memory output 0 may take.
+
+    The op records say so; kernels/inplace.txt is their copy for builds that happen before numpy is installed, and is
+    brought up to date here whenever the records can be read.
+    """
+    lines = INPLACE.read_text().splitlines() if INPLACE.exists() else []
+    known = {name: int(mask) for name, mask in (line.split() for line in lines)}
+    try:
+        from ..ops import all_ops
+    except ImportError:
+        return known
+    masks: dict[str, int] = {}
+    for op in all_ops().values():
+        for source in set(op.inplace) - set(op.shares.values()):
+            # Inputs that an output shares are not operands of their own.
+            place = source - sum(shared < source for shared in op.shares.values())
+            for kernel in op.kernels.values():
+                masks[kernel] = masks.get(kernel, 0) | 1 << place
+    if masks != known:
+        write_whole(INPLACE, "".join(f"{name} {mask}\n" for name, mask in sorted(masks.items())).encode())
+    return masks
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file so that readers see the old one or the new one, never a part."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial.write_bytes(data)
+    os.replace(partial, path)
+
+
+def table_source(names: Sequence[str], inplace: Mapping[str, int]) -> str:
+    """C source that lists the kernels of one build; the linker drops all others."""
+    lines = ['#include "format.h"']
     lines += [f"extern const SmgKernel smg_kernel_{name};" for name in names]
     lines += ["const SmgKernel *const smg_kernels[] = {"]
     lines += [f"    &smg_kernel_{name}," for name in names]
+    lines += ["};", "const uint32_t smg_kernel_inplace[] = {"]
+    lines += [f"    {inplace.get(name, 0)}, /* {name} */" for name in names]
     lines += ["};", f"const int smg_kernel_count = {len(names)};", ""]
     return "\n".join(lines)
 
 
-def compile_runtime(out: Path, cc: str = "", flags: Sequence[str] = ("-O3",), checks: bool = True) -> Path:
-    """Write the shared library to `out`; it appears there complete or not at all."""
+def compile_runtime(
+    out: Path,
+    cc: str = "",
+    flags: Sequence[str] = ("-O3",),
+    checks: bool = True,
+    main: Sequence[Path] = (),
+) -> Path:
+    """Write the shared library, or the program whose sources `main` are, to `out`: complete or not at all."""
     command = shlex.split(cc or os.environ.get("CC", "cc"))
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"C compiler '{command[0]}' not found: install gcc or set CC")
     warnings = STRICT if checks else ()
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "kernel_table.c"
-        table.write_text(table_source(kernel_names(command)))
+        table.write_text(table_source(kernel_names(command), inplace_inputs()))
         objects: list[str] = []
         jobs: list[list[str]] = []
-        for path in [*sources(), table]:
+        for path in [*sources(), table, *main]:
             obj = str(Path(folder) / (path.parent.name + "_" + path.stem + ".o"))
             jobs.append([*command, *EXACT, *flags, *warnings, f"-I{HERE}", "-c", str(path), "-o", obj])
             objects.append(obj)
@@ -67,11 +110,13 @@ def compile_runtime(out: Path, cc: str = "", flags: Sequence[str] = ("-O3",), ch
                     sys.stderr.write(done.stderr)
                 if done.returncode:
                     raise RuntimeError(f"C compilation failed: {' '.join(done.args)}")
-        built = Path(folder) / "lib.so"
-        subprocess.run([*command, "-shared", *objects, "-o", str(built), "-lpthread"], check=True)
+        built = Path(folder) / "built"
+        link = [*command, *flags, *(() if main else ("-shared",)), *objects, "-o", str(built), "-lpthread"]
+        if subprocess.run([*link, *LINK], capture_output=True).returncode:
+            subprocess.run(link, check=True)
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(out.name + ".part")
-        shutil.copyfile(built, partial)
+        partial = out.with_name(out.name + f".{os.getpid()}.part")
+        shutil.copy(built, partial)
         os.replace(partial, out)
     return out
 

@@ -1,8 +1,5 @@
 /* Calls one kernel by name, outside any program: for op tests and benchmarks. */
-#include "kernel.h"
-
-extern const SmgKernel *const smg_kernels[];
-extern const int smg_kernel_count;
+#include "format.h"
 
 static const SmgKernel *find(const char *name) {
     for (int i = 0; i < smg_kernel_count; i++)
@@ -13,10 +10,12 @@ static const SmgKernel *find(const char *name) {
 /* Bytes each operand needs. 0, -1 if the parameters are refused, -2 if there is no such kernel. */
 int smg_probe_extent(const char *name, const int32_t *p, int params, int operands, SmgRun run, uint64_t *need) {
     const SmgKernel *k = find(name);
+    uint64_t found[SMG_MAX_OPERANDS] = {0};
     if (!k) return -2;
-    if (k->params >= 0 && params != k->params) return -1;
-    memset(need, 0, sizeof(uint64_t) * (size_t)operands);
-    return k->extent(p, params, operands, run, need);
+    if (operands < 0 || operands > SMG_MAX_OPERANDS || (k->params >= 0 && params != k->params)) return -1;
+    const int status = k->extent(p, params, operands, run, found);
+    memcpy(need, found, sizeof(uint64_t) * (size_t)operands);
+    return status;
 }
 
 const char *smg_probe_signature(const char *name) {
@@ -24,6 +23,7 @@ const char *smg_probe_signature(const char *name) {
     return k ? k->signature : NULL;
 }
 
+/* Only for parameters that smg_probe_extent accepts. */
 const char *smg_probe_run(const char *name, void **op, int operands, const int32_t *p, int params, SmgRun run) {
     SmgCall c = {.operands = operands, .params = params, .p = p, .run = run};
     for (int i = 0; i < operands; i++) c.op[i] = op[i];

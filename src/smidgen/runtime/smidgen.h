@@ -1,1 +1,103 @@
-/* placeholder */
+/* smidgen: runs a program (.smg) made by the Python side. This is the whole public interface.
+ *
+ *     static SmgContext x;                                     complete type: the caller decides where it lives
+ *     if (smg_measure(&x, file, bytes)) fail(smg_error(&x));   sizes only, nothing is trusted yet
+ *     ... find smg_state_bytes(&x) and smg_arena_bytes(&x) of memory, aligned to smg_align(&x) ...
+ *     if (smg_open(&x, file, bytes, state, state_bytes, arena, arena_bytes)) fail(smg_error(&x));
+ *     SmgBuffer io[] = {{images, sizeof images}, {labels, sizeof labels}, {&loss, sizeof loss}};
+ *     if (smg_run(&x, smg_entry(&x, "train"), io, 3, (SmgSamples){8, 8, 0})) fail(smg_error(&x));
+ *
+ * Nothing is allocated, nothing is global, no library but memcpy, memset and strcmp is used. All RAM is the context, the two
+ * regions, and at most SMG_STACK_BYTES of stack in any call. A file is checked completely when it is opened: whatever its
+ * bytes are, a program that opens touches only its own regions and the caller's buffers.
+ * A context may be used by one thread at a time. The file must stay where it is, unchanged, while it is open. */
+#ifndef SMIDGEN_H
+#define SMIDGEN_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define SMG_VERSION 1          /* of the file format */
+#define SMG_STACK_BYTES 4096   /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
+#define SMG_MAX_ENTRIES 16
+#define SMG_MAX_KERNELS 192    /* different ones, in one program */
+#define SMG_MAX_WORDS 96       /* parameters of one instruction */
+#define SMG_MESSAGE_BYTES 192
+
+typedef enum {
+    SMG_OK = 0,
+    SMG_BAD_PROGRAM = 1, /* the file is damaged, of another version, or asks for what this build lacks */
+    SMG_BAD_CALL = 2,    /* the caller's arguments or buffers do not fit */
+    SMG_STOPPED = 3      /* a kernel refused the data; STATE may hold a part of the step */
+} SmgStatus;
+
+typedef enum { SMG_F32 = 0, SMG_I32 = 1, SMG_U8 = 2 } SmgType;
+
+/* Memory of the caller for one input or output; aligned to 4 bytes unless its type is SMG_U8. Outputs must not overlap
+ * anything else. */
+typedef struct {
+    void *data;
+    size_t bytes;
+} SmgBuffer;
+
+/* What the program expects of one buffer. dims[batch_axis] is per sample; batch_axis is -1 if no size depends on n. */
+typedef struct {
+    const char *name;
+    SmgType type;
+    int is_output, rank, batch_axis;
+    int32_t dims[8];
+} SmgBufferInfo;
+
+/* Everything the runtime knows between calls. Fields are for the runtime only. */
+typedef struct {
+    const uint8_t *file;
+    uint8_t *state, *arena;
+    int32_t is_open;
+    uint16_t kernels[SMG_MAX_KERNELS];  /* the program's kernel numbers → this build's */
+    int32_t checked[SMG_MAX_ENTRIES];   /* the n that each entry was last proved safe for */
+    int32_t words[SMG_MAX_WORDS];       /* parameters of the current instruction, multiplied by n */
+    char message[SMG_MESSAGE_BYTES];
+} SmgContext;
+
+/* Reads the sizes in a file's header, so that memory can be found for it. Trusts nothing else. */
+SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes);
+
+/* Checks the file, and on success resets STATE and ARENA. The file is used in place, so it must be aligned to
+ * smg_align. More memory than needed is fine. */
+SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
+                   size_t arena_bytes);
+
+/* Sets STATE to the file's initial values, and ARENA (with the accumulators in it) to zero. */
+void smg_reset_state(SmgContext *x);
+
+/* Number of the entry point of that name, or -1. */
+int smg_entry(const SmgContext *x, const char *name);
+
+/* How many samples: n at hand, 1 <= n <= smg_batch, after `first` others of a batch that has `total` over all its
+ * micro-batches. A batch that is not split is {n, n, 0}. */
+typedef struct {
+    int32_t n, total, first;
+} SmgSamples;
+
+/* Runs one entry point. buffers: all inputs, then all outputs, in the order of smg_buffer_info. */
+SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples);
+
+/* What went wrong last: entry, instruction, kernel and reason. Empty after success. */
+const char *smg_error(const SmgContext *x);
+
+/* Facts of the open (or measured) program. */
+int32_t smg_batch(const SmgContext *x);      /* the largest n */
+uint32_t smg_align(const SmgContext *x);     /* bytes, a power of two */
+uint32_t smg_const_bytes(const SmgContext *x);
+uint32_t smg_state_bytes(const SmgContext *x);
+uint32_t smg_arena_bytes(const SmgContext *x);
+/* Only of an open program. */
+int smg_entry_count(const SmgContext *x);
+const char *smg_entry_name(const SmgContext *x, int entry); /* NULL if there is no such entry */
+int smg_buffer_count(const SmgContext *x, int entry);
+SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferInfo *info);
+uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n); /* 0 if there is no such buffer */
+
+/* For budgets: RAM = state + arena + these two. */
+size_t smg_context_bytes(void);
+size_t smg_stack_bytes(void);
+#endif

@@ -35,9 +35,11 @@ typedef struct {
     int nesterov;
 } Sink;
 
+/* A double from two parameters, the low word first whatever the target's byte order. */
 static inline double smg_f64(const int32_t *words) {
+    const uint64_t bits = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
     double d;
-    memcpy(&d, words, 8);
+    memcpy(&d, &bits, 8);
     return d;
 }
 
@@ -51,7 +53,7 @@ static inline double smg_powi(double x, uint32_t k) {
 
 /* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps. */
 static inline double smg_sqrt_double(double x) {
-    double y = (double)smg_sqrtf((float)x);
+    double y = (double)smg_sqrtf(smg_to_float(x));
     if (y == 0.0) return 0.0;
     y = 0.5 * (y + x / y);
     return 0.5 * (y + x / y);
@@ -68,11 +70,12 @@ static inline Sink smg_sink(int mode, void *const *outs, const float *lr, const 
         s.m = (float *)outs[1], s.v = (float *)outs[2];
         const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
         const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] : 1u;
-        s.beta1 = (float)b1, s.beta2 = (float)b2, s.take1 = (float)(1.0 - b1), s.take2 = (float)(1.0 - b2);
+        s.beta1 = smg_to_float(b1), s.take1 = smg_to_float(1.0 - b1);
+        s.beta2 = smg_to_float(b2), s.take2 = smg_to_float(1.0 - b2);
         s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);
-        if (p[6]) s.shrink = (float)(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f;
-        s.lr = (float)((double)lr[0] / (1.0 - smg_powi(b1, step)));
-        s.root2 = (float)smg_sqrt_double(1.0 - smg_powi(b2, step));
+        if (p[6]) s.shrink = smg_to_float(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f;
+        s.lr = smg_to_float((double)lr[0] / (1.0 - smg_powi(b1, step)));
+        s.root2 = smg_to_float(smg_sqrt_double(1.0 - smg_powi(b2, step)));
     }
     return s;
 }
@@ -88,24 +91,28 @@ static inline void smg_sink_begin(const Sink *s, float *tile, size_t at, size_t 
 /* The finished gradient of elements at..at+count. */
 static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
     float *w = s->w + at;
+    const float lr = s->lr, decay = s->decay, beta1 = s->beta1; /* copies: the compiler need not fear aliases */
     if (s->mode <= SMG_ACC) {
         memcpy(w, tile, count * sizeof(float));
     } else if (s->mode == SMG_SGD) {
-        for (size_t i = 0; i < count; i++) w[i] -= s->lr * (tile[i] + s->decay * w[i]);
+        for (size_t i = 0; i < count; i++) w[i] -= lr * (tile[i] + decay * w[i]);
     } else if (s->mode == SMG_MOMENTUM) {
         float *m = s->m + at;
+        const int nesterov = s->nesterov;
         for (size_t i = 0; i < count; i++) {
-            const float g = tile[i] + s->decay * w[i];
-            m[i] = s->beta1 * m[i] + g;
-            w[i] -= s->lr * (s->nesterov ? g + s->beta1 * m[i] : m[i]);
+            const float g = tile[i] + decay * w[i];
+            m[i] = beta1 * m[i] + g;
+            w[i] -= lr * (nesterov ? g + beta1 * m[i] : m[i]);
         }
     } else {
         float *m = s->m + at, *v = s->v + at;
+        const float beta2 = s->beta2, take1 = s->take1, take2 = s->take2;
+        const float eps = s->eps, root2 = s->root2, shrink = s->shrink;
         for (size_t i = 0; i < count; i++) {
-            const float g = tile[i] + s->decay * w[i];
-            m[i] = m[i] + s->take1 * (g - m[i]);
-            v[i] = s->beta2 * v[i] + s->take2 * (g * g);
-            w[i] = w[i] * s->shrink - s->lr * (m[i] / (smg_sqrtf(v[i]) / s->root2 + s->eps));
+            const float g = tile[i] + decay * w[i];
+            m[i] = take1 < 0.5f ? m[i] + take1 * (g - m[i]) : g - beta1 * (g - m[i]); /* torch.lerp */
+            v[i] = beta2 * v[i] + take2 * (g * g);
+            w[i] = w[i] * shrink - lr * (m[i] / (smg_sqrtf(v[i]) / root2 + eps));
         }
     }
 }

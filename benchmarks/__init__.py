@@ -1,0 +1,1 @@
+"""Networks and measurements. Not part of the installed package."""

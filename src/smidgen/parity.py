@@ -1,0 +1,223 @@
+"""Does a program train as PyTorch does? Three comparisons for any model, the same for tests and `smidgen verify`.
+
+(a) float64: the interpreter and torch, free-running; (b) float32: the C runtime restarted from torch's state before
+every step, gradients as the update saw them; (c) float32: the C runtime free-running, its distance to torch-f64
+against torch-f32's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from . import interp
+from .api import Entries
+from .ir import Array
+from .optimizers import SGD, Optimizer
+from .trainer import Job, unlaid
+
+Batches = Sequence[tuple[Sequence[Array], Array]]
+
+A_LIMIT, B_LIMIT, C_LIMIT = 1e-9, 1e-4, 4.0
+# A gradient this much smaller than the network's largest is zero but for rounding (a bias in front of a norm with
+# batch statistics): there is no digit to compare, so it must only stay that small.
+ZERO = 1e-7
+ZERO_LIMIT = 1e-5
+
+
+class Reference:
+    """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode."""
+
+    def __init__(
+        self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype
+    ) -> None:
+        self.model = copy.deepcopy(model).to(dtype)
+        self.dtype, self.loss = dtype, _torch_loss(loss)
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train(bn == "batch")
+        self.params = dict(self.model.named_parameters())
+        for name, p in self.params.items():
+            p.requires_grad_(name in learns)
+        self.learns = list(learns)
+        self.clip = optimizer.clip_norm
+        self.optimizer = _torch_optimizer(optimizer, [self.params[p] for p in learns])
+
+    def step(self, inputs: Sequence[Array], target: Array) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target))
+        loss.backward()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _tensor(self, value: Array) -> torch.Tensor:
+        t = torch.from_numpy(np.ascontiguousarray(value))
+        return t.to(self.dtype) if t.is_floating_point() else t
+
+    def values(self) -> dict[str, Array]:
+        """Learning parameters and all running statistics."""
+        found = {p: self.params[p].detach().numpy().astype(np.float64) for p in self.learns}
+        for name, buffer in self.model.named_buffers():
+            if buffer.is_floating_point():
+                found[name] = buffer.detach().numpy().astype(np.float64)
+        return found
+
+    def slots(self) -> dict[str, dict[str, Array]]:
+        """Optimizer state per parameter, under smidgen's names."""
+        names = {"momentum_buffer": "momentum", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+        found: dict[str, dict[str, Array]] = {}
+        for p in self.learns:
+            state = self.optimizer.state.get(self.params[p], {})
+            found[p] = {ours: state[key].numpy().astype(np.float64) for key, ours in names.items()
+                        if key in state and state[key] is not None}  # fmt: skip
+        return found
+
+    def round_to_f32(self) -> None:
+        """So that a float32 program can start from exactly this state."""
+        with torch.no_grad():
+            for t in [*self.model.parameters(), *self.model.buffers()]:
+                if t.is_floating_point():
+                    t.copy_(t.float())
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim:
+                        value.copy_(value.float())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One comparison: the worst figure, its limit, and where it was found."""
+
+    rule: str
+    worst: float
+    limit: float
+    where: str
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.worst <= self.limit)
+
+
+def float64(entries: Entries, reference: Reference, batches: Batches) -> Verdict:
+    """(a) Interpreter = torch, norm-relative per tensor, after every step of a free run."""
+    graph = entries.graphs["train"]
+    state = interp.initial_state(graph)
+    worst = Verdict("a", 0.0, A_LIMIT, "")
+    for k, (inputs, target) in enumerate(batches):
+        feeds = dict(zip(graph.inputs, [*inputs, target], strict=True))
+        outputs, state = interp.advance(graph, state, feeds, n=len(target))
+        loss = reference.step(inputs, target)
+        found = {"loss": relative(outputs["loss"], np.array(loss))}
+        for name, want in reference.values().items():
+            if name in state:
+                got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))
+                found[name] = relative(got, want)
+        name = max(found, key=lambda key: found[key])
+        if not found[name] <= worst.worst:
+            worst = Verdict("a", found[name], A_LIMIT, f"{name}, step {k + 1}")
+    return worst
+
+
+def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Batches) -> Verdict:
+    """(b) Every gradient as the update saw it, from the same float32 state in every step."""
+    worst = Verdict("b", 0.0, B_LIMIT, "")
+    reference.round_to_f32()
+    for k, (inputs, target) in enumerate(batches):
+        before, slots = reference.values(), reference.slots()
+        job.load_state_dict(before)
+        zeros = {p: {s: np.zeros_like(before[p]) for s in optimizer.slots} for p in reference.learns}
+        job.load_optimizer_state({p: slots[p] or zeros[p] for p in reference.learns}, k)
+        start = {p: slots[p] or zeros[p] for p in reference.learns}
+        job.train_step(tuple(inputs), target)
+        reference.step(inputs, target)
+        ours = seen_gradients(optimizer, before, start, job.state_dict(), job.optimizer_state())
+        theirs = seen_gradients(optimizer, before, start, reference.values(), reference.slots())
+        largest = max(float(np.abs(g).max(initial=0.0)) for g in theirs.values())
+        for name, want in theirs.items():
+            scale, limit = float(np.abs(want).max(initial=0.0)), B_LIMIT
+            if scale <= ZERO * largest:
+                scale, limit = largest * B_LIMIT / ZERO_LIMIT, B_LIMIT
+            error = float(np.abs(ours[name] - want).max(initial=0.0)) / max(scale, 1e-300)
+            if not error <= worst.worst:
+                worst = Verdict("b", error, limit, f"{name}, step {k + 1}")
+        reference.round_to_f32()
+    return worst
+
+
+def free_running(
+    job: Job, reference: Reference, single: Reference, batches: Batches
+) -> tuple[Verdict, float, float]:
+    """(c) Our distance to torch-f64 over torch-f32's; with the first and last loss."""
+    losses = []
+    for inputs, target in batches:
+        losses.append(job.train_step(tuple(inputs), target))
+        reference.step(inputs, target)
+        single.step(inputs, target)
+    exact, theirs, ours = reference.values(), single.values(), job.state_dict()
+    names = [n for n in exact if n in ours]
+    mine = _distance({n: ours[n] for n in names}, exact)
+    other = _distance({n: theirs[n] for n in names}, exact)
+    ratio = mine / other if other > 0 else (0.0 if mine == 0 else float("inf"))
+    return Verdict("c", ratio, C_LIMIT, f"ours {mine:.2e}, torch-f32 {other:.2e}"), losses[0], losses[-1]
+
+
+def seen_gradients(
+    optimizer: Optimizer,
+    w0: Mapping[str, Array],
+    s0: Mapping[str, Mapping[str, Array]],
+    w1: Mapping[str, Array],
+    s1: Mapping[str, Mapping[str, Array]],
+) -> dict[str, Array]:
+    """The gradient (with weight decay) that took one state to the next."""
+    found: dict[str, Array] = {}
+    for p in s0:
+        if optimizer.op == "momentum":
+            assert isinstance(optimizer, SGD)
+            found[p] = s1[p]["momentum"].astype(np.float64) - optimizer.momentum * s0[p]["momentum"]
+        elif optimizer.op == "adam":
+            beta1 = optimizer.betas[0]  # type: ignore[attr-defined]
+            found[p] = (s1[p]["exp_avg"].astype(np.float64) - beta1 * s0[p]["exp_avg"]) / (1 - beta1)
+        else:
+            found[p] = (w0[p] - w1[p].astype(np.float64)) / optimizer.lr
+    return found
+
+
+def relative(got: Array, want: Array) -> float:
+    return float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), 1e-12))
+
+
+def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
+    far = sum(float(((values[n].astype(np.float64) - exact[n]) ** 2).sum()) for n in values)
+    size = sum(float((exact[n] ** 2).sum()) for n in values)
+    return float(np.sqrt(far / size))
+
+
+def _torch_loss(loss: Any) -> Any:
+    named = {
+        "cross_entropy": nn.functional.cross_entropy,
+        "mse": nn.functional.mse_loss,
+        "bce_with_logits": nn.functional.binary_cross_entropy_with_logits,
+        "l1": nn.functional.l1_loss,
+        "huber": nn.functional.huber_loss,
+    }
+    return named[loss] if isinstance(loss, str) else loss
+
+
+def _torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if isinstance(optimizer, SGD):
+        return torch.optim.SGD(params, lr=optimizer.lr, momentum=optimizer.momentum,
+                               weight_decay=optimizer.weight_decay, nesterov=optimizer.nesterov)  # fmt: skip
+    kind = getattr(torch.optim, type(optimizer).__name__)
+    made: torch.optim.Optimizer = kind(params, lr=optimizer.lr, betas=optimizer.betas,  # type: ignore[attr-defined]
+                                       eps=optimizer.eps, weight_decay=optimizer.weight_decay)  # fmt: skip
+    return made
+
+

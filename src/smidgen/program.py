@@ -1,0 +1,540 @@
+"""The encoded program: what Python hands to the C runtime. runtime/format.h describes the same bytes.
+
+A Program is canonical: equal programs have equal bytes, and `from_bytes` accepts only what `to_bytes` would write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from . import ops
+from .build import typed
+from .errors import BadProgram, BadShape, DoesNotFit, Internal
+from .ir import Array, Batch, DType, Graph, Node, Role, Shape, Tensor, at, batch_axis
+from .layout import Layout, Slot
+
+MAGIC: Final = b"SMDG"
+VERSION: Final = 1
+SECTIONS: Final = ("entries", "buffers", "kernels", "code", "params", "strings", "meta", "state", "const")
+HEADER: Final = struct.Struct("<4s3I6I")
+HEADER_BYTES: Final = HEADER.size + 8 * len(SECTIONS)
+CRC_FROM: Final = 16
+CONST_ALIGN: Final = 64
+ENTRY: Final = struct.Struct("<7I")
+BUFFER: Final = struct.Struct("<IBBBB8I")
+LOOP: Final = 0xFFFF
+STRIDES: Final = 1  # the flag
+MAX_RANK: Final = 8
+MAX_PARAMS: Final = 96
+MAX_OPERANDS: Final = 24
+MAX_ENTRIES: Final = 16
+MAX_KERNELS: Final = 192
+REGION_BYTES: Final = 2**31 - 64
+"""No region may be larger."""
+
+OperandRegion = Literal["const", "state", "arena", "input", "output", "none"]
+REGIONS: Final[Mapping[OperandRegion, int]] = {
+    "const": 0, "state": 1, "arena": 2, "input": 3, "output": 4, "none": 7,
+}  # fmt: skip
+DTYPES: Final = (DType.F32, DType.I32, DType.U8)
+Direction = Literal["input", "output"]
+Word = int | Batch
+"""A kernel's parameter: 32 bits, or that many per sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of the caller: one input or output of an entry point."""
+
+    name: str
+    dtype: DType
+    dims: Shape
+    direction: Direction
+
+    def shape(self, n: int) -> tuple[int, ...]:
+        return tuple(at(self.dims, n))
+
+    def bytes(self, n: int) -> int:
+        return Tensor(self.name, self.dims, self.dtype).bytes(n)
+
+    @property
+    def per_sample(self) -> int:
+        """Entries of the batch axis for each sample; 1 if there is no such axis."""
+        return next((d.times for d in self.dims if isinstance(d, Batch)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """`offset` is in bytes, or the number of the entry's buffer; in a loop the address advances by `stride` bytes."""
+
+    region: OperandRegion
+    offset: int
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A kernel with its operands and parameters; or, without a kernel, a loop over the next `body` instructions."""
+
+    kernel: str
+    operands: tuple[Operand, ...] = ()
+    params: tuple[Word, ...] = ()
+    body: int = 0
+
+    @property
+    def is_loop(self) -> bool:
+        return not self.kernel
+
+    def params_at(self, n: int) -> list[int]:
+        return [int(w) for w in at(self.params, n)]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry point; `buffers` are its inputs, then its outputs."""
+
+    buffers: tuple[Buffer, ...]
+    code: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    batch: int  # the most samples of one step
+    align: int
+    entries: Mapping[str, Entry]
+    const: bytes = field(repr=False)
+    state: bytes = field(repr=False)  # initial values, without the zeros at the end
+    state_bytes: int
+    arena_bytes: int
+    meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def const_bytes(self) -> int:
+        return len(self.const)
+
+    @property
+    def flash_bytes(self) -> int:
+        """Of the file, without `meta`, which a device does not need."""
+        return len(replace(self, meta={}).to_bytes())
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """In the order of their first use."""
+        return tuple(dict.fromkeys(i.kernel for e in self.entries.values() for i in e.code if i.kernel))
+
+    @property
+    def blocks(self) -> tuple[tuple[Word, ...], ...]:
+        """Different lists of parameters, in the order of their first use."""
+        return tuple(dict.fromkeys(i.params for e in self.entries.values() for i in e.code if i.kernel))
+
+    def entry_code(self, entry: str) -> tuple[Instruction, ...]:
+        return self.entries[entry].code
+
+    def entry_buffers(self, entry: str) -> tuple[Buffer, ...]:
+        return self.entries[entry].buffers
+
+    def with_state(self, state: bytes) -> Program:
+        """The same program, starting from these values of STATE."""
+        if len(state) != self.state_bytes:
+            raise Internal(f"STATE has {self.state_bytes} bytes, {len(state)} given")
+        return replace(self, state=_trimmed(state))
+
+    def to_bytes(self) -> bytes:
+        return _Writer(self).file()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Program:
+        """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime."""
+        try:
+            program = _Reader(data).program()
+        except (struct.error, IndexError, OverflowError) as e:
+            raise BadProgram("the file refers to something outside itself") from e
+        if program.to_bytes() != data:
+            raise BadProgram("the file is not written the way smidgen writes programs")
+        return program
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Program:
+        try:
+            return Program.from_bytes(Path(path).read_bytes())
+        except OSError as e:
+            raise BadProgram(f"cannot read '{path}'", why=e.strerror or str(e)) from e
+        except BadProgram as e:
+            raise BadProgram(e.what, at=str(path), why=e.why, help=e.help) from e
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The file appears complete or not at all."""
+        path = Path(path)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            with partial.open("wb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+# -- from graphs --------------------------------------------------------------------------------------------------
+
+
+def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mapping[str, Any]) -> Program:
+    """Constants and state are shared by name among entries and lie at the same place in each."""
+    layouts = [layout for _, layout in entries.values()]
+    sizes = {
+        "const": max((layout.const_bytes for layout in layouts), default=0),
+        "state": max((layout.state_bytes for layout in layouts), default=0),
+        "arena": max((layout.arena_bytes for layout in layouts), default=0),
+    }
+    for region, size in sizes.items():
+        if size > REGION_BYTES:
+            raise DoesNotFit(f"{region.upper()} needs {size} bytes, a program can address {REGION_BYTES}")
+    images = {"const": bytearray(sizes["const"]), "state": bytearray(sizes["state"])}
+    stored: dict[str, Slot] = {}
+    coded: dict[str, Entry] = {}
+    for name, (graph, layout) in entries.items():
+        for tensor in graph.of_role(Role.CONST, Role.PARAM, Role.OPTIM, Role.STAT, Role.SETTING):
+            if tensor.name in graph.data and tensor.name in layout.slots:
+                slot = layout.slots[tensor.name]
+                if stored.setdefault(tensor.name, slot) != slot:
+                    raise Internal(f"'{tensor.name}' lies at different places in different entry points")
+                _store(images[slot.region], slot, tensor, graph.data[tensor.name])
+        coded[name] = _EntryCoder(name, graph, layout, batch).entry()
+    return Program(
+        batch=batch,
+        align=max((layout.align for layout in layouts), default=4),
+        entries=coded,
+        const=bytes(images["const"]),
+        state=_trimmed(bytes(images["state"])),
+        state_bytes=sizes["state"],
+        arena_bytes=sizes["arena"],
+        meta=json.loads(_json(meta)),
+    )
+
+
+def _store(image: bytearray, slot: Slot, tensor: Tensor, value: Array) -> None:
+    with np.errstate(over="ignore"):  # beyond the largest f32 is infinity
+        data = np.ascontiguousarray(value, dtype=tensor.dtype.numpy.newbyteorder("<")).tobytes()
+    if len(data) != tensor.bytes(1) or slot.offset + len(data) > len(image):
+        raise Internal(f"the value of '{tensor.name}' does not fill its slot")
+    image[slot.offset : slot.offset + len(data)] = data
+
+
+class _EntryCoder:
+    """Nodes → instructions. Views yield none; operands are outputs, inputs that no output shares, scratch."""
+
+    def __init__(self, name: str, graph: Graph, layout: Layout, batch: int) -> None:
+        self.name, self.graph, self.layout, self.batch = name, graph, layout, batch
+        self.outside = {t: i for i, t in enumerate((*graph.inputs, *graph.outputs))}
+
+    def entry(self) -> Entry:
+        buffers = tuple(
+            Buffer(t, self.graph[t].dtype, self.graph[t].shape, "input" if i < len(self.graph.inputs) else "output")
+            for t, i in self.outside.items()
+        )
+        for buffer in buffers:
+            if len(buffer.dims) > MAX_RANK:
+                raise BadShape(f"'{buffer.name}' has {len(buffer.dims)} axes, at most {MAX_RANK} are possible")
+        return Entry(buffers, tuple(self._code()))
+
+    def _code(self) -> Iterator[Instruction]:
+        position = 0
+        while position < len(self.graph.nodes):
+            node = self.graph.nodes[position]
+            if node.op == "loop":
+                body = range(position + 1, position + 1 + node.attrs["body"])
+                inner = [step for i in body for step in self._step(i, True)]
+                if inner:
+                    yield Instruction("", body=len(inner))
+                    yield from inner
+                position += len(body)
+            else:
+                yield from self._step(position, False)
+            position += 1
+
+    def _step(self, position: int, in_loop: bool) -> Iterator[Instruction]:
+        node = self.graph.nodes[position]
+        record = ops.get(node.op)
+        if node.op == "loop":
+            raise Internal("a loop inside a loop", at=self._where(position))
+        for out, source in record.shares.items():
+            a, b = self._slot(node.outs[out]), self._slot(node.ins[source])
+            if (a.region, a.offset, a.stride) != (b.region, b.offset, b.stride):
+                raise Internal(f"'{node.outs[out]}' and '{node.ins[source]}' must share memory", at=self._where(position))
+        if record.is_view:
+            return
+        call = typed(self.graph, node)
+        kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
+        operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
+        scratch = int(at(record.scratch(call), self.batch))
+        if scratch:
+            slot = self.layout.scratch[position]
+            if slot.bytes < scratch:
+                raise Internal(f"{slot.bytes} bytes of scratch, {scratch} needed", at=self._where(position))
+            operands.append(_at_slot(slot))
+        params = tuple(self._word(p, position) for p in record.params(call))
+        if len(params) > MAX_PARAMS or len(operands) > MAX_OPERANDS:
+            raise BadShape(
+                f"'{node.op}' takes {len(operands)} operands and {len(params)} parameters", at=self._where(position),
+                why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}",
+            )  # fmt: skip
+        yield Instruction(record.kernels[call.outs[0].dtype.value], tuple(operands), params)
+
+    def _operand(self, node: Node, name: str, in_loop: bool) -> Operand:
+        tensor = self.graph[name]
+        if name in self.outside:
+            sample = in_loop and node.attrs.get("sample")
+            region: OperandRegion = "input" if tensor.role is Role.INPUT else "output"
+            return Operand(region, self.outside[name], tensor.bytes(1) if sample else 0)
+        slot = self._slot(name)
+        if slot.bytes < tensor.bytes(self.batch):
+            raise Internal(f"'{name}' needs {tensor.bytes(self.batch)} bytes, its slot has {slot.bytes}")
+        return _at_slot(slot if in_loop else replace(slot, stride=0))
+
+    def _slot(self, name: str) -> Slot:
+        if name not in self.layout.slots:
+            raise Internal(f"'{name}' has no place in memory", at=self.name)
+        return self.layout.slots[name]
+
+    def _word(self, value: ops.registry.Param, position: int) -> Word:
+        """Floats become their f32 bits."""
+        if isinstance(value, (float, np.floating)):
+            return int(np.float32(value).view(np.int32))
+        largest = value.times * self.batch if isinstance(value, Batch) else int(value)
+        if not -(2**31) <= largest < 2**31:
+            raise BadShape(f"a size of {largest} does not fit 32 bits", at=self._where(position))
+        return value if isinstance(value, Batch) else int(value)
+
+    def _where(self, position: int) -> str:
+        node = self.graph.nodes[position]
+        return f"{node.src or node.op} ({self.name}, node {position} '{node.op}')"
+
+
+def _at_slot(slot: Slot) -> Operand:
+    if slot.offset % 4:
+        raise Internal(f"a slot at {slot.offset}, which is not a multiple of 4")
+    return Operand(slot.region, slot.offset, slot.stride)
+
+
+def _trimmed(state: bytes) -> bytes:
+    """Without the words at the end that are zero."""
+    return state[: -(-len(state.rstrip(b"\0")) // 4) * 4].ljust(0)
+
+
+def _json(meta: Mapping[str, Any]) -> bytes:
+    return json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+# -- to bytes -----------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.strings = bytearray()
+        self._at: dict[str, int] = {}
+        kernels, blocks = program.kernels, program.blocks
+        if len(kernels) > MAX_KERNELS or len(program.entries) > MAX_ENTRIES:
+            raise DoesNotFit(
+                f"{len(kernels)} different kernels and {len(program.entries)} entry points",
+                why=f"a program can have {MAX_KERNELS} and {MAX_ENTRIES}",
+            )
+        self._kernel = {name: i for i, name in enumerate(kernels)}
+        self._kernels = struct.pack(f"<{len(kernels)}I", *[self._name(k) for k in kernels])
+        self._params = b""
+        self._block: dict[tuple[Word, ...], int] = {}
+        for block in blocks:
+            self._block[block] = len(self._params) // 4
+            self._params += packed_block(block)
+
+    def _name(self, text: str) -> int:
+        if text not in self._at:
+            self._at[text] = len(self.strings)
+            self.strings += text.encode() + b"\0"
+        return self._at[text]
+
+    def file(self) -> bytes:
+        p = self.program
+        entries, buffers, code = bytearray(), bytearray(), bytearray()
+        for name, entry in p.entries.items():
+            inputs = sum(b.direction == "input" for b in entry.buffers)
+            words = b"".join(self._instruction(i) for i in entry.code)
+            entries += ENTRY.pack(
+                self._name(name), inputs, len(entry.buffers) - inputs, len(buffers) // BUFFER.size,
+                len(code) // 4, len(words) // 4, len(entry.code),
+            )  # fmt: skip
+            buffers += b"".join(self._buffer(b) for b in entry.buffers)
+            code += words
+        parts = [entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const]
+        table, body = bytearray(), bytearray()
+        for name, part in zip(SECTIONS, parts, strict=True):
+            align = CONST_ALIGN if name == "const" else 4
+            body += bytes(-(HEADER_BYTES + len(body)) % align)
+            table += struct.pack("<2I", HEADER_BYTES + len(body), len(part))
+            body += part
+        total = HEADER_BYTES + len(body)
+        sizes = (p.batch, p.align, p.const_bytes, p.state_bytes, p.arena_bytes, len(SECTIONS))
+        rest = struct.pack("<6I", *sizes) + bytes(table) + bytes(body)
+        return MAGIC + struct.pack("<3I", VERSION, total, zlib.crc32(rest)) + rest
+
+    def _buffer(self, b: Buffer) -> bytes:
+        axis = batch_axis(b.dims)
+        dims = [d.times if isinstance(d, Batch) else d for d in b.dims]
+        dims += [0] * (MAX_RANK - len(dims))
+        output = int(b.direction == "output")
+        return BUFFER.pack(
+            self._name(b.name), DTYPES.index(b.dtype), output, len(b.dims), 255 if axis is None else axis, *dims
+        )
+
+    def _instruction(self, i: Instruction) -> bytes:
+        if i.is_loop:
+            return struct.pack("<2I", LOOP, i.body)
+        strided = any(o.stride for o in i.operands)
+        head = struct.pack("<HBBI", self._kernel[i.kernel], len(i.operands), strided * STRIDES, self._block[i.params])
+        words = [_operand_word(o) for o in i.operands] + ([o.stride for o in i.operands] if strided else [])
+        return head + struct.pack(f"<{len(words)}I", *words)
+
+
+def _operand_word(o: Operand) -> int:
+    counted = o.region in ("input", "output", "none")
+    return REGIONS[o.region] << 29 | (o.offset if counted else o.offset // 4)
+
+
+def packed_block(block: Sequence[Word]) -> bytes:
+    """Count and whether any word counts samples, a bit for each word that does, the words."""
+    scaled = [isinstance(w, Batch) for w in block]
+    words = [w.times if isinstance(w, Batch) else w for w in block]
+    maps = [sum(s << k for k, s in enumerate(scaled[i : i + 32])) for i in range(0, len(block), 32)] if any(scaled) else []
+    head = struct.pack(f"<{1 + len(maps)}I", len(block) | any(scaled) << 16, *maps)
+    return head + struct.pack(f"<{len(words)}i", *words)
+
+
+# -- from bytes ---------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Takes a file apart. What is merely unusual is found by writing the result again."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < HEADER_BYTES:
+            raise BadProgram(f"the file has {len(data)} bytes, fewer than its header")
+        self.data = data
+        magic, version, total, crc, *rest = HEADER.unpack_from(data)
+        self.batch, self.align, const, self.state_bytes, self.arena_bytes, sections = rest
+        if magic != MAGIC:
+            raise BadProgram("not a smidgen program")
+        if version != VERSION:
+            raise BadProgram(f"the file has format version {version}, this smidgen reads version {VERSION}")
+        if total != len(data):
+            raise BadProgram(f"the file has {len(data)} bytes, {total} are written in it")
+        if crc != zlib.crc32(memoryview(data)[CRC_FROM:]):
+            raise BadProgram("the checksum does not match: the file is damaged")
+        if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or sections != len(SECTIONS):
+            raise BadProgram("batch size, alignment or number of sections are out of range")
+        self.parts: dict[str, bytes] = {}
+        for i, name in enumerate(SECTIONS):
+            start, count = struct.unpack_from("<2I", data, HEADER.size + 8 * i)
+            if start + count > total:
+                raise BadProgram(f"section '{name}' ends behind the file")
+            self.parts[name] = data[start : start + count]
+        if len(self.parts["const"]) != const or len(self.parts["state"]) > self.state_bytes:
+            raise BadProgram("constants or initial state do not fit their region")
+        if max(const, self.state_bytes, self.arena_bytes) > REGION_BYTES:
+            raise BadProgram(f"a region is larger than {REGION_BYTES} bytes")
+        self.sizes = {"const": const, "state": self.state_bytes, "arena": self.arena_bytes}
+
+    def program(self) -> Program:
+        kernels = [self._name(w) for w in struct.unpack(f"<{len(self.parts['kernels']) // 4}I", self.parts["kernels"])]
+        buffers = [self._buffer(*fields) for fields in BUFFER.iter_unpack(self.parts["buffers"])]
+        entries: dict[str, Entry] = {}
+        for name, inputs, outputs, first, start, words, _ in ENTRY.iter_unpack(self.parts["entries"]):
+            own = buffers[first : first + inputs + outputs]
+            if len(own) != inputs + outputs or 4 * (start + words) > len(self.parts["code"]):
+                raise BadProgram("an entry point refers to something outside the file")
+            code = struct.unpack_from(f"<{words}I", self.parts["code"], 4 * start)
+            entries[self._name(name)] = Entry(tuple(own), tuple(self._code(code, kernels, own)))
+        try:
+            meta = json.loads(self.parts["meta"])
+        except (ValueError, RecursionError) as e:
+            raise BadProgram("the description in the file is not JSON") from e
+        if not isinstance(meta, dict):
+            raise BadProgram("the description in the file is not an object")
+        return Program(
+            self.batch, self.align, entries, self.parts["const"], self.parts["state"], self.state_bytes,
+            self.arena_bytes, meta,
+        )  # fmt: skip
+
+    def _name(self, offset: int) -> str:
+        end = self.parts["strings"].find(b"\0", offset)
+        if end < 0:
+            raise BadProgram("a name does not end")
+        try:
+            return self.parts["strings"][offset:end].decode()
+        except UnicodeDecodeError as e:
+            raise BadProgram("a name is not UTF-8") from e
+
+    def _buffer(self, name: int, dtype: int, output: int, rank: int, axis: int, *dims: int) -> Buffer:
+        if dtype >= len(DTYPES) or output > 1 or rank > MAX_RANK or (axis != 255 and axis >= rank) or max(dims) >= 2**31:
+            raise BadProgram("a buffer has an unknown type or shape")
+        shape = tuple(Batch(d) if i == axis else d for i, d in enumerate(dims[:rank]))
+        return Buffer(self._name(name), DTYPES[dtype], shape, "output" if output else "input")
+
+    def _code(self, words: Sequence[int], kernels: Sequence[str], buffers: Sequence[Buffer]) -> Iterator[Instruction]:
+        position, left = 0, 0
+        while position < len(words):
+            head, second = words[position], words[position + 1]
+            number, count, flags = head & 0xFFFF, head >> 16 & 0xFF, head >> 24
+            position += 2
+            if number == LOOP:
+                if left or not second:
+                    raise BadProgram("a loop inside a loop, or an empty one")
+                left = second
+                yield Instruction("", body=second)
+                continue
+            if number >= len(kernels) or count > MAX_OPERANDS or flags & ~STRIDES or (flags and not left):
+                raise BadProgram("an instruction is not understood")
+            places = words[position : position + count]
+            strides = words[position + count : position + 2 * count] if flags else [0] * count
+            if len(places) != count or len(strides) != count:
+                raise BadProgram("the code ends within an instruction")
+            position += count * (1 + flags)
+            operands = tuple(self._operand(w, s, buffers) for w, s in zip(places, strides, strict=True))
+            yield Instruction(kernels[number], operands, self._block(second))
+            left -= left > 0
+        if left:
+            raise BadProgram("the code ends within a loop")
+
+    def _operand(self, word: int, stride: int, buffers: Sequence[Buffer]) -> Operand:
+        region = next((r for r, number in REGIONS.items() if number == word >> 29), None)
+        offset = word & 0x1FFFFFFF
+        if region is None or (region == "none" and offset):
+            raise BadProgram("an operand is in an unknown region")
+        if region in ("input", "output"):
+            if offset >= len(buffers) or buffers[offset].direction != region:
+                raise BadProgram("an operand names a buffer that does not exist")
+        elif region != "none":
+            offset *= 4
+            if offset > self.sizes[region]:
+                raise BadProgram("an operand lies outside its region")
+        return Operand(region, offset, stride)
+
+    def _block(self, start: int) -> tuple[Word, ...]:
+        params = self.parts["params"]
+        (head,) = struct.unpack_from("<I", params, 4 * start)
+        count, scaled = head & 0xFFFF, head >> 16
+        if count > MAX_PARAMS or scaled > 1:
+            raise BadProgram("a parameter block is not understood")
+        maps = -(-count // 32) if scaled else 0
+        bits = struct.unpack_from(f"<{maps}I", params, 4 * start + 4)
+        words = struct.unpack_from(f"<{count}i", params, 4 * (start + 1 + maps))
+        return tuple(Batch(w) if scaled and bits[i // 32] >> i % 32 & 1 else w for i, w in enumerate(words))

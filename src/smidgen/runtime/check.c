@@ -1,0 +1,206 @@
+/* Proves that an entry point, run on n samples, stays inside its memory: the second half of opening a file, and
+ * repeated when n changes. Kernels say what they touch (EXTENT); this file holds them and the operands to it. */
+#include "format.h"
+
+typedef struct {
+    SmgContext *x;
+    int entry;
+    uint32_t instruction;
+    const char *kernel;
+    const uint32_t *record;
+    int32_t n;      /* samples at hand */
+    int32_t scale;  /* n as it enters sizes: 1 inside a loop */
+    int32_t count;  /* iterations: n inside a loop, else 1 */
+} Check;
+
+typedef struct {
+    char letter;    /* o writes, i reads, u updates, s scratch */
+    int optional;
+} Role;
+
+static SmgStatus refuse(const Check *c, const char *why) {
+    return smg_say_at(c->x, SMG_BAD_PROGRAM, c->entry, c->instruction, c->kernel, why);
+}
+
+static SmgStatus refuse_operand(const Check *c, unsigned operand, const char *why) {
+    refuse(c, "operand ");
+    smg_add_number(c->x, operand);
+    smg_add_text(c->x, why);
+    return SMG_BAD_PROGRAM;
+}
+
+/* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
+ * from the last one on; a '+' repeats the last letter. */
+static int read_signature(const char *s, unsigned operands, Role *roles) {
+    unsigned sure = 0, optional = 0;
+    int many = 0;
+    for (const char *p = s; *p; p++) {
+        if (*p == '?') sure--, optional++;
+        else if (*p == '+') many = 1;
+        else sure++;
+    }
+    if (operands < sure || operands > SMG_MAX_OPERANDS || (!many && operands > sure + optional)) return -1;
+    unsigned left_out = operands < sure + optional ? sure + optional - operands : 0, at = 0, seen = 0;
+    for (const char *p = s; *p; p++) {
+        if (*p == '?' || *p == '+') continue;
+        const int may = p[1] == '?';
+        if (may && seen++ >= optional - left_out) continue;
+        roles[at].letter = *p, roles[at++].optional = may;
+    }
+    for (; at < operands; at++) roles[at] = roles[at - 1];
+    return 0;
+}
+
+static int ends_with(const char *name, const char *end) {
+    for (; *name; name++)
+        if (strcmp(name, end) == 0) return 1;
+    return 0;
+}
+
+/* Bytes of the operand's region from its start, or a refusal. */
+static SmgStatus available(const Check *c, unsigned operand, uint32_t word, Role role, uint64_t *bytes) {
+    const uint32_t region = word >> 29, at = word & 0x1fffffffu;
+    const int writes = role.letter != 'i';
+    if (region == R_NONE) {
+        *bytes = 0;
+        if (word != SMG_NONE || !role.optional) return refuse_operand(c, operand, " must not be absent");
+        return SMG_OK;
+    }
+    if (region == R_INPUT || region == R_OUTPUT) {
+        const uint32_t inputs = c->record[E_INPUTS], outputs = c->record[E_OUTPUTS];
+        if (region == R_INPUT ? role.letter != 'i' || at >= inputs
+                              : role.letter != 'o' || at < inputs || at >= inputs + outputs)
+            return refuse_operand(c, operand, " is no such buffer of the caller");
+        const uint32_t *b = smg_section(c->x, S_BUFFERS) + (size_t)(c->record[E_BUFFER] + at) * BUFFER_WORDS;
+        /* Bytes of the caller may lie anywhere; only kernels that move single bytes can take them there. */
+        if ((b[B_KIND] & 0xff) == SMG_U8 && !ends_with(c->kernel, "_b1"))
+            return refuse_operand(c, operand, " is not aligned for this kernel");
+        *bytes = smg_buffer_size(b, c->n);
+        return SMG_OK;
+    }
+    if (region > R_ARENA) return refuse_operand(c, operand, " is in an unknown region");
+    if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA))
+        return refuse_operand(c, operand, " must not be written there");
+    const uint64_t size = smg_words(c->x)[F_CONST + region], start = (uint64_t)at * 4;
+    if (start > size) return refuse_operand(c, operand, " starts behind its region");
+    *bytes = size - start;
+    return SMG_OK;
+}
+
+/* Bytes from the start of an operand to the end of what all iterations touch. */
+static uint64_t span(const Check *c, uint64_t need, uint32_t stride) {
+    return need ? smg_add(need, smg_mul((uint64_t)c->count - 1, stride)) : 0;
+}
+
+/* A written operand shares no byte with another one, but for output 0 of a kernel that works in place. */
+static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint64_t *need, const Role *roles,
+                               uint32_t inplace) {
+    const unsigned operands = smg_code_operands(code);
+    const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
+    unsigned outputs = 0;
+    while (outputs < operands && (roles[outputs].letter == 'o' || roles[outputs].letter == 'u')) outputs++;
+    for (unsigned i = 0; i < operands; i++) {
+        if (roles[i].letter == 'i') continue;
+        for (unsigned j = 0; j < operands; j++) {
+            if (i == j || ops[i] >> 29 != ops[j] >> 29 || ops[i] >> 29 == R_NONE) continue;
+            const uint32_t step_i = strides ? strides[i] : 0, step_j = strides ? strides[j] : 0;
+            const uint32_t at_i = ops[i] & 0x1fffffffu, at_j = ops[j] & 0x1fffffffu;
+            const int may = i == 0 && j >= outputs && inplace >> (j - outputs) & 1;
+            if (may && at_i == at_j && step_i == step_j) continue;
+            int apart;
+            if (ops[i] >> 29 == R_OUTPUT) {
+                apart = at_i != at_j;
+            } else {
+                /* Operands that advance alike are compared within one iteration, others over all of them. */
+                const int alike = step_i == step_j;
+                const uint64_t a = (uint64_t)at_i * 4, b = (uint64_t)at_j * 4;
+                const uint64_t len_a = alike ? need[i] : span(c, need[i], step_i);
+                const uint64_t len_b = alike ? need[j] : span(c, need[j], step_j);
+                apart = !len_a || !len_b || a + len_a <= b || b + len_b <= a;
+            }
+            if (!apart) {
+                refuse_operand(c, i, " overlaps operand ");
+                smg_add_number(c->x, j);
+                return SMG_BAD_PROGRAM;
+            }
+        }
+    }
+    return SMG_OK;
+}
+
+static SmgStatus check_instruction(Check *c, const uint32_t *code) {
+    SmgContext *x = c->x;
+    const unsigned operands = smg_code_operands(code), flags = smg_code_flags(code);
+    const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
+    Role roles[SMG_MAX_OPERANDS] = {{0, 0}};
+    uint64_t need[SMG_MAX_OPERANDS] = {0};
+    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) return refuse(c, "unknown kernel number");
+    const int number = x->kernels[smg_code_kernel(code)];
+    const SmgKernel *kernel = smg_kernels[number];
+    c->kernel = kernel->name;
+    if (read_signature(kernel->signature, operands, roles)) return refuse(c, "wrong number of operands");
+
+    if (code[1] >= params_words) return refuse(c, "the parameters lie outside their section");
+    const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
+    const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
+    if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1])
+        return refuse(c, "the parameters lie outside their section");
+    if (kernel->params >= 0 && params != (uint32_t)kernel->params) return refuse(c, "wrong number of parameters");
+    const int32_t *p = smg_scaled(x, block, c->scale);
+    if (!p) return refuse(c, "a size does not fit 32 bits");
+    const SmgRun run = {c->n, c->n, 0};
+    if (kernel->extent(p, (int)params, (int)operands, run, need)) return refuse(c, "the parameters are out of range");
+
+    const uint32_t *ops = code + 2, *strides = flags & FLAG_STRIDES ? ops + operands : NULL;
+    for (unsigned i = 0; i < operands; i++) {
+        uint64_t bytes;
+        const uint32_t stride = strides ? strides[i] : 0;
+        const SmgStatus status = available(c, i, ops[i], roles[i], &bytes);
+        if (status) return status;
+        /* Words are read at multiples of four bytes; an operand with an odd size consists of bytes. */
+        if (stride % 4 && need[i] % 4 == 0) return refuse_operand(c, i, " advances by an odd stride");
+        if (need[i] == SMG_TOO_MUCH || span(c, need[i], stride) > bytes) {
+            refuse_operand(c, i, " needs ");
+            smg_add_number(x, span(c, need[i], stride));
+            smg_add_text(x, " bytes and has ");
+            smg_add_number(x, bytes);
+            return SMG_BAD_PROGRAM;
+        }
+    }
+    return check_overlap(c, code, need, roles, smg_kernel_inplace[number]);
+}
+
+SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
+    const uint32_t *record = smg_entry_record(x, entry);
+    const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
+    uint32_t in_loop = 0;
+    Check c = {.x = x, .entry = entry, .kernel = "", .record = record, .n = n};
+    x->checked[entry] = 0;
+    for (; at < end; c.instruction++) {
+        c.kernel = "";
+        if (end - at < 2) return refuse(&c, "the code ends within an instruction");
+        if (smg_code_kernel(at) == SMG_LOOP) {
+            if (in_loop) return refuse(&c, "a loop inside a loop");
+            if (at[0] != SMG_LOOP || at[1] == 0) return refuse(&c, "a loop with fields it cannot have");
+            in_loop = at[1];
+            at += 2;
+            continue;
+        }
+        const uint32_t words = smg_code_words(at), flags = smg_code_flags(at);
+        if (words > (uint64_t)(end - at)) return refuse(&c, "the code ends within an instruction");
+        if (flags & ~(uint32_t)(FLAG_STRIDES | FLAG_TAG) || (flags & FLAG_TAG && at[words - 1] != 0))
+            return refuse(&c, "flags of a later version");
+        if (flags & FLAG_STRIDES && !in_loop) return refuse(&c, "strides outside a loop");
+        c.count = in_loop ? n : 1;
+        c.scale = in_loop ? 1 : n;
+        const SmgStatus status = check_instruction(&c, at);
+        if (status) return status;
+        in_loop -= in_loop ? 1 : 0;
+        at += words;
+    }
+    c.kernel = "";
+    if (in_loop) return refuse(&c, "the code ends within a loop");
+    if (c.instruction != record[E_INSTRUCTIONS]) return refuse(&c, "the number of instructions is wrong");
+    x->checked[entry] = n;
+    return SMG_OK;
+}

@@ -1,0 +1,74 @@
+/* The program file as words, for load.c and vm.c. Written by smidgen/program.py; little-endian.
+ *
+ *   0  magic "SMDG" · version · total bytes · CRC-32 of everything from byte 16
+ *  16  batch · align · CONST, STATE and ARENA bytes · number of sections (9)
+ *  40  sections in the order below, each: offset in the file, bytes; ascending, 4-byte aligned, CONST 64-byte aligned
+ *
+ * entry        name, inputs, outputs, first buffer, first code word, code words, instructions
+ * buffer       name, type | output << 8 | rank << 16 | (batch axis or 255) << 24, dims[8]
+ * kernel       name
+ * code         kernel | operands << 16 | flags << 24, parameter block, operands, [a stride in bytes for each operand],
+ *              [guard u16, unit u8, 0: reserved]
+ *              or SMG_LOOP, body: the next `body` instructions run once per sample
+ * operand      region << 29 | offset in words, or number of the entry's buffer
+ * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
+ * name         offset in strings, which end with a zero each */
+#ifndef SMG_FORMAT_H
+#define SMG_FORMAT_H
+#include "kernel.h"
+#include "smidgen.h"
+
+enum { F_MAGIC, F_VERSION, F_TOTAL, F_CRC, F_BATCH, F_ALIGN, F_CONST, F_STATE, F_ARENA, F_SECTIONS, F_TABLE };
+enum { S_ENTRIES, S_BUFFERS, S_KERNELS, S_CODE, S_PARAMS, S_STRINGS, S_META, S_STATE, S_CONST, SECTIONS };
+enum { E_NAME, E_INPUTS, E_OUTPUTS, E_BUFFER, E_CODE, E_WORDS, E_INSTRUCTIONS, ENTRY_WORDS };
+enum { B_NAME, B_KIND, B_DIMS, BUFFER_WORDS = B_DIMS + SMG_MAX_RANK };
+enum { R_CONST, R_STATE, R_ARENA, R_INPUT, R_OUTPUT, R_PAGE, R_NONE = 7 };
+enum { FLAG_STRIDES = 1, FLAG_TAG = 2 };
+#define SMG_MAGIC 0x47444d53u /* "SMDG" */
+#define SMG_CRC_FROM 16u
+#define SMG_HEADER_BYTES ((F_TABLE + 2 * SECTIONS) * 4u)
+#define SMG_LOOP 0xffffu
+#define SMG_NONE ((uint32_t)R_NONE << 29)
+
+/* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check indices
+ * in their data must never be run in place. Made by compile.py from the op records. */
+extern const SmgKernel *const smg_kernels[];
+extern const uint32_t smg_kernel_inplace[];
+extern const int smg_kernel_count;
+
+static inline const uint32_t *smg_words(const SmgContext *x) { return (const uint32_t *)(const void *)x->file; }
+static inline uint32_t smg_section_bytes(const SmgContext *x, int section) {
+    return smg_words(x)[F_TABLE + 2 * section + 1];
+}
+static inline const uint32_t *smg_section(const SmgContext *x, int section) {
+    return smg_words(x) + smg_words(x)[F_TABLE + 2 * section] / 4;
+}
+static inline const uint32_t *smg_entry_record(const SmgContext *x, int entry) {
+    return smg_section(x, S_ENTRIES) + entry * ENTRY_WORDS;
+}
+static inline const char *smg_name(const SmgContext *x, uint32_t offset) {
+    return (const char *)smg_section(x, S_STRINGS) + offset;
+}
+
+static inline unsigned smg_code_kernel(const uint32_t *code) { return code[0] & 0xffffu; }
+static inline unsigned smg_code_operands(const uint32_t *code) { return code[0] >> 16 & 0xffu; }
+static inline unsigned smg_code_flags(const uint32_t *code) { return code[0] >> 24; }
+static inline uint32_t smg_code_words(const uint32_t *code) {
+    const uint32_t flags = smg_code_flags(code), operands = smg_code_operands(code);
+    return 2 + operands * (flags & FLAG_STRIDES ? 2 : 1) + (flags & FLAG_TAG ? 1 : 0);
+}
+
+/* Messages are put together piece by piece; what does not fit is cut. */
+SmgStatus smg_say(SmgContext *x, SmgStatus status, const char *text);
+void smg_add_text(SmgContext *x, const char *text);
+void smg_add_number(SmgContext *x, uint64_t number);
+/* "train, instruction 17, relu_f32: why" */
+SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instruction, const char *kernel,
+                     const char *why);
+
+uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
+/* Proves one entry safe for n samples: every check of every instruction. */
+SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n);
+/* The words of a block with n put in; NULL if a product does not fit 32 bits. Blocks without n are used in place. */
+const int32_t *smg_scaled(SmgContext *x, const uint32_t *block, int32_t n);
+#endif

@@ -1,0 +1,143 @@
+/* Activations and their gradients. p: N, then the op's constants a, b (map.h).
+ * A gradient reads v, which is the activation's input unless a comment says that it is its output. */
+#include "map.h"
+
+static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
+    const float above = x < lo ? lo : x;
+    return above > hi ? hi : above;
+}
+
+MAP(relu, 0, x <= 0 ? 0 : x)
+MAP(clamp, 2, clip(x, a, b))                                            /* a: lo, b: hi */
+MAP(leaky_relu, 1, x > 0 ? x : x * a)                                   /* a: slope */
+MAP(hardsigmoid, 0, clip(x + 3.0f, 0, 6.0f) * 0.166666667f)
+MAP(hardswish, 0, x * (clip(x + 3.0f, 0, 6.0f) * 0.166666667f))
+MAP_DX(hardswish_dx, 0, v <= -3.0f ? 0 : v < 3.0f ? dy * (v * 0.333333333f + 0.5f) : dy)
+MAP(sigmoid, 0, smg_sigmoidf(x))
+MAP_DX(sigmoid_dx, 0, dy * (v * (1.0f - v)))                            /* v: output */
+MAP(tanh, 0, smg_tanhf(x))
+MAP_DX(tanh_dx, 0, dy * (1.0f - v * v))                                 /* v: output */
+MAP(elu, 1, x > 0 ? x : a * smg_expm1f(x))                              /* a: alpha */
+MAP_DX(elu_dx, 1, v > 0 ? dy : dy * (v + a))                            /* v: output */
+MAP(softsign, 0, x / (1.0f + smg_absf(x)))
+MAP(silu, 0, x * smg_sigmoidf(x))
+MAP(log_sigmoid, 0, (x < 0 ? x : 0) - smg_log1pf(smg_expf(-smg_absf(x))))
+MAP_DX(log_sigmoid_dx, 0, dy * smg_sigmoidf(-v))
+
+static inline float softsign_slope(float x) {
+    const float d = 1.0f + smg_absf(x);
+    return 1.0f / (d * d);
+}
+MAP_DX(softsign_dx, 0, dy * softsign_slope(v))
+
+static inline float silu_slope(float x) {
+    const float s = smg_sigmoidf(x);
+    return s * (1.0f + x * (1.0f - s));
+}
+MAP_DX(silu_dx, 0, dy * silu_slope(v))
+
+/* a: beta, b: threshold on beta * x beyond which the function is the identity */
+static inline float softplus(float x, float a, float b) {
+    const float z = x * a, y = ((z < 0 ? 0 : z) + smg_log1pf(smg_expf(-smg_absf(z)))) / a;
+    return z > b ? x : y;
+}
+MAP(softplus, 2, softplus(x, a, b))
+MAP_DX(softplus_dx, 2, v * a > b ? dy : dy * smg_sigmoidf(v * a))
+
+/* gelu = x Phi(x); the tanh form is x sigmoid(2u), for (1 + tanh u) / 2 = sigmoid(2u). a: 1 for the tanh form */
+static inline float gelu_gate(float x) { return 0.5f + 0.5f * smg_erff(x * 0.707106781f); }
+static inline float gelu_tanh_gate(float x) { return smg_sigmoidf(x * (1.59576912f + 0.0713548163f * (x * x))); }
+static inline float gelu_slope(float x) {
+    return gelu_gate(x) + x * (0.398942280f * smg_expf(-0.5f * (x * x)));
+}
+static inline float gelu_tanh_slope(float x) {
+    const float s = gelu_tanh_gate(x);
+    const float bend = x * (1.59576912f + 0.214064449f * (x * x)) * (s * (1.0f - s));
+    return s + (smg_absf(x) > 20.0f ? 0 : bend); /* there s (1 - s) is 0 and x^3 may be infinite */
+}
+MAP(gelu, 1, x * (a != 0 ? gelu_tanh_gate(x) : gelu_gate(x)))
+MAP_DX(gelu_dx, 1, dy * (a != 0 ? gelu_tanh_slope(v) : gelu_slope(v)))
+
+/* mish = x tanh(log(1 + e^x)) = x w / (w + 2) with w = e^x (e^x + 2); the quotient is 1 from x = 20 on */
+static inline float mish(float x) {
+    const float e = smg_expf(x > 20.0f ? 20.0f : x), w = e * (e + 2.0f);
+    return x * (w / (w + 2.0f));
+}
+static inline float mish_slope(float x) {
+    const float e = smg_expf(x > 20.0f ? 20.0f : x), w = e * (e + 2.0f), d = w + 2.0f;
+    const float bend = x * (4.0f * (e * (e + 1.0f)) / (d * d));
+    return w / d + (x > 20.0f ? 0 : bend);
+}
+MAP(mish, 0, mish(x))
+MAP_DX(mish_dx, 0, dy * mish_slope(v))
+
+/* Gradients that only ask whether a value was between two bounds: from the value itself, or from one bit of it. */
+static inline int within(float x, float lo, float hi, int closed) {
+    return closed ? (x >= lo) & (x <= hi) : (x > lo) & (x < hi);
+}
+static inline float weigh(float dy, float by) { return by == 0 ? 0 : dy * by; } /* 0 even if dy is infinite */
+
+/* p: N, lo, hi, closed, inside, outside */
+EXTENT(range_dx_f32) {
+    EXTENT_UNUSED;
+    return smg_map_need(p, 3, need);
+}
+KERNEL(range_dx_f32, "oii", 6) {
+    float *dx = OUT(0);
+    const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
+    const int32_t N = P(0);
+    const int closed = P(3) != 0;
+    for (int32_t i = 0; i < N; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+    return NULL;
+}
+
+/* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0. */
+static int bits_need(const int32_t *p, uint64_t *bits, uint64_t *floats) {
+    if (p[0] < 0 || p[1] < 1) return -1;
+    *bits = smg_mul((uint64_t)p[0], ((uint64_t)p[1] + 7) / 8);
+    *floats = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), 4);
+    return 0;
+}
+
+/* p: rows, elements a row, lo, hi, closed */
+EXTENT(range_bits_u8) {
+    EXTENT_UNUSED;
+    return bits_need(p, &need[0], &need[1]);
+}
+KERNEL(range_bits_u8, "oi", 5) {
+    uint8_t *bits = (uint8_t *)c->op[0];
+    const float *x = IN(1), lo = PF(2), hi = PF(3);
+    const int32_t rows = P(0), per_row = P(1);
+    const int closed = P(4) != 0;
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t left = per_row; left > 0; left -= 8) {
+            const int count = left < 8 ? left : 8;
+            unsigned byte = 0;
+            for (int j = 0; j < count; j++) byte |= (unsigned)within(x[j], lo, hi, closed) << j;
+            *bits++ = (uint8_t)byte;
+            x += count;
+        }
+    return NULL;
+}
+
+/* p: rows, elements a row, inside, outside */
+EXTENT(bits_dx_f32) {
+    EXTENT_UNUSED;
+    if (bits_need(p, &need[2], &need[0])) return -1;
+    need[1] = need[0];
+    return 0;
+}
+KERNEL(bits_dx_f32, "oii", 4) {
+    float *dx = OUT(0);
+    const float *dy = IN(1), inside = PF(2), outside = PF(3);
+    const uint8_t *bits = (const uint8_t *)c->op[2];
+    const int32_t rows = P(0), per_row = P(1);
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t left = per_row; left > 0; left -= 8) {
+            const int count = left < 8 ? left : 8;
+            const unsigned byte = *bits++;
+            for (int j = 0; j < count; j++) dx[j] = weigh(dy[j], (byte >> j) & 1 ? inside : outside);
+            dx += count, dy += count;
+        }
+    return NULL;
+}

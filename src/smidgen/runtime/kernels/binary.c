@@ -1,0 +1,174 @@
+/* Elementwise operations of two or three inputs with broadcasting. The output is dense; an input has stride 0 along
+ * axes it is repeated on. p: rank, dims[rank], then strides[rank] of each input. */
+#include "../exact_math.h"
+#include "walk.h"
+
+/* width[k]: bytes per element of operand k. */
+static int broadcast_need(const int32_t *p, int params, int inputs, const uint8_t *width, uint64_t *need) {
+    if (params < 1 || p[0] < 0 || p[0] > SMG_MAX_RANK || params != 1 + (1 + inputs) * p[0]) return -1;
+    const int32_t rank = p[0], *dims = p + 1;
+    const uint64_t total = smg_product(dims, rank);
+    if (total == SMG_TOO_MUCH) return -1;
+    need[0] = smg_mul(total, width[0]);
+    for (int k = 1; k <= inputs; k++) need[k] = smg_mul(smg_span(dims, dims + k * rank, rank), width[k]);
+    return 0;
+}
+
+/* Runs BODY once for each run of the last axis: `len` outputs from y on; input k starts at off[k], steps by step[k]. */
+#define EACH_RUN(params, inputs, out, BODY)                                                             \
+    do {                                                                                                \
+        const int32_t rank = (params)[0], *dims = (params) + 1;                                         \
+        if (smg_product(dims, rank) == 0) break;                                                        \
+        const int32_t len = rank ? dims[rank - 1] : 1;                                                  \
+        int32_t at[SMG_MAX_RANK] = {0};                                                                 \
+        size_t off[inputs] = {0}, step[inputs] = {0};                                                   \
+        for (int k = 0; k < (inputs); k++) step[k] = rank ? (size_t)dims[(k + 2) * rank - 1] : 0;       \
+        do {                                                                                            \
+            BODY;                                                                                       \
+            (out) += len;                                                                               \
+        } while (smg_walk_next(at, dims, rank - 1, dims + rank, rank, off, inputs));                    \
+    } while (0)
+
+/* One run; the common strides 0 and 1 get loops that vectorise. */
+#define RUN_2(type, F)                                                                                  \
+    const type *a = A + off[0], *b = B + off[1];                                                        \
+    const size_t sa = step[0], sb = step[1];                                                            \
+    if (sa == 1 && sb == 1) {                                                                           \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], b[i]);                                         \
+    } else if (sa == 1 && sb == 0) {                                                                    \
+        const type same = *b;                                                                           \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], same);                                         \
+    } else if (sa == 0 && sb == 1) {                                                                    \
+        const type same = *a;                                                                           \
+        for (int32_t i = 0; i < len; i++) y[i] = F(same, b[i]);                                         \
+    } else {                                                                                            \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]);               \
+    }
+
+#define BINARY(name, F)                                                                                 \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need);                          \
+    }                                                                                                   \
+    KERNEL(name, "oii", -1) {                                                                           \
+        float *y = OUT(0);                                                                              \
+        const float *A = IN(1), *B = IN(2);                                                             \
+        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                                          \
+        return NULL;                                                                                    \
+    }
+#define ADD(a, b) ((a) + (b))
+#define SUB(a, b) ((a) - (b))
+#define MUL(a, b) ((a) * (b))
+#define DIV(a, b) ((a) / (b))
+/* NaN in either input comes through. */
+#define MAXIMUM(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define MINIMUM(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+BINARY(add_f32, ADD)
+BINARY(sub_f32, SUB)
+BINARY(mul_f32, MUL)
+BINARY(div_f32, DIV)
+BINARY(pow_f32, smg_powf)
+BINARY(maximum_f32, MAXIMUM)
+BINARY(minimum_f32, MINIMUM)
+
+/* p: 1 if the inputs are i32 (else f32), then as above. */
+#define COMPARE(name, OP)                                                                               \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        if (params < 1 || p[0] < 0 || p[0] > 1) return -1;                                              \
+        return broadcast_need(p + 1, params - 1, 2, (const uint8_t[]){1, 4, 4}, need);                  \
+    }                                                                                                   \
+    KERNEL(name, "oii", -1) {                                                                           \
+        uint8_t *y = (uint8_t *)c->op[0];                                                               \
+        if (P(0)) {                                                                                     \
+            const int32_t *A = IN_I32(1), *B = IN_I32(2);                                               \
+            EACH_RUN(c->p + 1, 2, y, RUN_2(int32_t, OP));                                               \
+        } else {                                                                                        \
+            const float *A = IN(1), *B = IN(2);                                                         \
+            EACH_RUN(c->p + 1, 2, y, RUN_2(float, OP));                                                 \
+        }                                                                                               \
+        return NULL;                                                                                    \
+    }
+#define EQ(a, b) ((a) == (b))
+#define NE(a, b) ((a) != (b))
+#define LT(a, b) ((a) < (b))
+#define LE(a, b) ((a) <= (b))
+#define GT(a, b) ((a) > (b))
+#define GE(a, b) ((a) >= (b))
+COMPARE(eq_u8, EQ)
+COMPARE(ne_u8, NE)
+COMPARE(lt_u8, LT)
+COMPARE(le_u8, LE)
+COMPARE(gt_u8, GT)
+COMPARE(ge_u8, GE)
+
+#define LOGICAL(name, F)                                                                                \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need);                          \
+    }                                                                                                   \
+    KERNEL(name, "oii", -1) {                                                                           \
+        uint8_t *y = (uint8_t *)c->op[0];                                                               \
+        const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2];                   \
+        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                                        \
+        return NULL;                                                                                    \
+    }
+#define AND(a, b) ((a) != 0 && (b) != 0)
+#define OR(a, b) ((a) != 0 || (b) != 0)
+LOGICAL(logical_and_u8, AND)
+LOGICAL(logical_or_u8, OR)
+
+/* p: N. */
+EXTENT(logical_not_u8) {
+    EXTENT_UNUSED;
+    if (p[0] < 0) return -1;
+    need[0] = need[1] = (uint64_t)p[0];
+    return 0;
+}
+KERNEL(logical_not_u8, "oi", 1) {
+    uint8_t *y = (uint8_t *)c->op[0];
+    const uint8_t *x = (const uint8_t *)c->op[1];
+    for (int32_t i = 0; i < P(0); i++) y[i] = x[i] == 0;
+    return NULL;
+}
+
+/* Three inputs, the first of another type than the others for `where`. */
+#define TERNARY(name, first, type, first_bytes, bytes, F)                                               \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); \
+    }                                                                                                   \
+    KERNEL(name, "oiii", -1) {                                                                          \
+        type *y = (type *)c->op[0];                                                                     \
+        const first *X = (const first *)c->op[1];                                                       \
+        const type *A = (const type *)c->op[2], *B = (const type *)c->op[3];                            \
+        EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                    \
+        return NULL;                                                                                    \
+    }
+#define RUN_3(first, type, F)                                                                           \
+    const first *x = X + off[0];                                                                        \
+    const type *a = A + off[1], *b = B + off[2];                                                        \
+    const size_t sx = step[0], sa = step[1], sb = step[2];                                              \
+    if (sx == 1 && sa == 1 && sb == 1) {                                                                \
+        for (int32_t i = 0; i < len; i++) y[i] = F(x[i], a[i], b[i]);                                   \
+    } else {                                                                                            \
+        for (int32_t i = 0; i < len; i++)                                                               \
+            y[i] = F(x[(size_t)i * sx], a[(size_t)i * sa], b[(size_t)i * sb]);                          \
+    }
+#define WHERE(x, a, b) ((x) ? (a) : (b))
+TERNARY(where_b4, uint8_t, uint32_t, 1, 4, WHERE)
+TERNARY(where_b1, uint8_t, uint8_t, 1, 1, WHERE)
+
+/* Gradients; the definitions are torch's. Equal inputs share the gradient of maximum and minimum. */
+static inline float pow_da(float dy, float a, float b) { return b == 0 ? 0 : dy * (b * smg_powf(a, b - 1)); }
+static inline float pow_db(float dy, float a, float b) {
+    return a == 0 && b >= 0 ? 0 : dy * (smg_powf(a, b) * smg_logf(a));
+}
+#define DIV_DB(dy, y, b) (-((dy) * (y)) / (b))
+#define MAXIMUM_DX(dy, a, b) ((a) < (b) ? 0 : (a) == (b) ? (dy) * 0.5f : (dy))
+#define MINIMUM_DX(dy, a, b) ((a) > (b) ? 0 : (a) == (b) ? (dy) * 0.5f : (dy))
+TERNARY(pow_da_f32, float, float, 4, 4, pow_da)
+TERNARY(pow_db_f32, float, float, 4, 4, pow_db)
+TERNARY(div_db_f32, float, float, 4, 4, DIV_DB)
+TERNARY(maximum_dx_f32, float, float, 4, 4, MAXIMUM_DX)
+TERNARY(minimum_dx_f32, float, float, 4, 4, MINIMUM_DX)

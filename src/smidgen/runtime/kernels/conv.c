@@ -1,0 +1,203 @@
+/* Convolution and its gradients, dense and grouped; one weight per output goes to depthwise.c.
+ * p: N H W C O OH OW KH KW SH SW PT PL DH DW G (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
+ * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
+#include "conv.h"
+#include "tile.h"
+
+/* One output pixel, `rows` (up to four) outputs, eight lanes each: dot products over the window that starts at (ih, iw).
+ * With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w. */
+static void pixel(const Conv *v, float *lanes, int rows, const float *x, const float *w, int32_t ih, int32_t iw) {
+    const int32_t Cg = v->C / v->G, fused = v->DW == 1 && v->G == 1;
+    const ptrdiff_t row = (ptrdiff_t)v->KW * Cg, filter = row * v->KH;
+    int32_t h0, h1, w0, w1;
+    conv_clip(ih, v->KH, v->DH, v->H, &h0, &h1);
+    conv_clip(iw, v->KW, v->DW, v->W, &w0, &w1);
+    if (w0 >= w1) return;
+    const int32_t taps = fused ? w1 - w0 : 1, run = taps * Cg;
+    for (int32_t kh = h0; kh < h1; kh++)
+        for (int32_t kw = w0; kw < w1; kw += taps) {
+            const float *a = x + ((ptrdiff_t)(ih + kh * v->DH) * v->W + iw + kw * v->DW) * v->C;
+            const float *b = w + kh * row + (ptrdiff_t)kw * Cg;
+            if (rows == 4)
+                smg_dot_x4(lanes, a, b, filter, run);
+            else
+                for (int i = 0; i < rows; i++) smg_dot(lanes + 8 * i, a, b + i * filter, run);
+        }
+}
+
+/* Four outputs share the loads of x, and their weights stay in the cache for the whole image. */
+static void conv(const Conv *v, float *y, const float *x, const float *w, const float *b) {
+    const int32_t Cg = v->C / v->G, Og = v->O / v->G, rows = Og < 4 ? Og : 4;
+    for (int32_t g = 0; g < v->G; g++)
+        for (int32_t next = 0; next < Og; next += 4) {
+            const int32_t o = g * Og + (next > Og - rows ? Og - rows : next); /* the last four may overlap */
+            const float *wo = w + (ptrdiff_t)o * v->KH * v->KW * Cg;
+            for (int32_t n = 0; n < v->N; n++) {
+                const float *image = x + (ptrdiff_t)n * v->H * v->W * v->C + g * Cg;
+                float *out = y + (ptrdiff_t)n * v->OH * v->OW * v->O + o;
+                for (int32_t oh = 0; oh < v->OH; oh++)
+                    for (int32_t ow = 0; ow < v->OW; ow++, out += v->O) {
+                        float lanes[32] = {0};
+                        pixel(v, lanes, rows, image, wo, oh * v->SH - v->PT, ow * v->SW - v->PL);
+                        for (int i = 0; i < rows; i++) out[i] = smg_lanes8(lanes + 8 * i) + (b ? b[o + i] : 0.0f);
+                    }
+            }
+        }
+}
+
+/* One input pixel, `width` channels from c: the outputs it meets, tap by tap, and within a tap the group's Og outputs
+ * in order. dy and w point at the group's first output; taps outside the image count as if they were zero. */
+static void pixel_dx(const Conv *v, float *total, int width, const float *dy, const float *w, Meets mh, Meets mw) {
+    const int32_t Cg = v->C / v->G, Og = v->O / v->G;
+    const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
+    float part[16] = {0};
+    int32_t pending = 0;
+    for (int l = 0; l < width; l++) total[l] = 0.0f;
+    for (int32_t kh = mh.first, oh = mh.out; kh < v->KH; kh += mh.tap_step, oh -= mh.out_step) {
+        if (oh < 0 || oh >= v->OH) continue;
+        for (int32_t kw = mw.first, ow = mw.out; kw < v->KW; kw += mw.tap_step, ow -= mw.out_step) {
+            const int inside = ow >= 0 && ow < v->OW;
+            const float *d = dy + ((ptrdiff_t)oh * v->OW + (inside ? ow : 0)) * v->O;
+            const float *k = w + ((ptrdiff_t)kh * v->KW + kw) * Cg;
+            for (int32_t o = 0; o < Og; o += SMG_BLOCK) {
+                const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
+                if (inside) smg_rows(part, width, d + o, 1, k + o * filter, filter, count);
+                pending += count;
+                if (pending >= SMG_BLOCK) smg_flush(total, part, width), pending = 0;
+            }
+        }
+    }
+    if (pending) smg_flush(total, part, width);
+}
+
+static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
+    const int32_t Cg = v->C / v->G, Og = v->O / v->G;
+    float total[16];
+    for (int32_t g = 0; g < v->G; g++)
+        for (int32_t c = 0, width; c < Cg; c += width) {
+            width = smg_wide(&c, Cg);
+            const float *wg = w + (ptrdiff_t)g * Og * v->KH * v->KW * Cg + c;
+            for (int32_t n = 0; n < v->N; n++)
+                for (int32_t ih = 0; ih < v->H; ih++) {
+                    const Meets mh = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
+                    const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
+                    /* pixels a stride apart meet the same taps */
+                    for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) {
+                        Meets mw = conv_meets(phase, v->PL, 0, v->KW, v->SW, v->DW);
+                        for (int32_t iw = phase; iw < v->W; iw += v->SW, mw.out++) {
+                            const int32_t at = g * Cg + c;
+                            float *out = dx + (((ptrdiff_t)n * v->H + ih) * v->W + iw) * v->C + at;
+                            pixel_dx(v, total, width, d, wg, mh, mw);
+                            for (int l = 0; l < width; l++) out[l] = total[l] + (b ? b[at + l] : 0.0f);
+                        }
+                    }
+                }
+        }
+}
+
+/* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's first
+ * column; of outputs outside first..last only some columns, or none, lie in the row. */
+static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int64_t q, int32_t first, int32_t last) {
+    const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
+    for (int32_t ow = 0; ow < v->OW;) {
+        const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
+        while (ow < end) {
+            const int64_t at = q + ow * step;
+            const float *d = dy + (ptrdiff_t)ow * v->O;
+            if (ow >= first && ow < last) {
+                const int32_t count = (last < end ? last : end) - ow;
+                tile_outer(t, t->part, d, v->O, x + at, (ptrdiff_t)step, count);
+                ow += count;
+                continue;
+            }
+            const int l0 = at >= 0 ? 0 : at > -8 ? (int)-at : 8;
+            const int l1 = at + t->columns <= length ? t->columns : at < length ? (int)(length - at) : 0;
+            for (int i = 0; i < t->rows; i++)
+                for (int l = l0; l < l1; l++) t->part[8 * i + l] += d[i] * x[at + l];
+            ow++;
+        }
+        tile_count(t, end - begun);
+    }
+}
+
+static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
+    const int32_t taps = fused ? 1 : v->KW, run = fused ? v->KW * Cg : Cg;
+    const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
+    const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
+    Tile t;
+    for (int32_t g = 0; g < v->G; g++)
+        for (int32_t o = 0; o < Og; o += t.rows) {
+            tile_rows(&t, &o, Og);
+            for (int32_t kh = 0; kh < v->KH; kh++)
+                for (int32_t kw = 0; kw < taps; kw++)
+                    for (int32_t k = 0; k < run; k += t.columns) {
+                        tile_columns(&t, &k, run);
+                        const size_t place = ((size_t)kh * (size_t)v->KW + (size_t)kw) * (size_t)Cg + (size_t)k;
+                        const size_t at = (size_t)(g * Og + o) * filter + place;
+                        const int64_t q = ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k;
+                        /* outputs that meet all columns of the tile: 0 <= q + ow * step <= length - columns */
+                        const int64_t room = length - t.columns - q;
+                        const int64_t first = q >= 0 ? 0 : (step - 1 - q) / step, last = room < 0 ? 0 : room / step + 1;
+                        tile_begin(&t, sink, at, filter);
+                        for (int32_t n = 0; n < v->N; n++) {
+                            tile_sample_begin(&t);
+                            for (int32_t oh = 0; oh < v->OH; oh++) {
+                                const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
+                                if (ih < 0 || ih >= v->H) continue;
+                                row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + g * Og + o,
+                                       x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C, q,
+                                       (int32_t)(first < v->OW ? first : v->OW), (int32_t)(last < v->OW ? last : v->OW));
+                            }
+                            tile_sample_end(&t);
+                        }
+                        tile_end(&t, sink, at, filter);
+                    }
+        }
+}
+
+EXTENT(conv2d_f32) {
+    EXTENT_UNUSED;
+    if (operands > 3) need[3] = p[4] < 0 ? 0 : 4 * (uint64_t)p[4];
+    return conv_need(p, &need[1], &need[2], &need[0]);
+}
+KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
+    const Conv v = conv_of(c->p);
+    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL);
+    return NULL;
+}
+
+EXTENT(conv2d_dx_f32) {
+    EXTENT_UNUSED;
+    return conv_need(p, &need[0], &need[2], &need[1]);
+}
+KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
+    const Conv v = conv_of(c->p);
+    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), NULL);
+    return NULL;
+}
+
+/* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
+EXTENT(conv_transpose2d_f32) {
+    EXTENT_UNUSED;
+    if (operands > 3) need[3] = p[3] < 0 ? 0 : 4 * (uint64_t)p[3];
+    return conv_need(p, &need[0], &need[2], &need[1]);
+}
+KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
+    const Conv v = conv_of(c->p);
+    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL);
+    return NULL;
+}
+
+static int conv2d_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+    (void)operands, (void)run;
+    if (conv_need(p, &own[1], elements, &own[0])) return -1;
+    *elements /= 4;
+    return 0;
+}
+static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+    const Conv v = conv_of(c->p);
+    (v.C == v.G ? smg_depthwise_dw : conv_dw)(&v, sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
+    return NULL;
+}
+SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")

@@ -1,0 +1,271 @@
+/* Pooling over images [N,H,W,C]. Windows that hang over an edge see only what lies inside; channels are innermost.
+ * Max-pooling follows torch: the first of equal values wins, NaN wins over everything. */
+#include "../exact_math.h"
+#include "../kernel.h"
+#include "image.h"
+
+/* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
+static int window_refused(const int32_t *p) {
+    for (int i = 6; i < 10; i++)
+        if (p[i] < 1) return 1;
+    return p[10] < 0 || p[11] < 0;
+}
+
+/* One axis of a window: positions start + i*dilation with from <= i < to lie inside 0..size. */
+typedef struct {
+    int64_t start;
+    int32_t from, to;
+} Span;
+
+static Span span_of(int32_t out, int32_t stride, int32_t padding, int32_t dilation, int32_t kernel, int32_t size) {
+    Span s = {(int64_t)out * stride - padding, 0, 0};
+    const int64_t from = s.start < 0 ? (-s.start + dilation - 1) / dilation : 0;
+    const int64_t to = s.start < size ? ((int64_t)size - s.start + dilation - 1) / dilation : 0;
+    s.to = to < kernel ? (int32_t)to : kernel;
+    s.from = from < s.to ? (int32_t)from : s.to;
+    return s;
+}
+
+/* ---- max_pool2d. p: N,H,W,C, OH,OW, kh,kw, sh,sw, ph,pw, dh,dw ---- */
+
+typedef struct {
+    int32_t N, H, W, C, OH, OW, kh, kw, sh, sw, ph, pw, dh, dw;
+} MaxPool;
+
+static MaxPool max_pool_of(const int32_t *p) {
+    MaxPool g;
+    memcpy(&g, p, sizeof g);
+    return g;
+}
+
+/* Fewest bits of 1, 2, 4, 8, 16 that hold a position in the window; 0 if none does. */
+static int index_bits(const int32_t *p) {
+    const uint64_t positions = smg_mul((uint64_t)p[6], (uint64_t)p[7]);
+    if (positions > 65536) return 0;
+    return positions <= 2 ? 1 : positions <= 4 ? 2 : positions <= 16 ? 4 : positions <= 256 ? 8 : 16;
+}
+
+/* Bytes of one sample's packed positions. */
+static uint64_t index_row(const int32_t *p) {
+    const uint64_t per_sample = smg_mul(smg_mul((uint64_t)p[4], (uint64_t)p[5]), (uint64_t)p[3]);
+    return smg_add(smg_mul(per_sample, (uint64_t)index_bits(p)), 7) / 8;
+}
+
+static int max_pool_need(const int32_t *p, uint64_t *x, uint64_t *y) {
+    if (smg_images_need(p, x, y) || window_refused(p) || p[12] < 1 || p[13] < 1) return -1;
+    return 0;
+}
+
+/* Bits LSB first; the row starts as zeros. */
+static inline void put_index(uint8_t *row, size_t at, int bits, uint32_t k) {
+    if (bits == 16)
+        row[2 * at] = (uint8_t)k, row[2 * at + 1] = (uint8_t)(k >> 8);
+    else if (bits == 8)
+        row[at] = (uint8_t)k;
+    else {
+        const size_t bit = at * (size_t)bits;
+        row[bit >> 3] = (uint8_t)(row[bit >> 3] | k << (bit & 7));
+    }
+}
+
+static inline uint32_t get_index(const uint8_t *row, size_t at, int bits) {
+    if (bits == 16) return row[2 * at] | (uint32_t)row[2 * at + 1] << 8;
+    if (bits == 8) return row[at];
+    const size_t bit = at * (size_t)bits;
+    return (uint32_t)(row[bit >> 3] >> (bit & 7)) & ((1u << bits) - 1);
+}
+
+/* h*W + w of position i,j in a window. */
+static inline size_t pixel(const MaxPool *g, Span r, Span q, int32_t i, int32_t j) {
+    return (size_t)(r.start + (int64_t)i * g->dh) * (size_t)g->W + (size_t)(q.start + (int64_t)j * g->dw);
+}
+
+/* best and where over `count` channels of one window. */
+static inline void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
+                              int32_t *where) {
+    const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
+    for (int32_t l = 0; l < count; l++) best[l] = smg_from_bits(0xff800000u), where[l] = first;
+    for (int32_t i = r.from; i < r.to; i++)
+        for (int32_t j = q.from; j < q.to; j++) {
+            const float *v = x + pixel(g, r, q, i, j) * (size_t)g->C;
+            const int32_t here = i * g->kw + j;
+            for (int32_t l = 0; l < count; l++) {
+                const int wins = smg_beats(v[l], best[l]);
+                best[l] = wins ? v[l] : best[l];
+                where[l] = wins ? here : where[l];
+            }
+        }
+}
+
+EXTENT(max_pool2d_f32) {
+    EXTENT_UNUSED;
+    if (max_pool_need(p, &need[2], &need[0]) || index_bits(p) == 0) return -1;
+    need[1] = smg_mul((uint64_t)p[0], index_row(p));
+    return 0;
+}
+KERNEL(max_pool2d_f32, "ooi", 14) {
+    const MaxPool g = max_pool_of(c->p);
+    const int bits = index_bits(c->p);
+    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C;
+    float *y = OUT(0);
+    uint8_t *index = (uint8_t *)c->op[1];
+    const float *x = IN(2);
+    float best[SMG_LANES];
+    int32_t where[SMG_LANES];
+    for (int32_t n = 0; n < g.N; n++) {
+        memset(index, 0, row);
+        size_t at = 0;
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            for (int32_t ow = 0; ow < g.OW; ow++) {
+                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                for (int32_t c0 = 0; c0 < g.C; c0 += SMG_LANES) {
+                    const int32_t count = g.C - c0 < SMG_LANES ? g.C - c0 : SMG_LANES;
+                    if (count == SMG_LANES)
+                        max_window(&g, x + c0, r, q, SMG_LANES, best, where);
+                    else
+                        max_window(&g, x + c0, r, q, count, best, where);
+                    for (int32_t l = 0; l < count; l++, at++) {
+                        y[at] = best[l];
+                        put_index(index, at, bits, (uint32_t)where[l]);
+                    }
+                }
+            }
+        }
+        x += (size_t)g.H * (size_t)g.W * C, y += at, index += row;
+    }
+    return NULL;
+}
+
+EXTENT(max_pool2d_plain_f32) {
+    EXTENT_UNUSED;
+    return max_pool_need(p, &need[1], &need[0]);
+}
+KERNEL(max_pool2d_plain_f32, "oi", 14) {
+    const MaxPool g = max_pool_of(c->p);
+    const size_t C = (size_t)g.C;
+    float *y = OUT(0);
+    const float *x = IN(1);
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C)
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
+                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                for (int32_t l = 0; l < g.C; l++) y[l] = smg_from_bits(0xff800000u);
+                for (int32_t i = r.from; i < r.to; i++)
+                    for (int32_t j = q.from; j < q.to; j++) {
+                        const float *v = x + pixel(&g, r, q, i, j) * C;
+                        for (int32_t l = 0; l < g.C; l++) y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l];
+                    }
+            }
+        }
+    return NULL;
+}
+
+EXTENT(max_pool2d_dx_f32) {
+    EXTENT_UNUSED;
+    if (max_pool_need(p, &need[0], &need[1]) || index_bits(p) == 0) return -1;
+    need[2] = smg_mul((uint64_t)p[0], index_row(p));
+    return 0;
+}
+KERNEL(max_pool2d_dx_f32, "oii", 14) {
+    const MaxPool g = max_pool_of(c->p);
+    const int bits = index_bits(c->p);
+    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
+    float *dx = OUT(0);
+    const float *dy = IN(1);
+    const uint8_t *index = (const uint8_t *)c->op[2];
+    for (int32_t n = 0; n < g.N; n++) {
+        memset(dx, 0, image * sizeof(float));
+        size_t at = 0;
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            for (int32_t ow = 0; ow < g.OW; ow++) {
+                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                for (size_t l = 0; l < C; l++, at++) {
+                    const int32_t k = (int32_t)get_index(index, at, bits), i = k / g.kw, j = k % g.kw;
+                    if (i < r.from || i >= r.to || j < q.from || j >= q.to)
+                        return "a max-pool index points outside its window";
+                    dx[pixel(&g, r, q, i, j) * C + l] += dy[at];
+                }
+            }
+        }
+        dx += image, dy += at, index += row;
+    }
+    return NULL;
+}
+
+/* ---- avg_pool2d. p: N,H,W,C, OH,OW, kh,kw, sh,sw, ph,pw, count_include_pad, divisor (0: the count) ---- */
+
+typedef struct {
+    int32_t N, H, W, C, OH, OW, kh, kw, sh, sw, ph, pw, count_pad, divisor;
+} AvgPool;
+
+static AvgPool avg_pool_of(const int32_t *p) {
+    AvgPool g;
+    memcpy(&g, p, sizeof g);
+    return g;
+}
+
+/* Cells that count along one axis: torch lets a window reach over the padding but not beyond it. */
+static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t padding, int32_t count_pad) {
+    if (!count_pad) return s.to - s.from;
+    const int64_t end = (int64_t)size + padding - s.start;
+    return end < kernel ? end : kernel;
+}
+
+static float avg_divisor(const AvgPool *g, Span r, Span q) {
+    if (g->divisor != 0) return (float)g->divisor;
+    return (float)(cells(r, g->kh, g->H, g->ph, g->count_pad) * cells(q, g->kw, g->W, g->pw, g->count_pad));
+}
+
+EXTENT(avg_pool2d_f32) {
+    EXTENT_UNUSED;
+    return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]);
+}
+KERNEL(avg_pool2d_f32, "oi", 14) {
+    const AvgPool g = avg_pool_of(c->p);
+    const size_t C = (size_t)g.C;
+    float *y = OUT(0);
+    const float *x = IN(1);
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C)
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
+            for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
+                const Span q = span_of(ow, g.sw, g.pw, 1, g.kw, g.W);
+                if (r.from == r.to || q.from == q.to) {
+                    memset(y, 0, C * sizeof(float));
+                    continue;
+                }
+                const size_t h = (size_t)(r.start + r.from), w = (size_t)(q.start + q.from);
+                smg_mean_rectangle(y, x + (h * (size_t)g.W + w) * C, g.W, g.C, r.to - r.from, q.to - q.from,
+                               avg_divisor(&g, r, q));
+            }
+        }
+    return NULL;
+}
+
+EXTENT(avg_pool2d_dx_f32) {
+    EXTENT_UNUSED;
+    return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]);
+}
+KERNEL(avg_pool2d_dx_f32, "oi", 14) {
+    const AvgPool g = avg_pool_of(c->p);
+    const size_t C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
+    float *dx = OUT(0);
+    const float *dy = IN(1);
+    for (int32_t n = 0; n < g.N; n++, dx += image) {
+        memset(dx, 0, image * sizeof(float));
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
+            for (int32_t ow = 0; ow < g.OW; ow++, dy += C) {
+                const Span q = span_of(ow, g.sw, g.pw, 1, g.kw, g.W);
+                if (r.from == r.to || q.from == q.to) continue;
+                const size_t h = (size_t)(r.start + r.from), w = (size_t)(q.start + q.from);
+                smg_spread_rectangle(dx + (h * (size_t)g.W + w) * C, dy, g.W, g.C, r.to - r.from, q.to - q.from,
+                                 1.0f / avg_divisor(&g, r, q));
+            }
+        }
+    }
+    return NULL;
+}

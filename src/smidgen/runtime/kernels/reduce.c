@@ -1,0 +1,474 @@
+/* Reductions over any set of axes, softmax, cumulative sums.
+ *
+ * Order of a sum: each run of the last reduced group of axes in chunks of 512, a chunk in eight lanes (sum.h), chunks
+ * and runs one after the other. Which loop does the work depends on strides, the order of additions never. */
+#include "../exact_math.h"
+#include "sink.h"
+#include "sum.h"
+#include "walk.h"
+
+enum { TILE = 8, CHUNK = 512 };
+
+/* p: kept, reduced, kept_dims[], kept_strides[], reduced_dims[], reduced_strides[]. The output is dense over kept. */
+typedef struct {
+    int kept, reduced;
+    const int32_t *kd, *ks, *rd, *rs;
+} Groups;
+
+static Groups groups_of(const int32_t *p) {
+    const int32_t k = p[0], r = p[1];
+    return (Groups){k, r, p + 2, p + 2 + k, p + 2 + 2 * k, p + 2 + 2 * k + r};
+}
+
+/* Elements of input and output. Every input element is visited once, so more steps than elements is nonsense. */
+static int groups_need(const int32_t *p, int params, uint64_t samples, uint64_t step, uint64_t *in, uint64_t *out) {
+    if (params < 2 || p[0] < 0 || p[0] > SMG_MAX_RANK || p[1] < 0 || p[1] > SMG_MAX_RANK) return -1;
+    if (params != 2 + 2 * p[0] + 2 * p[1]) return -1;
+    const Groups g = groups_of(p);
+    const uint64_t k = smg_span(g.kd, g.ks, g.kept), r = smg_span(g.rd, g.rs, g.reduced);
+    if (k == SMG_TOO_MUCH || r == SMG_TOO_MUCH) return -1;
+    *in = k && r && samples ? smg_add(smg_add(k - 1, r - 1), smg_add(smg_mul(samples - 1, step), 1)) : 0;
+    *out = smg_product(g.kd, g.kept);
+    return smg_mul(smg_mul(*out, smg_product(g.rd, g.reduced)), samples) > *in ? -1 : 0;
+}
+
+/* Up to TILE neighbouring outputs: y + 0..w-1, from inputs x + (0..w-1)*step. */
+typedef struct {
+    int32_t at[SMG_MAX_RANK], i, w;
+    size_t row, x, y, step;
+} Tile;
+
+static int32_t last_dim(const int32_t *dims, int n) { return n ? dims[n - 1] : 1; }
+
+static void tile_place(const Groups *g, Tile *t) {
+    const int32_t left = last_dim(g->kd, g->kept) - t->i;
+    t->w = left < TILE ? left : TILE;
+    t->x = t->row + (size_t)t->i * t->step;
+}
+static Tile tile_first(const Groups *g) {
+    Tile t = {.w = 0};
+    if (smg_product(g->kd, g->kept) == 0) return t;
+    t.step = g->kept ? (size_t)g->ks[g->kept - 1] : 0;
+    tile_place(g, &t);
+    return t;
+}
+static void tile_next(const Groups *g, Tile *t) {
+    t->y += (size_t)t->w;
+    t->i += t->w;
+    if (t->i == last_dim(g->kd, g->kept)) {
+        t->i = 0;
+        if (!smg_walk_next(t->at, g->kd, g->kept - 1, g->ks, g->kept, &t->row, 1)) {
+            t->w = 0;
+            return;
+        }
+    }
+    tile_place(g, t);
+}
+#define EACH_TILE(g, t) for (Tile t = tile_first(&(g)); t.w; tile_next(&(g), &t))
+
+/* Runs along the last reduced group that together make up one output. */
+typedef struct {
+    int32_t at[SMG_MAX_RANK], len;
+    size_t off, step;
+    int more;
+} Run;
+
+static Run run_first(const Groups *g) {
+    Run r = {.len = last_dim(g->rd, g->reduced), .step = g->reduced ? (size_t)g->rs[g->reduced - 1] : 0};
+    r.more = smg_product(g->rd, g->reduced) != 0;
+    return r;
+}
+static void run_next(const Groups *g, Run *r) {
+    r->more = smg_walk_next(r->at, g->rd, g->reduced - 1, g->rs, g->reduced, &r->off, 1);
+}
+#define EACH_RUN(g, r) for (Run r = run_first(&(g)); r.more; run_next(&(g), &r))
+
+/* smg_sum8 with a stride. */
+static float sum8_strided(const float *x, size_t step, int32_t len) {
+    float acc[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int32_t k = 0; k < len; k++) acc[k & 7] += x[(size_t)k * step];
+    return smg_lanes8(acc);
+}
+
+/* Eight contiguous outputs at once, lane by lane; the same additions as sum8_strided on each. */
+static void sum8_tile(const float *x, size_t step, int32_t len, float *total) {
+    float acc[8][TILE] = {{0}};
+    int32_t k = 0;
+    for (; k + 8 <= len; k += 8)
+        for (int l = 0; l < 8; l++)
+            for (int w = 0; w < TILE; w++) acc[l][w] += x[(size_t)(k + l) * step + (size_t)w];
+    for (int l = 0; k + l < len; l++)
+        for (int w = 0; w < TILE; w++) acc[l][w] += x[(size_t)(k + l) * step + (size_t)w];
+    for (int w = 0; w < TILE; w++)
+        total[w] += ((acc[0][w] + acc[4][w]) + (acc[2][w] + acc[6][w])) +
+                    ((acc[1][w] + acc[5][w]) + (acc[3][w] + acc[7][w]));
+}
+
+/* Adds a run to the totals of a tile. */
+static void sum_run(const float *x, const Tile *t, const Run *r, float *total) {
+    for (int32_t k = 0; k < r->len; k += CHUNK) {
+        const int32_t len = r->len - k < CHUNK ? r->len - k : CHUNK;
+        const float *from = x + t->x + r->off + (size_t)k * r->step;
+        if (len == 1)
+            for (int w = 0; w < t->w; w++) total[w] += from[(size_t)w * t->step];
+        else if (t->w == TILE && t->step == 1)
+            sum8_tile(from, r->step, len, total);
+        else if (r->step == 1)
+            for (int w = 0; w < t->w; w++) total[w] += smg_sum8(from + (size_t)w * t->step, len);
+        else
+            for (int w = 0; w < t->w; w++) total[w] += sum8_strided(from + (size_t)w * t->step, r->step, len);
+    }
+}
+
+/* NaN, once met, stays. */
+static void max_run(const float *x, const Tile *t, const Run *r, float *best) {
+    const float *from = x + t->x + r->off;
+    for (int32_t k = 0; k < r->len; k++)
+        for (int w = 0; w < t->w; w++) {
+            const float v = from[(size_t)k * r->step + (size_t)w * t->step];
+            best[w] = v > best[w] || v != v ? v : best[w];
+        }
+}
+static void min_run(const float *x, const Tile *t, const Run *r, float *best) {
+    const float *from = x + t->x + r->off;
+    for (int32_t k = 0; k < r->len; k++)
+        for (int w = 0; w < t->w; w++) {
+            const float v = from[(size_t)k * r->step + (size_t)w * t->step];
+            best[w] = v < best[w] || v != v ? v : best[w];
+        }
+}
+
+static int reduce_need(const int32_t *p, int params, uint64_t *need) {
+    uint64_t in, out;
+    if (groups_need(p, params, 1, 0, &in, &out)) return -1;
+    need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
+    return 0;
+}
+#define REDUCE(name, start, add_run, FINISH)                                                            \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        return reduce_need(p, params, need);                                                            \
+    }                                                                                                   \
+    KERNEL(name, "oi", -1) {                                                                            \
+        const Groups g = groups_of(c->p);                                                               \
+        const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);                                        \
+        EACH_TILE(g, t) {                                                                               \
+            float total[TILE];                                                                          \
+            for (int w = 0; w < TILE; w++) total[w] = start;                                            \
+            EACH_RUN(g, r) add_run(IN(1), &t, &r, total);                                               \
+            for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = FINISH(total[w], count);            \
+        }                                                                                               \
+        return NULL;                                                                                    \
+    }
+#define TOTAL(x, count) ((void)(count), (x))
+#define AVERAGE(x, count) ((x) / (count))
+REDUCE(sum_f32, 0.0f, sum_run, TOTAL)
+REDUCE(mean_f32, 0.0f, sum_run, AVERAGE)
+REDUCE(amax_f32, smg_from_bits(0xff800000u), max_run, TOTAL)
+REDUCE(amin_f32, smg_from_bits(0x7f800000u), min_run, TOTAL)
+
+/* dx = dy / ties where x = y. Operands dx, dy, x, y; p as above. A tile of x is read whole before dx is written. */
+EXTENT(amax_dx_f32) {
+    EXTENT_UNUSED;
+    uint64_t in, out;
+    if (groups_need(p, params, 1, 0, &in, &out)) return -1;
+    need[0] = need[2] = smg_mul(in, 4), need[1] = need[3] = smg_mul(out, 4);
+    return 0;
+}
+KERNEL(amax_dx_f32, "oiii", -1) {
+    const Groups g = groups_of(c->p);
+    float *dx = OUT(0);
+    const float *dy = IN(1), *x = IN(2), *y = IN(3);
+    EACH_TILE(g, t) {
+        int32_t ties[TILE] = {0};
+        EACH_RUN(g, r)
+            for (int32_t k = 0; k < r.len; k++)
+                for (int w = 0; w < t.w; w++)
+                    ties[w] += x[t.x + r.off + (size_t)k * r.step + (size_t)w * t.step] == y[t.y + (size_t)w];
+        float best[TILE], share[TILE];
+        for (int w = 0; w < t.w; w++) best[w] = y[t.y + (size_t)w], share[w] = dy[t.y + (size_t)w] / (float)ties[w];
+        EACH_RUN(g, r)
+            for (int32_t k = 0; k < r.len; k++)
+                for (int w = 0; w < t.w; w++) {
+                    const size_t i = t.x + r.off + (size_t)k * r.step + (size_t)w * t.step;
+                    dx[i] = x[i] == best[w] ? share[w] : 0.0f;
+                }
+    }
+    return NULL;
+}
+
+/* Over samples as well, one sample after the other. p: samples, stride of a sample, then as above with four groups each. */
+enum { BATCH_PARAMS = 2 + 2 + 4 * 4 };
+static int batch_need(const int32_t *p, uint64_t *in, uint64_t *out) {
+    if (p[0] < 0 || p[1] < 0 || p[2] != 4 || p[3] != 4) return -1;
+    return groups_need(p + 2, BATCH_PARAMS - 2, (uint64_t)p[0], (uint64_t)p[1], in, out);
+}
+static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const float *x, float *total) {
+    for (int32_t s = 0; s < p[0]; s++, x += (size_t)p[1]) {
+        float sample[TILE] = {0};
+        EACH_RUN(*g, r) sum_run(x, t, &r, sample);
+        for (int w = 0; w < t->w; w++) total[w] += sample[w];
+    }
+}
+
+/* Operands dw, dy. */
+static int batch_sum_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+    (void)operands, (void)run;
+    uint64_t in;
+    if (batch_need(p, &in, elements)) return -1;
+    own[0] = smg_mul(in, 4);
+    return 0;
+}
+static const char *batch_sum(const SmgCall *c, const Sink *sink) {
+    const Groups g = groups_of(c->p + 2);
+    EACH_TILE(g, t) {
+        float total[TILE];
+        smg_sink_begin(sink, total, t.y, (size_t)t.w);
+        batch_tile(c->p, &g, &t, SINK_IN(sink, 0), total);
+        smg_sink_end(sink, total, t.y, (size_t)t.w);
+    }
+    return NULL;
+}
+SINK_KERNELS(batch_sum, 1, "i", BATCH_PARAMS, "")
+
+/* Divides by the count of the whole batch, so that the means of micro-batches add up. */
+EXTENT(batch_mean_f32) {
+    EXTENT_UNUSED;
+    uint64_t in, out;
+    if (batch_need(p, &in, &out)) return -1;
+    need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
+    return 0;
+}
+KERNEL(batch_mean_f32, "oi", BATCH_PARAMS) {
+    const Groups g = groups_of(c->p + 2);
+    const float count = (float)((double)(int64_t)smg_product(g.rd, g.reduced) * (double)c->run.total);
+    EACH_TILE(g, t) {
+        float total[TILE] = {0};
+        batch_tile(c->p, &g, &t, IN(1), total);
+        for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = total[w] / count;
+    }
+    return NULL;
+}
+
+/* dx = dy / count, dy repeated. p: count per sample, rank, dims[rank], dy_strides[rank]; dx is dense. */
+static int mean_dx_need(const int32_t *p, int params, uint64_t *need) {
+    if (params < 2 || p[0] < 1 || p[1] < 0 || p[1] > SMG_MAX_RANK || params != 2 + 2 * p[1]) return -1;
+    const uint64_t total = smg_product(p + 2, p[1]);
+    if (total == SMG_TOO_MUCH) return -1;
+    need[0] = smg_mul(total, 4);
+    need[1] = smg_mul(smg_span(p + 2, p + 2 + p[1], p[1]), 4);
+    return 0;
+}
+static const char *mean_dx(const SmgCall *c, float count) {
+    const int32_t rank = P(1), *dims = c->p + 2, *steps = dims + rank;
+    if (smg_product(dims, rank) == 0) return NULL;
+    float *dx = OUT(0);
+    int32_t at[SMG_MAX_RANK] = {0};
+    size_t off = 0;
+    const int32_t len = last_dim(dims, rank);
+    const size_t step = rank ? (size_t)steps[rank - 1] : 0;
+    do {
+        const float *dy = IN(1) + off;
+        if (step == 0) {
+            const float same = dy[0] / count;
+            for (int32_t i = 0; i < len; i++) dx[i] = same;
+        } else {
+            for (int32_t i = 0; i < len; i++) dx[i] = dy[(size_t)i * step] / count;
+        }
+        dx += len;
+    } while (smg_walk_next(at, dims, rank - 1, steps, rank, &off, 1));
+    return NULL;
+}
+
+EXTENT(mean_dx_f32) {
+    EXTENT_UNUSED;
+    return mean_dx_need(p, params, need);
+}
+KERNEL(mean_dx_f32, "oi", -1) { return mean_dx(c, (float)P(0)); }
+
+EXTENT(batch_mean_dx_f32) {
+    EXTENT_UNUSED;
+    return mean_dx_need(p, params, need);
+}
+KERNEL(batch_mean_dx_f32, "oi", -1) { return mean_dx(c, (float)((double)P(0) * (double)c->run.total)); }
+
+/* From here on a tensor is lines along one axis. p: outer, L, inner; element k of a line is x[k*inner]. */
+static int lines_need(const int32_t *p, int operands, uint64_t *need) {
+    const uint64_t bytes = smg_mul(smg_lines(p), 4);
+    if (bytes == SMG_TOO_MUCH) return -1;
+    for (int i = 0; i < operands; i++) need[i] = bytes;
+    return 0;
+}
+/* Offset of the first element of each line. */
+#define EACH_LINE(first)                                                                                \
+    const int32_t L = P(1);                                                                             \
+    const size_t step = (size_t)P(2);                                                                   \
+    if (smg_lines(c->p) != 0)                                                                           \
+        for (int32_t o_ = 0; o_ < P(0); o_++)                                                           \
+            for (size_t first = (size_t)o_ * (size_t)L * step, end_ = first + step; first < end_; first++)
+
+/* acc += sum over k of TERM, element k of a chunk in lane k % 8. */
+#define LINE_SUM(total, TERM)                                                                           \
+    for (int32_t from_ = 0; from_ < L; from_ += CHUNK) {                                                \
+        const int32_t to_ = L - from_ < CHUNK ? L : from_ + CHUNK;                                      \
+        float acc_[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                                       \
+        for (int32_t k = from_; k < to_; k++) acc_[k & 7] += TERM;                                      \
+        (total) += smg_lanes8(acc_);                                                                    \
+    }
+
+static float line_max(const float *x, size_t step, int32_t L) {
+    float best = x[0];
+    for (int32_t k = 1; k < L; k++) {
+        const float v = x[(size_t)k * step];
+        best = v > best || v != v ? v : best;
+    }
+    return best;
+}
+
+#define LINES(name, signature, operands_)                                                               \
+    EXTENT(name) {                                                                                      \
+        EXTENT_UNUSED;                                                                                  \
+        return lines_need(p, operands_, need);                                                          \
+    }                                                                                                   \
+    KERNEL(name, signature, 3)
+
+/* All of these allow the output to be an input: a line is read before it is written. */
+LINES(softmax_f32, "oi", 2) {
+    EACH_LINE(first) {
+        const float *x = IN(1) + first;
+        float *y = OUT(0) + first;
+        const float top = line_max(x, step, L);
+        float sum = 0.0f;
+        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] = smg_expf(x[(size_t)k * step] - top);
+        LINE_SUM(sum, y[(size_t)k * step])
+        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] /= sum;
+    }
+    return NULL;
+}
+
+LINES(softmax_dx_f32, "oii", 3) {
+    EACH_LINE(first) {
+        const float *dy = IN(1) + first, *y = IN(2) + first;
+        float *dx = OUT(0) + first;
+        float dot = 0.0f;
+        LINE_SUM(dot, dy[(size_t)k * step] * y[(size_t)k * step])
+        for (int32_t k = 0; k < L; k++) {
+            const size_t i = (size_t)k * step;
+            dx[i] = y[i] * (dy[i] - dot);
+        }
+    }
+    return NULL;
+}
+
+LINES(log_softmax_f32, "oi", 2) {
+    EACH_LINE(first) {
+        const float *x = IN(1) + first;
+        float *y = OUT(0) + first;
+        const float top = line_max(x, step, L);
+        float sum = 0.0f;
+        LINE_SUM(sum, smg_expf(x[(size_t)k * step] - top))
+        const float log_sum = smg_logf(sum);
+        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] = (x[(size_t)k * step] - top) - log_sum;
+    }
+    return NULL;
+}
+
+LINES(log_softmax_dx_f32, "oii", 3) {
+    EACH_LINE(first) {
+        const float *dy = IN(1) + first, *y = IN(2) + first;
+        float *dx = OUT(0) + first;
+        float sum = 0.0f;
+        LINE_SUM(sum, dy[(size_t)k * step])
+        for (int32_t k = 0; k < L; k++) {
+            const size_t i = (size_t)k * step;
+            dx[i] = dy[i] - smg_expf(y[i]) * sum;
+        }
+    }
+    return NULL;
+}
+
+/* p: outer, L, inner, reverse. Every 64 elements the running sum joins a base, which keeps the error small. */
+EXTENT(cumsum_f32) {
+    EXTENT_UNUSED;
+    return lines_need(p, 2, need);
+}
+KERNEL(cumsum_f32, "oi", 4) {
+    EACH_LINE(first) {
+        float base = 0.0f, sum = 0.0f;
+        for (int32_t k = 0; k < L; k++) {
+            const size_t i = first + (size_t)(P(3) ? L - 1 - k : k) * step;
+            sum += IN(1)[i];
+            OUT(0)[i] = base + sum;
+            if ((k & 63) == 63) base += sum, sum = 0.0f;
+        }
+    }
+    return NULL;
+}
+
+/* First position of the largest element; NaN counts as largest. */
+static int32_t line_argmax(const float *x, size_t step, int32_t L) {
+    int32_t best = 0;
+    float top = x[0];
+    for (int32_t k = 1; k < L && top == top; k++) {
+        const float v = x[(size_t)k * step];
+        if (v > top || v != v) top = v, best = k;
+    }
+    return best;
+}
+
+/* Bytes of a tensor of lines, and of one with one element per line. A line has at least one element. */
+static int pick_need(const int32_t *p, uint64_t *all, uint64_t *one) {
+    if (p[1] < 1) return -1;
+    const int32_t without[3] = {p[0], 1, p[2]};
+    *all = smg_mul(smg_lines(p), 4), *one = smg_mul(smg_lines(without), 4);
+    return *all == SMG_TOO_MUCH ? -1 : 0;
+}
+
+/* Operands values, index, x. */
+EXTENT(max_index_f32) {
+    EXTENT_UNUSED;
+    if (pick_need(p, &need[2], &need[0])) return -1;
+    need[1] = need[0];
+    return 0;
+}
+KERNEL(max_index_f32, "ooi", 3) {
+    float *value = OUT(0);
+    int32_t *index = (int32_t *)c->op[1];
+    EACH_LINE(first) {
+        const float *x = IN(2) + first;
+        *index = line_argmax(x, step, L);
+        *value++ = x[(size_t)*index++ * step];
+    }
+    return NULL;
+}
+
+/* Operands index, x. */
+EXTENT(argmax_i32) {
+    EXTENT_UNUSED;
+    return pick_need(p, &need[1], &need[0]);
+}
+KERNEL(argmax_i32, "oi", 3) {
+    int32_t *index = (int32_t *)c->op[0];
+    EACH_LINE(first) *index++ = line_argmax(IN(1) + first, step, L);
+    return NULL;
+}
+
+/* Operands dx, dy, index. */
+EXTENT(max_index_dx_f32) {
+    EXTENT_UNUSED;
+    if (pick_need(p, &need[0], &need[1])) return -1;
+    need[2] = need[1];
+    return 0;
+}
+KERNEL(max_index_dx_f32, "oii", 3) {
+    const float *dy = IN(1);
+    const int32_t *index = IN_I32(2);
+    EACH_LINE(first) {
+        float *dx = OUT(0) + first;
+        const int32_t at = *index++;
+        if (at < 0 || at >= L) return "max_index_dx: index outside its axis";
+        for (int32_t k = 0; k < L; k++) dx[(size_t)k * step] = 0.0f;
+        dx[(size_t)at * step] = *dy++;
+    }
+    return NULL;
+}

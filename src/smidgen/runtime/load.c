@@ -1,0 +1,174 @@
+/* Opens a program file. The file is hostile until proved otherwise: every offset, size and product is checked here, in
+ * 64-bit arithmetic that cannot wrap, so that vm.c needs no checks at all. */
+#include "format.h"
+
+_Static_assert(SMG_MAX_WORDS == SMG_MAX_PARAMS, "smidgen.h and kernel.h disagree");
+_Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
+_Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
+
+#define BAD(text) smg_say(x, SMG_BAD_PROGRAM, text)
+
+/* CRC-32 (zlib's), four bits at a time: the table costs 64 bytes of flash. */
+static uint32_t crc32_of(const uint8_t *data, size_t bytes) {
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
+    };
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= data[i];
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
+    }
+    return ~crc;
+}
+
+static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
+
+SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
+    memset(x, 0, sizeof *x);
+    if (!file || bytes < SMG_HEADER_BYTES) return BAD("the file is shorter than its header");
+    if (!is_aligned(file, 4)) return smg_say(x, SMG_BAD_CALL, "the file must start at a multiple of 4 bytes");
+    const uint32_t *w = (const uint32_t *)file;
+    if (w[F_MAGIC] != SMG_MAGIC) return BAD("not a smidgen program");
+    if (w[F_VERSION] != SMG_VERSION) {
+        BAD("the file has format version ");
+        smg_add_number(x, w[F_VERSION]);
+        smg_add_text(x, ", this runtime reads version ");
+        smg_add_number(x, SMG_VERSION);
+        return SMG_BAD_PROGRAM;
+    }
+    if (w[F_TOTAL] > bytes) {
+        BAD("the file is cut off: ");
+        smg_add_number(x, bytes);
+        smg_add_text(x, " of ");
+        smg_add_number(x, w[F_TOTAL]);
+        smg_add_text(x, " bytes");
+        return SMG_BAD_PROGRAM;
+    }
+    if (w[F_TOTAL] < SMG_HEADER_BYTES) return BAD("the file claims to be shorter than its header");
+    if (w[F_BATCH] < 1 || w[F_BATCH] > INT32_MAX) return BAD("the batch size is out of range");
+    const uint32_t align = w[F_ALIGN];
+    if (align < 4 || align > 64 || (align & (align - 1))) return BAD("the alignment is not 4, 8, 16, 32 or 64");
+    if (w[F_CONST] > INT32_MAX || w[F_STATE] > INT32_MAX || w[F_ARENA] > INT32_MAX)
+        return BAD("a region is larger than 2 GB");
+    x->file = (const uint8_t *)file;
+    return SMG_OK;
+}
+
+/* Sections lie in the file one after the other, so they cannot overlap. */
+static SmgStatus check_sections(SmgContext *x) {
+    const uint32_t *w = smg_words(x);
+    if (w[F_SECTIONS] != SECTIONS) return BAD("the number of sections is wrong");
+    uint64_t end = SMG_HEADER_BYTES;
+    for (int i = 0; i < SECTIONS; i++) {
+        const uint32_t offset = w[F_TABLE + 2 * i], bytes = w[F_TABLE + 2 * i + 1];
+        if (offset < end || offset % 4) return BAD("sections overlap or are not aligned");
+        end = (uint64_t)offset + bytes;
+        if (end > w[F_TOTAL]) return BAD("a section ends behind the file");
+    }
+    if (smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) || smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) ||
+        smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4)
+        return BAD("a section does not hold whole records");
+    if (smg_section_bytes(x, S_CONST) != w[F_CONST]) return BAD("the constants do not fill their region");
+    if (smg_section_bytes(x, S_STATE) > w[F_STATE]) return BAD("the initial state is larger than its region");
+    if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN]))
+        return smg_say(x, SMG_BAD_CALL, "the file does not start at a multiple of its alignment");
+    const uint32_t strings = smg_section_bytes(x, S_STRINGS);
+    if (strings && smg_name(x, 0)[strings - 1] != 0) return BAD("the last name does not end");
+    return SMG_OK;
+}
+
+/* Every name in the file ends inside its section if it starts there. */
+static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
+
+static SmgStatus check_buffers(SmgContext *x) {
+    const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
+        const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24;
+        if (!is_name(x, b[B_NAME])) return BAD("a buffer has no name");
+        if ((kind & 0xff) > SMG_U8 || (kind >> 8 & 0xff) > 1 || rank > SMG_MAX_RANK ||
+            (batch_axis != 0xff && batch_axis >= rank))
+            return BAD("a buffer has an unknown type or rank");
+        for (uint32_t d = 0; d < SMG_MAX_RANK; d++)
+            if (b[B_DIMS + d] > INT32_MAX) return BAD("a buffer has a negative size");
+    }
+    return SMG_OK;
+}
+
+static SmgStatus check_entries(SmgContext *x) {
+    const uint32_t count = smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4);
+    const uint32_t buffers = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
+    const uint32_t words = smg_section_bytes(x, S_CODE) / 4;
+    if (count > SMG_MAX_ENTRIES) return BAD("too many entry points");
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t *e = smg_entry_record(x, (int)i);
+        if (!is_name(x, e[E_NAME])) return BAD("an entry point has no name");
+        if (e[E_BUFFER] > buffers || (uint64_t)e[E_INPUTS] + e[E_OUTPUTS] > buffers - e[E_BUFFER])
+            return BAD("an entry point names buffers that do not exist");
+        for (uint32_t b = 0; b < e[E_INPUTS] + e[E_OUTPUTS]; b++) {
+            const uint32_t kind = smg_section(x, S_BUFFERS)[(size_t)(e[E_BUFFER] + b) * BUFFER_WORDS + B_KIND];
+            if ((kind >> 8 & 1) != (b >= e[E_INPUTS])) return BAD("an entry point mixes inputs and outputs");
+        }
+        if (e[E_CODE] > words || e[E_WORDS] > words - e[E_CODE]) return BAD("an entry point lies outside the code");
+    }
+    return SMG_OK;
+}
+
+static SmgStatus find_kernels(SmgContext *x) {
+    const uint32_t count = smg_section_bytes(x, S_KERNELS) / 4;
+    if (count > SMG_MAX_KERNELS) return BAD("the program uses too many different kernels");
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t offset = smg_section(x, S_KERNELS)[i];
+        if (!is_name(x, offset)) return BAD("a kernel has no name");
+        int k = 0;
+        while (k < smg_kernel_count && strcmp(smg_kernels[k]->name, smg_name(x, offset))) k++;
+        if (k == smg_kernel_count) {
+            BAD("this runtime has no kernel '");
+            smg_add_text(x, smg_name(x, offset));
+            smg_add_text(x, "'");
+            return SMG_BAD_PROGRAM;
+        }
+        x->kernels[i] = (uint16_t)k;
+    }
+    return SMG_OK;
+}
+
+SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
+                   size_t arena_bytes) {
+    SmgStatus status = smg_measure(x, file, bytes);
+    if (status) return status;
+    const uint32_t *w = smg_words(x);
+    const uint32_t state_need = w[F_STATE], arena_need = w[F_ARENA], align = w[F_ALIGN];
+    x->file = NULL;
+    if (crc32_of((const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC])
+        return BAD("the checksum does not match: the file is damaged");
+    if (state_bytes < state_need || arena_bytes < arena_need || (state_need && !state) || (arena_need && !arena)) {
+        smg_say(x, SMG_BAD_CALL, "the program needs ");
+        smg_add_number(x, state_need);
+        smg_add_text(x, " bytes of state and ");
+        smg_add_number(x, arena_need);
+        smg_add_text(x, " bytes of arena");
+        return SMG_BAD_CALL;
+    }
+    if (!is_aligned(state, align) || !is_aligned(arena, align))
+        return smg_say(x, SMG_BAD_CALL, "state and arena must be aligned as the program says");
+    x->file = (const uint8_t *)file;
+    /* An empty region has an address too, so that an operand without bytes is not NULL. */
+    x->state = state ? (uint8_t *)state : (uint8_t *)x;
+    x->arena = arena ? (uint8_t *)arena : (uint8_t *)x;
+    status = check_sections(x);
+    if (!status) status = check_buffers(x);
+    if (!status) status = check_entries(x);
+    if (!status) status = find_kernels(x);
+    const int entries = status ? 0 : (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4));
+    for (int i = 0; i < entries && !status; i++) status = smg_check_entry(x, i, (int32_t)w[F_BATCH]);
+    if (status) {
+        x->file = NULL;
+        return status;
+    }
+    x->is_open = 1;
+    smg_reset_state(x);
+    return SMG_OK;
+}

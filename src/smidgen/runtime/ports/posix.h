@@ -1,0 +1,24 @@
+/* Programs on a POSIX system: the file mapped read-only, STATE and ARENA between pages that may not be touched. */
+#ifndef SMG_POSIX_H
+#define SMG_POSIX_H
+#include "../smidgen.h"
+
+typedef struct SmgPosix SmgPosix;
+enum { SMG_GUARD_END = 0, SMG_GUARD_START = 1 }; /* which end of STATE and ARENA lies flush against its guard page */
+
+/* Opens the file at `path`, or a copy of `bytes` at `file` if path is NULL. NULL on failure, with the status and the
+ * reason. All memory is obtained here; nothing is allocated later. */
+SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsigned flags, SmgStatus *status,
+                         char message[SMG_MESSAGE_BYTES]);
+void smg_posix_close(SmgPosix *p);
+
+SmgContext *smg_posix_context(SmgPosix *p);
+uint8_t *smg_posix_state(SmgPosix *p);
+uint8_t *smg_posix_arena(SmgPosix *p);
+/* RAM that was asked for: exactly STATE + ARENA. */
+size_t smg_posix_mapped_bytes(const SmgPosix *p);
+
+/* Like smg_run, on a painted stack; *used is the number of its bytes that were touched (0: cannot be measured here). */
+SmgStatus smg_posix_stack_used(SmgPosix *p, int entry, const SmgBuffer *buffers, int count, SmgSamples samples,
+                               size_t *used);
+#endif

@@ -1,0 +1,229 @@
+/* Runs what load.c and check.c have proved safe: fetch an instruction, point at its operands, call its kernel. */
+#include "format.h"
+
+size_t smg_context_bytes(void) { return sizeof(SmgContext); }
+size_t smg_stack_bytes(void) { return SMG_STACK_BYTES; }
+
+/* ---- messages ---- */
+
+void smg_add_text(SmgContext *x, const char *text) {
+    size_t at = 0;
+    while (x->message[at]) at++;
+    for (; *text && at + 1 < SMG_MESSAGE_BYTES; text++)
+        x->message[at++] = (unsigned char)*text < 32 ? '?' : *text; /* names come from the file */
+    x->message[at] = 0;
+}
+
+void smg_add_number(SmgContext *x, uint64_t number) {
+    char digits[21];
+    int at = 20;
+    digits[at] = 0;
+    do digits[--at] = (char)('0' + number % 10);
+    while (number /= 10);
+    smg_add_text(x, digits + at);
+}
+
+SmgStatus smg_say(SmgContext *x, SmgStatus status, const char *text) {
+    x->message[0] = 0;
+    smg_add_text(x, text);
+    return status;
+}
+
+SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instruction, const char *kernel,
+                     const char *why) {
+    smg_say(x, status, smg_name(x, smg_entry_record(x, entry)[E_NAME]));
+    smg_add_text(x, ", instruction ");
+    smg_add_number(x, instruction);
+    smg_add_text(x, *kernel ? ", " : "");
+    smg_add_text(x, kernel);
+    smg_add_text(x, ": ");
+    smg_add_text(x, why);
+    return status;
+}
+
+const char *smg_error(const SmgContext *x) { return x->message; }
+
+/* ---- facts ---- */
+
+static uint32_t fact(const SmgContext *x, int word) { return x->file ? smg_words(x)[word] : 0; }
+int32_t smg_batch(const SmgContext *x) { return (int32_t)fact(x, F_BATCH); }
+uint32_t smg_align(const SmgContext *x) { return fact(x, F_ALIGN); }
+uint32_t smg_const_bytes(const SmgContext *x) { return fact(x, F_CONST); }
+uint32_t smg_state_bytes(const SmgContext *x) { return fact(x, F_STATE); }
+uint32_t smg_arena_bytes(const SmgContext *x) { return fact(x, F_ARENA); }
+
+int smg_entry_count(const SmgContext *x) {
+    return x->is_open ? (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4)) : 0;
+}
+
+static int is_entry(const SmgContext *x, int entry) { return entry >= 0 && entry < smg_entry_count(x); }
+
+const char *smg_entry_name(const SmgContext *x, int entry) {
+    return is_entry(x, entry) ? smg_name(x, smg_entry_record(x, entry)[E_NAME]) : NULL;
+}
+
+int smg_entry(const SmgContext *x, const char *name) {
+    for (int i = 0; i < smg_entry_count(x); i++)
+        if (strcmp(smg_entry_name(x, i), name) == 0) return i;
+    return -1;
+}
+
+int smg_buffer_count(const SmgContext *x, int entry) {
+    if (!is_entry(x, entry)) return 0;
+    return (int)(smg_entry_record(x, entry)[E_INPUTS] + smg_entry_record(x, entry)[E_OUTPUTS]);
+}
+
+static const uint32_t *buffer_record(const SmgContext *x, int entry, int buffer) {
+    if (buffer < 0 || buffer >= smg_buffer_count(x, entry)) return NULL;
+    return smg_section(x, S_BUFFERS) + (size_t)(smg_entry_record(x, entry)[E_BUFFER] + (uint32_t)buffer) * BUFFER_WORDS;
+}
+
+SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferInfo *info) {
+    const uint32_t *b = buffer_record(x, entry, buffer);
+    if (!b) return SMG_BAD_CALL;
+    const uint32_t kind = b[B_KIND];
+    info->name = smg_name(x, b[B_NAME]);
+    info->type = (SmgType)(kind & 0xff);
+    info->is_output = (int)(kind >> 8 & 1);
+    info->rank = (int)(kind >> 16 & 0xff);
+    info->batch_axis = kind >> 24 == 0xff ? -1 : (int)(kind >> 24);
+    memcpy(info->dims, b + B_DIMS, sizeof info->dims);
+    return SMG_OK;
+}
+
+uint64_t smg_buffer_size(const uint32_t *record, int32_t n) {
+    const uint32_t kind = record[B_KIND], rank = kind >> 16 & 0xff;
+    uint64_t bytes = (kind & 0xff) == SMG_U8 ? 1 : 4;
+    for (uint32_t d = 0; d < rank; d++) bytes = smg_mul(bytes, record[B_DIMS + d]);
+    return kind >> 24 == 0xff ? bytes : smg_mul(bytes, (uint64_t)n);
+}
+
+uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n) {
+    const uint32_t *b = buffer_record(x, entry, buffer);
+    return b && n > 0 ? smg_buffer_size(b, n) : 0;
+}
+
+void smg_reset_state(SmgContext *x) {
+    if (!x->is_open) return;
+    const uint32_t given = smg_section_bytes(x, S_STATE), state = smg_state_bytes(x), arena = smg_arena_bytes(x);
+    if (given) memcpy(x->state, smg_section(x, S_STATE), given);
+    if (state > given) memset(x->state + given, 0, state - given); /* a file leaves out the zeros at the end */
+    if (arena) memset(x->arena, 0, arena);
+}
+
+/* ---- running ---- */
+
+const int32_t *smg_scaled(SmgContext *x, const uint32_t *block, int32_t n) {
+    const uint32_t count = block[0] & 0xffffu;
+    if (!(block[0] >> 16)) return (const int32_t *)(const void *)(block + 1);
+    const uint32_t *map = block + 1, *words = map + (count + 31) / 32;
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t value = (int32_t)words[i];
+        if (map[i / 32] >> i % 32 & 1) value *= n;
+        if (value != (int32_t)value) return NULL;
+        x->words[i] = (int32_t)value;
+    }
+    return x->words;
+}
+
+/* One instruction; `scale` is the n in its sizes: 1 inside a loop, where `iteration` moves the operands. */
+static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, SmgCall *c, int32_t scale,
+                           int32_t iteration) {
+    const unsigned operands = smg_code_operands(code);
+    const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
+    const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
+    for (unsigned i = 0; i < operands; i++) {
+        const uint32_t at = ops[i] & 0x1fffffffu;
+        uint8_t *start = NULL;
+        switch (ops[i] >> 29) {
+        case R_CONST: start = (uint8_t *)(uintptr_t)smg_section(x, S_CONST) + (size_t)at * 4; break;
+        case R_STATE: start = x->state + (size_t)at * 4; break;
+        case R_ARENA: start = x->arena + (size_t)at * 4; break;
+        case R_INPUT:
+        case R_OUTPUT: start = (uint8_t *)buffers[at].data; break;
+        default: break;
+        }
+        if (start && strides) start += (size_t)iteration * strides[i];
+        c->op[i] = start;
+    }
+    c->operands = (int32_t)operands;
+    c->params = (int32_t)(block[0] & 0xffffu);
+    c->p = smg_scaled(x, block, scale);
+    return smg_kernels[x->kernels[smg_code_kernel(code)]]->run(c);
+}
+
+static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const char *why) {
+    return smg_say_at(x, SMG_STOPPED, entry, instruction, smg_kernels[x->kernels[smg_code_kernel(code)]]->name, why);
+}
+
+static SmgStatus check_buffers(SmgContext *x, int entry, const SmgBuffer *buffers, int count, int32_t n) {
+    if (count != smg_buffer_count(x, entry) || (count && !buffers)) {
+        smg_say(x, SMG_BAD_CALL, "the entry point takes ");
+        smg_add_number(x, (uint64_t)smg_buffer_count(x, entry));
+        smg_add_text(x, " buffers");
+        return SMG_BAD_CALL;
+    }
+    for (int i = 0; i < count; i++) {
+        const uint32_t *record = buffer_record(x, entry, i);
+        const uint64_t bytes = smg_buffer_size(record, n);
+        const int anywhere = (record[B_KIND] & 0xff) == SMG_U8;
+        const int misplaced = !anywhere && ((uintptr_t)buffers[i].data & 3);
+        if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) continue;
+        smg_say(x, SMG_BAD_CALL, "buffer '");
+        smg_add_text(x, smg_name(x, record[B_NAME]));
+        if (misplaced) {
+            smg_add_text(x, "' is not aligned to 4 bytes");
+        } else {
+            smg_add_text(x, "' needs ");
+            smg_add_number(x, bytes);
+            smg_add_text(x, " bytes and has ");
+            smg_add_number(x, buffers[i].data ? buffers[i].bytes : 0);
+        }
+        return SMG_BAD_CALL;
+    }
+    return SMG_OK;
+}
+
+SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples) {
+    const int32_t n = samples.n, total = samples.total, before = samples.first;
+    x->message[0] = 0;
+    if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
+    if (!is_entry(x, entry)) return smg_say(x, SMG_BAD_CALL, "the program has no such entry point");
+    if (n < 1 || n > smg_batch(x)) {
+        smg_say(x, SMG_BAD_CALL, "the program takes 1 to ");
+        smg_add_number(x, (uint64_t)smg_batch(x));
+        smg_add_text(x, " samples at a time");
+        return SMG_BAD_CALL;
+    }
+    if (before < 0 || total < n || before > total - n)
+        return smg_say(x, SMG_BAD_CALL, "the whole batch has fewer samples than its parts");
+    SmgStatus status = check_buffers(x, entry, buffers, count, n);
+    if (!status && x->checked[entry] != n) status = smg_check_entry(x, entry, n);
+    if (status) return status;
+
+    const uint32_t *record = smg_entry_record(x, entry);
+    const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
+    SmgCall c = {.run = {n, total, before}};
+    const char *why;
+    for (uint32_t instruction = 0; at < end; instruction++) {
+        if (smg_code_kernel(at) != SMG_LOOP) {
+            why = execute(x, at, buffers, &c, n, 0);
+            if (why) return stopped(x, entry, instruction, at, why);
+            at += smg_code_words(at);
+            continue;
+        }
+        const uint32_t body = at[1], *first = at + 2;
+        for (int32_t sample = 0; sample < n; sample++) {
+            at = first;
+            c.run.index = before + sample;
+            for (uint32_t i = 0; i < body; i++) {
+                why = execute(x, at, buffers, &c, 1, sample);
+                if (why) return stopped(x, entry, instruction + 1 + i, at, why);
+                at += smg_code_words(at);
+            }
+        }
+        c.run.index = before;
+        instruction += body;
+    }
+    return SMG_OK;
+}

@@ -1,0 +1,69 @@
+"""Models and inputs from a command line: `file.py:build`, `package.module:attr`, `8x3x32x32`, `8x16:int100`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import BadModelSource, did_you_mean
+from .ir import Array
+
+
+def load_model(source: str) -> Any:
+    """The nn.Module that `source` names: a module, or a function without arguments that returns one."""
+    from torch import nn
+
+    place, _, name = source.rpartition(":")
+    if not place or not name:
+        raise BadModelSource(f"'{source}' does not name a model", help="file.py:build or package.module:build")
+    module = _module(place)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise BadModelSource(f"{place} has no '{name}'", help=did_you_mean(name, public))
+    found = getattr(module, name)
+    model = found() if callable(found) and not isinstance(found, nn.Module) else found
+    if not isinstance(model, nn.Module):
+        raise BadModelSource(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ImportError as error:
+            raise BadModelSource(f"cannot import {place}", why=str(error), help="or give a file: path/to/nets.py:build") from None
+    path = Path(place)
+    if not path.is_file():
+        raise BadModelSource(f"no file {place}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise BadModelSource(f"cannot read {place} as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def example_of(text: str, rng: np.random.Generator) -> Array:
+    """A random array for a description like 8x3x32x32 or 8x16:int100."""
+    dims, _, kind = text.partition(":")
+    try:
+        shape = tuple(int(d) for d in dims.lower().split("x"))
+        top = int(kind.removeprefix("int")) if kind else 0
+    except ValueError:
+        shape, top = (), 0
+    if not shape or min(shape) < 1 or (kind and (not kind.startswith("int") or top < 1)):
+        raise BadModelSource(f"'{text}' is not an input", help="8x3x32x32 (batch first), or 8x16:int100 for integers")
+    if top:
+        return rng.integers(0, top, shape).astype(np.int64)
+    return rng.standard_normal(shape).astype(np.float32)

@@ -1,0 +1,254 @@
+"""Proof that a program's memory is safe. Trusts neither the planner's lifetimes nor its sizes: it replays the
+instructions on a shadow memory in which every grain carries the value that was last written there.
+
+Extents come from the C kernels, addresses from the encoded program, meaning from the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import native, ops
+from .errors import UnsafeLayout
+from .ir import Array, Graph, Node, Role
+from .layout import Layout
+from .program import Instruction, Program
+
+NOBODY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One operand of one instruction. `tensor` is empty for scratch."""
+
+    tensor: str
+    kind: str  # o writes, i reads, u updates, s scratch
+    region: str
+    start: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.bytes
+
+    def overlaps(self, other: Access) -> bool:
+        return self.region == other.region and self.start < other.end and other.start < self.end
+
+
+def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
+    """Raise UnsafeLayout unless every entry, for one sample and for a full batch, reads only what it means to read."""
+    for entry, graph in graphs.items():
+        for n in sorted({1, program.batch}):
+            _Replay(program, entry, graph, layouts[entry], n).run()
+
+
+class _Replay:
+    """One entry, run once for n samples, values reduced to their identity."""
+
+    def __init__(self, program: Program, entry: str, graph: Graph, layout: Layout, n: int) -> None:
+        self.program, self.entry, self.graph, self.n = program, entry, graph, n
+        self.slots = layout.slots  # where state and gathered tensors claim to be; checked against the instructions
+        self.sizes = {"const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes}
+        self.grain = 4 if self._all_in_words() else 1
+        self.cells = {r: np.full(-(-size // self.grain), NOBODY, np.int32) for r, size in self.sizes.items()}
+        self.ids: dict[tuple[str, int], int] = {}  # (tensor, loop iteration or -1) → identity of its value
+        self.shows: dict[str, str] = {}  # view → tensor
+        self.body_tensors: set[str] = set()
+        self.index = -1
+        self.position = 0
+        self.written: set[tuple[int, int]] = set()  # (buffer, sample) of the caller's outputs
+
+    def run(self) -> None:
+        steps = list(self.program.entry_code(self.entry))
+        self._load_state()
+        cursor = 0
+        position = 0
+        while position < len(self.graph.nodes):
+            node = self.graph.nodes[position]
+            self.position = position
+            if node.op == "loop":
+                body = self.graph.nodes[position + 1 : position + 1 + node.attrs["body"]]
+                cursor = self._loop(node, body, steps, cursor)
+                position += len(body)
+            elif not self._view(node):
+                self._step(node, self._at(steps, cursor, node), self.n)
+                cursor += 1
+            position += 1
+        if cursor != len(steps):
+            raise UnsafeLayout(f"entry '{self.entry}' has {len(steps) - cursor} instructions without a node")
+        self._check_state_at_the_end()
+
+    # -- what values are called ------------------------------------------------------------------------------
+
+    def _value(self, tensor: str) -> int:
+        while tensor in self.shows:
+            tensor = self.shows[tensor]
+        key = (tensor, self.index if tensor in self.body_tensors else -1)
+        return self.ids.setdefault(key, len(self.ids) + 1)
+
+    def _called(self, ident: int) -> str:
+        found = next((key for key, i in self.ids.items() if i == ident), ("nothing", -1))
+        return f"'{found[0]}'" + (f" of sample {found[1]}" if found[1] >= 0 else "")
+
+    def _view(self, node: Node) -> bool:
+        if ops.get(node.op).is_view:
+            self.shows[node.outs[0]] = node.ins[0]
+            return True
+        return False
+
+    # -- replay ----------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: Node, body: Sequence[Node], steps: Sequence[Instruction], cursor: int) -> int:
+        working = [node for node in body if not ops.get(node.op).is_view]
+        head = self._at(steps, cursor, loop)
+        if not head.is_loop or head.body != len(working):
+            raise self._unsafe("the program's loop is not the graph's", loop, "")
+        self.body_tensors = {o for node in body for o in node.outs}
+        for self.index in range(self.n):
+            at_ = cursor + 1
+            for node in body:
+                if not self._view(node):
+                    self._step(node, self._at(steps, at_, node), 1)
+                    at_ += 1
+        for gathered, piece in zip(loop.outs, loop.attrs["yields"], strict=True):
+            self._gather(loop, gathered, piece)
+        self.index = -1
+        return cursor + 1 + len(working)
+
+    def _gather(self, loop: Node, gathered: str, piece: str) -> None:
+        """After the last iteration every sample's piece must stand at its place in the gathered tensor."""
+        slot = self.slots[gathered]
+        per_sample = self.graph[gathered].bytes(1)
+        for self.index in range(self.n):
+            part = self._cells(slot.region, slot.offset + self.index * per_sample, per_sample)
+            if not (part == self._value(piece)).all():
+                raise self._unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part))
+        self._cells(slot.region, slot.offset, self.n * per_sample)[:] = self._value(gathered)
+
+    def _step(self, node: Node, step: Instruction, n: int) -> None:
+        accesses = self._accesses(node, step, n)
+        for a in accesses:
+            self._check_bounds(node, a)
+        self._check_overlaps(node, accesses)
+        for a in accesses:
+            if a.kind in "iu":
+                self._check_read(node, a)
+        for a in accesses:
+            if a.kind in "ou":
+                self._write(node, a)
+            elif a.kind == "s" and a.region in self.cells:
+                self._cells(a.region, a.start, a.bytes)[:] = NOBODY
+
+    def _accesses(self, node: Node, step: Instruction, n: int) -> list[Access]:
+        """The instruction's operands beside the tensors that the node says they are."""
+        record = ops.get(node.op)
+        kernel = record.kernels[self.graph[node.outs[0]].dtype.value]
+        if step.kernel != kernel:
+            raise self._unsafe(f"kernel '{step.kernel}' where '{kernel}' is meant", node, "")
+        shared = {node.ins[i] for i in record.shares.values()}
+        kinds = ["u" if k in record.shares else "o" for k in range(len(node.outs))]
+        names = [*node.outs, *(i for i in node.ins if i not in shared)]
+        kinds += ["i"] * (len(names) - len(kinds))
+        extra = len(step.operands) - len(names)
+        names, kinds = names + [""] * extra, kinds + ["s"] * extra
+        run = (n if self.index < 0 else self.n, self.n, max(self.index, 0))
+        needs = native.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
+        if extra not in (0, 1) or needs is None:
+            raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
+        index = max(self.index, 0)
+        return [
+            Access(name, kind, op.region, op.offset + index * op.stride, need)
+            for name, kind, op, need in zip(names, kinds, step.operands, needs, strict=True)
+        ]
+
+    # -- the proofs ------------------------------------------------------------------------------------------
+
+    def _check_bounds(self, node: Node, a: Access) -> None:
+        if a.region in self.sizes:
+            if a.start < 0 or a.end > self.sizes[a.region]:
+                why = f"{a.region.upper()} has {self.sizes[a.region]} bytes, '{a.tensor}' ends at {a.end}"
+                raise self._unsafe("an access outside its region", node, why)
+            if a.kind in "ous" and a.region == "const":
+                raise self._unsafe(f"'{a.tensor}' is written to CONST", node, "")
+
+    def _check_overlaps(self, node: Node, accesses: Sequence[Access]) -> None:
+        """What is written may meet another operand only where the op says that it can work in place."""
+        allowed = {node.ins[i] for i in ops.get(node.op).inplace}
+        for k, a in enumerate(accesses):
+            for other in accesses[k + 1 :]:
+                if (a.kind == "i" and other.kind == "i") or not a.overlaps(other):
+                    continue
+                in_place = a is accesses[0] and a.start == other.start and a.bytes == other.bytes
+                if not (in_place and other.kind == "i" and other.tensor in allowed):
+                    raise self._unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
+
+    def _check_read(self, node: Node, a: Access) -> None:
+        if a.region not in self.cells or a.region == "const":
+            return
+        tensor = a.tensor if a.kind == "i" else self._before(node, a.tensor)
+        part = self._cells(a.region, a.start, a.bytes)
+        wanted = self._value(tensor)
+        if self.graph[tensor].role is Role.ACCUM:
+            return  # written by another entry
+        if not (part == wanted).all():
+            raise self._unsafe(f"'{tensor}' is overwritten before it is read", node, self._found(part, wanted))
+
+    def _before(self, node: Node, out: str) -> str:
+        return node.ins[ops.get(node.op).shares[node.outs.index(out)]]
+
+    def _write(self, node: Node, a: Access) -> None:
+        if a.region in self.cells:
+            self._cells(a.region, a.start, a.bytes)[:] = self._value(a.tensor)
+        elif (key := (a.start, self.index)) in self.written:
+            raise self._unsafe(f"output '{a.tensor}' is written twice", node, "")
+        else:
+            self.written.add(key)
+
+    def _load_state(self) -> None:
+        """At the start STATE holds what the file says, every tensor at its own place."""
+        for tensor in self.graph.tensors.values():
+            if tensor.role.is_state and tensor.name in self.graph.data:
+                slot = self.slots[tensor.name]
+                part = self._cells("state", slot.offset, tensor.bytes(1))
+                if (part != NOBODY).any():
+                    raise UnsafeLayout(f"'{tensor.name}' and {self._called(int(part.max()))} share STATE")
+                part[:] = self._value(tensor.name)
+
+    def _check_state_at_the_end(self) -> None:
+        """Every state tensor, or what an update made of it, still stands whole at its place."""
+        newest = {t.name: t.name for t in self.graph.tensors.values() if t.role.is_state}
+        for node in self.graph.nodes:
+            for out, source in ops.get(node.op).shares.items():
+                if node.ins[source] in newest and not ops.get(node.op).is_view:
+                    newest[node.ins[source]] = node.outs[out]
+        for tensor in self.graph.tensors.values():
+            if tensor.role.is_state and tensor.name in self.graph.data:
+                slot = self.slots[tensor.name]
+                part = self._cells("state", slot.offset, tensor.bytes(1))
+                if not (part == self._value(newest[tensor.name])).all():
+                    raise UnsafeLayout(f"state '{tensor.name}' is damaged", why=self._found(part))
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _all_in_words(self) -> bool:
+        slots = self.slots.values()
+        return all(s.offset % 4 == 0 and s.stride % 4 == 0 for s in slots)
+
+    def _cells(self, region: str, start: int, count: int) -> Array:
+        return self.cells[region][start // self.grain : -(-(start + count) // self.grain)]
+
+    def _at(self, steps: Sequence[Instruction], cursor: int, node: Node) -> Instruction:
+        if cursor >= len(steps):
+            raise self._unsafe("the program ends before the graph", node, "")
+        return steps[cursor]
+
+    def _found(self, part: Array, wanted: int = -1) -> str:
+        strange = part[part != wanted]
+        return f"found {self._called(int(strange[0]))} there" if strange.size else ""
+
+    def _unsafe(self, what: str, node: Node, why: str) -> UnsafeLayout:
+        place = f"{node.src or node.op} ({self.entry}, node {self.position} '{node.op}', {self.n} samples)"
+        return UnsafeLayout(what, at=place, why=why, help="a bug in smidgen's planner: please report the model")
