@@ -10,7 +10,7 @@ from . import methods, native, place, program, verify
 from .build import Builder, fetch
 from .check import check
 from .errors import BadOption, NotDifferentiable
-from .ir import Graph, Role, dead_removed
+from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Slot
 from .optimizers import SGD, Optimizer
 from .passes.autodiff import autodiff
@@ -99,20 +99,36 @@ def build(
         raise NotDifferentiable(
             "the loss does not depend on anything that learns", why=f"method '{method}' selects {', '.join(chosen)}"
         )
-    graphs = {"infer": lowered(forward["infer"]), "train": train_graph(whole, grads, optimizer, seed)}
+    known = (*imported.parameters, *imported.buffers)
+    return assemble(
+        whole, forward["infer"], grads, optimizer, batch,
+        method if isinstance(method, str) else ", ".join(method),
+        {p.name: tuple(p.aliases) for p in known},
+        {p.name: tuple(p.shape) for p in known},
+        accumulate, seed,
+    )  # fmt: skip
+
+
+def assemble(
+    whole: Graph,
+    infer: Graph,
+    grads: Mapping[str, str],
+    optimizer: Optimizer,
+    batch: int,
+    method: str,
+    aliases: Mapping[str, tuple[str, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+    accumulate: bool,
+    seed: int,
+) -> Entries:
+    """All entry points from the forward-and-backward graph and the inference graph."""
+    graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         graphs["zero"] = zero_entry(whole, grads)
         graphs["grad"] = lowered(grad_entry(save_bits(whole), grads))
         graphs["apply"] = apply_entry(whole, grads, optimizer, seed)
-    known = (*imported.parameters, *imported.buffers)
-    return Entries(
-        _checked(graphs, "update"), batch,
-        method if isinstance(method, str) else ", ".join(method),
-        tuple(grads),
-        {p.name: tuple(p.aliases) for p in known},
-        {p.name: tuple(p.shape) for p in known},
-        _decisions(whole, grads, optimizer, batch),
-    )  # fmt: skip
+    decisions = _decisions(whole, grads, optimizer, batch)
+    return Entries(_checked(graphs, "update"), batch, method, tuple(grads), aliases, shapes, decisions)
 
 
 def train_graph(
@@ -127,7 +143,7 @@ def train_graph(
 def lowered(graph: Graph, loop: bool = True) -> Graph:
     """Without dead code and unread results, what does not learn in a loop over samples, inputs fetched late."""
     graph = lean(dead_removed(graph))
-    return dead_removed(feed_late(sample_loop(graph) if loop else graph))
+    return unnamed_removed(feed_late(sample_loop(graph) if loop else graph))
 
 
 def encode(entries: Entries) -> Program:

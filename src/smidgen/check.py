@@ -57,7 +57,9 @@ class _Walk:
         at = ""
         if position is not None:
             node = self.graph.nodes[position]
-            at = f"node {position} of {len(self.graph.nodes)}: {', '.join(node.outs)} = {node.op}({', '.join(node.ins)})"
+            at = (
+                f"node {position} of {len(self.graph.nodes)}: {', '.join(node.outs)} = {node.op}({', '.join(node.ins)})"
+            )
             at += f"  # {node.src}" if node.src else ""
         return Internal(f"after pass '{self.after}': {what}", at=at, why=why)
 
@@ -126,7 +128,9 @@ class _Walk:
         try:
             specs = ops.get(node.op).infer([self.graph[i] for i in node.ins], node.attrs)
         except Exception as error:  # whatever a rule trips over, it is the node that is wrong
-            raise self.here(f"the rule of '{node.op}' refuses this node", why=f"{type(error).__name__}: {error}") from None
+            raise self.here(
+                f"the rule of '{node.op}' refuses this node", why=f"{type(error).__name__}: {error}"
+            ) from None
         if len(specs) != len(node.outs):
             raise self.here(f"'{node.op}' has {len(specs)} results, not {len(node.outs)}")
         for name, (shape, dtype) in zip(node.outs, specs, strict=True):
@@ -141,7 +145,9 @@ class _Walk:
         for k, name in enumerate(node.outs):
             role = self.graph[name].role
             if (node.op == "fetch") != (role is Role.OUTPUT):
-                raise self.here(f"'{name}' is written by {node.op}", why="outputs, and only outputs, are written by fetch")
+                raise self.here(
+                    f"'{name}' is written by {node.op}", why="outputs, and only outputs, are written by fetch"
+                )
             if role in (Role.INPUT, Role.CONST):
                 raise self.here(f"{role.value} '{name}' is written")
             if role.is_state and k not in shares:
@@ -248,7 +254,9 @@ class _Walk:
                 continue
             first, known = drawn.setdefault(node.attrs["key"], (i, facts(node, 0)))
             if known != facts(node, 0):
-                raise self.wrong(f"key {node.attrs['key']} also belongs to node {first}, which draws for another value", i)
+                raise self.wrong(
+                    f"key {node.attrs['key']} also belongs to node {first}, which draws for another value", i
+                )
         for i, node in random:
             if node.stage == "forward":
                 continue

@@ -193,23 +193,24 @@ class Graph:
 
 
 def dead_removed(graph: Graph) -> Graph:
-    """Without nodes whose results nobody uses, and without tensors that no node names.
-
-    Nodes that write the caller's memory or state stay.
-    """
+    """Without nodes whose results nobody uses; those that write the caller's memory or state stay."""
     used: set[str] = set()
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        keeps = any(o in used or graph[o].role is not Role.VALUE for o in node.outs)
-        if keeps:
+        if any(o in used or graph[o].role is not Role.VALUE for o in node.outs):
             kept.append(node)
             used.update(node.ins)
-    nodes = tuple(reversed(kept))
-    named = {t for node in nodes for t in (*node.ins, *node.outs)}
+    return unnamed_removed(graph.with_(nodes=tuple(reversed(kept))))
+
+
+def unnamed_removed(graph: Graph) -> Graph:
+    """Without tensors that no node names."""
+    named = {t for node in graph.nodes for t in (*node.ins, *node.outs)}
     named |= set(graph.inputs) | set(graph.outputs)
-    tensors = {k: t for k, t in graph.tensors.items() if k in named}
-    data = {k: v for k, v in graph.data.items() if k in named}
-    return graph.with_(nodes=nodes, tensors=tensors, data=data)
+    return graph.with_(
+        tensors={k: t for k, t in graph.tensors.items() if k in named},
+        data={k: v for k, v in graph.data.items() if k in named},
+    )
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,22 +1,45 @@
-"""The C runtime from Python, through ctypes. The only file that knows the library's C signatures."""
+"""The C runtime from Python, through ctypes. The only file that knows the library's C signatures. Needs numpy only."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from .errors import Internal, MissingPart
+from .errors import BadData, BadProgram, Internal, MissingPart, RunFailed, SmidgenError, did_you_mean
 from .ir import Array
 from .runtime.compile import LIBRARY
+
+MESSAGE_BYTES: Final = 192
+TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
+BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
 
 
 class CRun(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int32), ("total", ctypes.c_int32), ("index", ctypes.c_int32)]
+
+
+class CSamples(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_int32), ("total", ctypes.c_int32), ("first", ctypes.c_int32)]
+
+
+class CBuffer(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+class CBufferInfo(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("type", ctypes.c_int), ("is_output", ctypes.c_int), ("rank", ctypes.c_int),
+        ("batch_axis", ctypes.c_int), ("dims", ctypes.c_int32 * 8),
+    ]  # fmt: skip
 
 
 def library_path() -> Path:
@@ -40,14 +63,56 @@ def library(path: Path | None = None) -> ctypes.CDLL:
     lib.smg_probe_run.argtypes = [
         ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, CRun,
     ]  # fmt: skip
+    _declare(lib)
     return lib
+
+
+_library = library  # where an argument has the same name
+
+
+def _declare(lib: ctypes.CDLL) -> None:
+    """Signatures of smidgen.h and ports/posix.h."""
+    handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
+    run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "smg_posix_open": (handle, [text, text, size, ctypes.c_uint, ctypes.POINTER(number), text]),
+        "smg_posix_close": (None, [handle]),
+        "smg_posix_context": (handle, [handle]),
+        "smg_posix_state": (handle, [handle]),
+        "smg_posix_arena": (handle, [handle]),
+        "smg_posix_mapped_bytes": (size, [handle]),
+        "smg_posix_stack_used": (number, [*run, ctypes.POINTER(size)]),
+        "smg_run": (number, run),
+        "smg_reset_state": (None, [handle]),
+        "smg_error": (text, [handle]),
+        "smg_batch": (ctypes.c_int32, [handle]),
+        "smg_state_bytes": (ctypes.c_uint32, [handle]),
+        "smg_arena_bytes": (ctypes.c_uint32, [handle]),
+        "smg_entry_count": (number, [handle]),
+        "smg_entry_name": (text, [handle, number]),
+        "smg_buffer_count": (number, [handle, number]),
+        "smg_buffer_info": (number, [handle, number, number, ctypes.POINTER(CBufferInfo)]),
+        "smg_context_bytes": (size, []),
+        "smg_stack_bytes": (size, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def context_bytes() -> int:
+    """RAM of the runtime's own bookkeeping."""
+    return int(library().smg_context_bytes())
+
+
+def stack_bytes() -> int:
+    """The most stack that any call into the runtime uses."""
+    return int(library().smg_stack_bytes())
 
 
 def param_words(params: Sequence[int | float]) -> Array:
     """int32 words as kernels read them; floats become their f32 bits."""
-    words = [
-        int(np.float32(p).view(np.int32)) if isinstance(p, (float, np.floating)) else int(p) for p in params
-    ]
+    words = [int(np.float32(p).view(np.int32)) if isinstance(p, (float, np.floating)) else int(p) for p in params]
     return np.array(words, np.int32)
 
 
@@ -77,8 +142,173 @@ def run_kernel(
 ) -> str | None:
     """Run one kernel on numpy arrays; returns its complaint about the data, if any."""
     words = param_words(params)
-    pointers = (ctypes.c_void_p * max(len(operands), 1))(
-        *[None if a is None else a.ctypes.data for a in operands]
-    )
+    pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
     said = library().smg_probe_run(name.encode(), pointers, len(operands), words.ctypes.data, len(words), CRun(*run))
     return said.decode() if said else None
+
+
+# -- whole programs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an entry point expects of one array. `batch_axis` grows with n; -1: none does."""
+
+    name: str
+    dtype: np.dtype[Any]
+    dims: tuple[int, ...]
+    batch_axis: int
+    is_output: bool
+
+    def shape(self, n: int) -> tuple[int, ...]:
+        return tuple(d * n if i == self.batch_axis else d for i, d in enumerate(self.dims))
+
+
+class _Memory:
+    """A program with its memory in C; freed when neither a Machine nor a view of STATE or ARENA refers to it."""
+
+    def __init__(self, lib: ctypes.CDLL, program: bytes | str | os.PathLike[str], guard: str) -> None:
+        self.lib = lib
+        self.handle: int | None = None
+        status, message = ctypes.c_int(0), ctypes.create_string_buffer(MESSAGE_BYTES)
+        path, data = (None, program) if isinstance(program, bytes) else (os.fsencode(program), None)
+        flags = {"end": 0, "start": 1}[guard]
+        self.handle = lib.smg_posix_open(path, data, len(data or b""), flags, ctypes.byref(status), message)
+        if not self.handle:
+            place = "" if isinstance(program, bytes) else str(program)
+            raise BadProgram(message.value.decode(errors="replace"), at=place)
+        self.context = lib.smg_posix_context(self.handle)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.lib.smg_posix_close(self.handle)
+
+    def view(self, address: int | None, count: int) -> Array:
+        if not count or not address:
+            return np.zeros(0, np.uint8)
+        raw = (ctypes.c_uint8 * count).from_address(address)
+        raw.memory = self  # type: ignore[attr-defined]  # keeps the mapping alive as long as a view exists
+        return np.frombuffer(memoryview(raw), np.uint8)
+
+
+class Machine:
+    """One program, open, with its own STATE and ARENA between guard pages. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        program: bytes | str | os.PathLike[str],
+        library: Path | None = None,
+        guard: Literal["end", "start"] = "end",
+    ) -> None:
+        self._lib = _library(library)
+        self._memory: _Memory | None = _Memory(self._lib, program, guard)
+        context = self._memory.context
+        self.batch = int(self._lib.smg_batch(context))
+        self.entries: dict[str, tuple[Wanted, ...]] = {}
+        for i in range(self._lib.smg_entry_count(context)):
+            name = self._lib.smg_entry_name(context, i).decode(errors="replace")
+            self.entries[name] = tuple(
+                self._wanted(context, i, k) for k in range(self._lib.smg_buffer_count(context, i))
+            )
+        self._numbers = {name: i for i, name in enumerate(self.entries)}
+        self._lock = threading.Lock()
+        # The last call of each entry: looking up an array's address takes longer than a small step.
+        self._last: dict[str, tuple[tuple[Array, ...], int, Any]] = {}
+        handle = self._memory.handle
+        self.state = self._memory.view(self._lib.smg_posix_state(handle), self._lib.smg_state_bytes(context))
+        """STATE as bytes; writable."""
+        self.arena = self._memory.view(self._lib.smg_posix_arena(handle), self._lib.smg_arena_bytes(context))
+
+    def _wanted(self, context: int, entry: int, buffer: int) -> Wanted:
+        info = CBufferInfo()
+        self._lib.smg_buffer_info(context, entry, buffer, ctypes.byref(info))
+        dims = tuple(info.dims[: info.rank])
+        return Wanted(info.name.decode(errors="replace"), TYPES[info.type], dims, info.batch_axis, bool(info.is_output))
+
+    def run(
+        self,
+        entry: str,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        n: int,
+        total: int | None = None,
+        first: int = 0,
+    ) -> None:
+        """One step on n samples, after `first` others of a batch of `total` (default: n). Writes into `outputs`."""
+        with self._lock:
+            context = self._open().context
+            buffers = self._buffers(entry, (*inputs, *outputs), n)
+            samples = CSamples(n, n if total is None else total, first)
+            status = self._lib.smg_run(context, self._numbers[entry], buffers, len(buffers), samples)
+            if status:
+                raise self._error(context, status)
+
+    def stack_used(
+        self, entry: str, inputs: Sequence[Array], outputs: Sequence[Array], n: int, total: int | None = None
+    ) -> int:
+        """Like `run`; returns the bytes of stack that the step touched."""
+        with self._lock:
+            memory = self._open()
+            buffers = self._buffers(entry, (*inputs, *outputs), n)
+            samples, used = CSamples(n, n if total is None else total, 0), ctypes.c_size_t(0)
+            status = self._lib.smg_posix_stack_used(
+                memory.handle, self._numbers[entry], buffers, len(buffers), samples, ctypes.byref(used)
+            )
+            if status:
+                raise self._error(memory.context, status)
+            return used.value
+
+    def reset(self) -> None:
+        """STATE as the file has it, ARENA and with it the accumulators zero."""
+        with self._lock:
+            self._lib.smg_reset_state(self._open().context)
+
+    def close(self) -> None:
+        """Give the memory back, once no view of `state` or `arena` is left outside."""
+        with self._lock:
+            self._memory = None
+            self._last.clear()
+            self.state = self.arena = np.zeros(0, np.uint8)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """RAM asked of the system for STATE and ARENA."""
+        return int(self._lib.smg_posix_mapped_bytes(self._open().handle))
+
+    def _open(self) -> _Memory:
+        if self._memory is None:
+            raise RunFailed("the program is closed")
+        return self._memory
+
+    def _buffers(self, entry: str, arrays: tuple[Array, ...], n: int) -> Any:
+        last = self._last.get(entry)
+        if last and last[1] == n and len(last[0]) == len(arrays) and all(map(operator.is_, arrays, last[0])):
+            return last[2]
+        if entry not in self.entries:
+            raise BadData(f"no entry point '{entry}'", help=did_you_mean(entry, self.entries))
+        wanted = self.entries[entry]
+        if len(arrays) != len(wanted):
+            names = ", ".join(slot.name for slot in wanted)
+            raise BadData(f"'{entry}' takes {len(wanted)} arrays, {len(arrays)} given", why=f"they are {names}")
+        if not 1 <= n <= self.batch:
+            raise BadData(f"{n} samples given, the program takes 1 to {self.batch} at a time")
+        buffers = (CBuffer * len(arrays))()
+        for array, slot, buffer in zip(arrays, wanted, buffers, strict=True):
+            _check_array(array, slot, n)
+            buffer.data, buffer.bytes = array.ctypes.data, array.nbytes
+        self._last[entry] = (arrays, n, buffers)
+        return buffers
+
+    def _error(self, context: int, status: int) -> SmidgenError:
+        said = self._lib.smg_error(context).decode(errors="replace")
+        kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData, STOPPED: RunFailed}
+        return kinds.get(status, Internal)(said)
+
+
+def _check_array(array: Array, slot: Wanted, n: int) -> None:
+    if array.dtype != slot.dtype or array.shape != slot.shape(n):
+        raise BadData(
+            f"'{slot.name}' is {array.dtype}{list(array.shape)}, the program wants {slot.dtype}{list(slot.shape(n))}"
+        )
+    if not array.flags.c_contiguous or not array.flags.aligned or (slot.is_output and not array.flags.writeable):
+        raise BadData(f"'{slot.name}' is not contiguous, aligned and, as an output, writable")

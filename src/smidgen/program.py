@@ -12,14 +12,24 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
-from . import ops
-from .build import typed
-from .errors import BadProgram, BadShape, DoesNotFit, Internal
-from .ir import Array, Batch, DType, Graph, Node, Role, Shape, Tensor, at, batch_axis
+from .errors import BadProgram, DoesNotFit, Internal
+from .instructions import (
+    MAX_OPERANDS,
+    MAX_PARAMS,
+    MAX_RANK,
+    Buffer,
+    Entry,
+    EntryCoder,
+    Instruction,
+    Operand,
+    OperandRegion,
+    Word,
+)
+from .ir import Array, Batch, DType, Graph, Role, Tensor, batch_axis
 from .layout import Layout, Slot
 
 MAGIC: Final = b"SMDG"
@@ -33,77 +43,15 @@ ENTRY: Final = struct.Struct("<7I")
 BUFFER: Final = struct.Struct("<IBBBB8I")
 LOOP: Final = 0xFFFF
 STRIDES: Final = 1  # the flag
-MAX_RANK: Final = 8
-MAX_PARAMS: Final = 96
-MAX_OPERANDS: Final = 24
 MAX_ENTRIES: Final = 16
 MAX_KERNELS: Final = 192
 REGION_BYTES: Final = 2**31 - 64
 """No region may be larger."""
 
-OperandRegion = Literal["const", "state", "arena", "input", "output", "none"]
 REGIONS: Final[Mapping[OperandRegion, int]] = {
     "const": 0, "state": 1, "arena": 2, "input": 3, "output": 4, "none": 7,
 }  # fmt: skip
 DTYPES: Final = (DType.F32, DType.I32, DType.U8)
-Direction = Literal["input", "output"]
-Word = int | Batch
-"""A kernel's parameter: 32 bits, or that many per sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory of the caller: one input or output of an entry point."""
-
-    name: str
-    dtype: DType
-    dims: Shape
-    direction: Direction
-
-    def shape(self, n: int) -> tuple[int, ...]:
-        return tuple(at(self.dims, n))
-
-    def bytes(self, n: int) -> int:
-        return Tensor(self.name, self.dims, self.dtype).bytes(n)
-
-    @property
-    def per_sample(self) -> int:
-        """Entries of the batch axis for each sample; 1 if there is no such axis."""
-        return next((d.times for d in self.dims if isinstance(d, Batch)), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """`offset` is in bytes, or the number of the entry's buffer; in a loop the address advances by `stride` bytes."""
-
-    region: OperandRegion
-    offset: int
-    stride: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """A kernel with its operands and parameters; or, without a kernel, a loop over the next `body` instructions."""
-
-    kernel: str
-    operands: tuple[Operand, ...] = ()
-    params: tuple[Word, ...] = ()
-    body: int = 0
-
-    @property
-    def is_loop(self) -> bool:
-        return not self.kernel
-
-    def params_at(self, n: int) -> list[int]:
-        return [int(w) for w in at(self.params, n)]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry point; `buffers` are its inputs, then its outputs."""
-
-    buffers: tuple[Buffer, ...]
-    code: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +104,12 @@ class Program:
         """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime."""
         try:
             program = _Reader(data).program()
-        except (struct.error, IndexError, OverflowError) as e:
+            canonical = program.to_bytes() == data
+        except (struct.error, IndexError) as e:
             raise BadProgram("the file refers to something outside itself") from e
-        if program.to_bytes() != data:
+        except DoesNotFit as e:
+            raise BadProgram(e.what, why=e.why) from e
+        if not canonical:
             raise BadProgram("the file is not written the way smidgen writes programs")
         return program
 
@@ -209,7 +160,7 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
                 if stored.setdefault(tensor.name, slot) != slot:
                     raise Internal(f"'{tensor.name}' lies at different places in different entry points")
                 _store(images[slot.region], slot, tensor, graph.data[tensor.name])
-        coded[name] = _EntryCoder(name, graph, layout, batch).entry()
+        coded[name] = EntryCoder(name, graph, layout, batch).entry()
     return Program(
         batch=batch,
         align=max((layout.align for layout in layouts), default=4),
@@ -230,105 +181,9 @@ def _store(image: bytearray, slot: Slot, tensor: Tensor, value: Array) -> None:
     image[slot.offset : slot.offset + len(data)] = data
 
 
-class _EntryCoder:
-    """Nodes → instructions. Views yield none; operands are outputs, inputs that no output shares, scratch."""
-
-    def __init__(self, name: str, graph: Graph, layout: Layout, batch: int) -> None:
-        self.name, self.graph, self.layout, self.batch = name, graph, layout, batch
-        self.outside = {t: i for i, t in enumerate((*graph.inputs, *graph.outputs))}
-
-    def entry(self) -> Entry:
-        buffers = tuple(
-            Buffer(t, self.graph[t].dtype, self.graph[t].shape, "input" if i < len(self.graph.inputs) else "output")
-            for t, i in self.outside.items()
-        )
-        for buffer in buffers:
-            if len(buffer.dims) > MAX_RANK:
-                raise BadShape(f"'{buffer.name}' has {len(buffer.dims)} axes, at most {MAX_RANK} are possible")
-        return Entry(buffers, tuple(self._code()))
-
-    def _code(self) -> Iterator[Instruction]:
-        position = 0
-        while position < len(self.graph.nodes):
-            node = self.graph.nodes[position]
-            if node.op == "loop":
-                body = range(position + 1, position + 1 + node.attrs["body"])
-                inner = [step for i in body for step in self._step(i, True)]
-                if inner:
-                    yield Instruction("", body=len(inner))
-                    yield from inner
-                position += len(body)
-            else:
-                yield from self._step(position, False)
-            position += 1
-
-    def _step(self, position: int, in_loop: bool) -> Iterator[Instruction]:
-        node = self.graph.nodes[position]
-        record = ops.get(node.op)
-        if node.op == "loop":
-            raise Internal("a loop inside a loop", at=self._where(position))
-        for out, source in record.shares.items():
-            a, b = self._slot(node.outs[out]), self._slot(node.ins[source])
-            if (a.region, a.offset, a.stride) != (b.region, b.offset, b.stride):
-                raise Internal(f"'{node.outs[out]}' and '{node.ins[source]}' must share memory", at=self._where(position))
-        if record.is_view:
-            return
-        call = typed(self.graph, node)
-        kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
-        operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
-        scratch = int(at(record.scratch(call), self.batch))
-        if scratch:
-            slot = self.layout.scratch[position]
-            if slot.bytes < scratch:
-                raise Internal(f"{slot.bytes} bytes of scratch, {scratch} needed", at=self._where(position))
-            operands.append(_at_slot(slot))
-        params = tuple(self._word(p, position) for p in record.params(call))
-        if len(params) > MAX_PARAMS or len(operands) > MAX_OPERANDS:
-            raise BadShape(
-                f"'{node.op}' takes {len(operands)} operands and {len(params)} parameters", at=self._where(position),
-                why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}",
-            )  # fmt: skip
-        yield Instruction(record.kernels[call.outs[0].dtype.value], tuple(operands), params)
-
-    def _operand(self, node: Node, name: str, in_loop: bool) -> Operand:
-        tensor = self.graph[name]
-        if name in self.outside:
-            sample = in_loop and node.attrs.get("sample")
-            region: OperandRegion = "input" if tensor.role is Role.INPUT else "output"
-            return Operand(region, self.outside[name], tensor.bytes(1) if sample else 0)
-        slot = self._slot(name)
-        if slot.bytes < tensor.bytes(self.batch):
-            raise Internal(f"'{name}' needs {tensor.bytes(self.batch)} bytes, its slot has {slot.bytes}")
-        return _at_slot(slot if in_loop else replace(slot, stride=0))
-
-    def _slot(self, name: str) -> Slot:
-        if name not in self.layout.slots:
-            raise Internal(f"'{name}' has no place in memory", at=self.name)
-        return self.layout.slots[name]
-
-    def _word(self, value: ops.registry.Param, position: int) -> Word:
-        """Floats become their f32 bits."""
-        if isinstance(value, (float, np.floating)):
-            return int(np.float32(value).view(np.int32))
-        largest = value.times * self.batch if isinstance(value, Batch) else int(value)
-        if not -(2**31) <= largest < 2**31:
-            raise BadShape(f"a size of {largest} does not fit 32 bits", at=self._where(position))
-        return value if isinstance(value, Batch) else int(value)
-
-    def _where(self, position: int) -> str:
-        node = self.graph.nodes[position]
-        return f"{node.src or node.op} ({self.name}, node {position} '{node.op}')"
-
-
-def _at_slot(slot: Slot) -> Operand:
-    if slot.offset % 4:
-        raise Internal(f"a slot at {slot.offset}, which is not a multiple of 4")
-    return Operand(slot.region, slot.offset, slot.stride)
-
-
 def _trimmed(state: bytes) -> bytes:
     """Without the words at the end that are zero."""
-    return state[: -(-len(state.rstrip(b"\0")) // 4) * 4].ljust(0)
+    return state[: -(-len(state.rstrip(b"\0")) // 4) * 4]
 
 
 def _json(meta: Mapping[str, Any]) -> bytes:
@@ -375,7 +230,9 @@ class _Writer:
             )  # fmt: skip
             buffers += b"".join(self._buffer(b) for b in entry.buffers)
             code += words
-        parts = [entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const]
+        parts: list[bytes | bytearray] = [
+            entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const,
+        ]  # fmt: skip
         table, body = bytearray(), bytearray()
         for name, part in zip(SECTIONS, parts, strict=True):
             align = CONST_ALIGN if name == "const" else 4
@@ -414,7 +271,8 @@ def packed_block(block: Sequence[Word]) -> bytes:
     """Count and whether any word counts samples, a bit for each word that does, the words."""
     scaled = [isinstance(w, Batch) for w in block]
     words = [w.times if isinstance(w, Batch) else w for w in block]
-    maps = [sum(s << k for k, s in enumerate(scaled[i : i + 32])) for i in range(0, len(block), 32)] if any(scaled) else []
+    starts = range(0, len(block), 32) if any(scaled) else ()
+    maps = [sum(s << k for k, s in enumerate(scaled[i : i + 32])) for i in starts]
     head = struct.pack(f"<{1 + len(maps)}I", len(block) | any(scaled) << 16, *maps)
     return head + struct.pack(f"<{len(words)}i", *words)
 
@@ -454,7 +312,9 @@ class _Reader:
         self.sizes = {"const": const, "state": self.state_bytes, "arena": self.arena_bytes}
 
     def program(self) -> Program:
-        kernels = [self._name(w) for w in struct.unpack(f"<{len(self.parts['kernels']) // 4}I", self.parts["kernels"])]
+        kernels = [self._name(offset) for (offset,) in struct.iter_unpack("<I", self.parts["kernels"])]
+        if not all(kernels):
+            raise BadProgram("a kernel has no name")
         buffers = [self._buffer(*fields) for fields in BUFFER.iter_unpack(self.parts["buffers"])]
         entries: dict[str, Entry] = {}
         for name, inputs, outputs, first, start, words, _ in ENTRY.iter_unpack(self.parts["entries"]):
@@ -465,12 +325,13 @@ class _Reader:
             entries[self._name(name)] = Entry(tuple(own), tuple(self._code(code, kernels, own)))
         try:
             meta = json.loads(self.parts["meta"])
+            _json(meta)  # refuses what JSON cannot say, like NaN
         except (ValueError, RecursionError) as e:
             raise BadProgram("the description in the file is not JSON") from e
         if not isinstance(meta, dict):
             raise BadProgram("the description in the file is not an object")
         return Program(
-            self.batch, self.align, entries, self.parts["const"], self.parts["state"], self.state_bytes,
+            self.batch, self.align, entries, self.parts["const"], _trimmed(self.parts["state"]), self.state_bytes,
             self.arena_bytes, meta,
         )  # fmt: skip
 
@@ -484,7 +345,8 @@ class _Reader:
             raise BadProgram("a name is not UTF-8") from e
 
     def _buffer(self, name: int, dtype: int, output: int, rank: int, axis: int, *dims: int) -> Buffer:
-        if dtype >= len(DTYPES) or output > 1 or rank > MAX_RANK or (axis != 255 and axis >= rank) or max(dims) >= 2**31:
+        shaped = rank <= MAX_RANK and (axis == 255 or axis < rank) and max(dims) < 2**31
+        if dtype >= len(DTYPES) or output > 1 or not shaped:
             raise BadProgram("a buffer has an unknown type or shape")
         shape = tuple(Batch(d) if i == axis else d for i, d in enumerate(dims[:rank]))
         return Buffer(self._name(name), DTYPES[dtype], shape, "output" if output else "input")
@@ -538,3 +400,6 @@ class _Reader:
         bits = struct.unpack_from(f"<{maps}I", params, 4 * start + 4)
         words = struct.unpack_from(f"<{count}i", params, 4 * (start + 1 + maps))
         return tuple(Batch(w) if scaled and bits[i // 32] >> i % 32 & 1 else w for i, w in enumerate(words))
+
+
+__all__ = ["Buffer", "Entry", "Instruction", "Operand", "Program", "encode"]

@@ -259,7 +259,7 @@ class _Reader:
         unknown = [i for i in ins if i not in self.tensors]
         if unknown:
             raise self.wrong(f"a declaration of '{unknown[0]}' above")
-        found = []
+        found: list[tuple[Role | None, str, ops.registry.Spec | None]] = []
         specs = record.infer([self.tensors[i] for i in ins], attrs)
         for k, ((role, name, spec), rule) in enumerate(zip(results, specs, strict=True)):
             if role is None and k in record.shares and not record.is_view:
@@ -346,4 +346,3 @@ class _Reader:
 
     def wrong(self, expected: str) -> BadText:
         return BadText(f"line {self.number}, column {self.at + 1}: expected {expected}: {self.line.strip()}")
-

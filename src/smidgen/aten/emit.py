@@ -71,6 +71,13 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(next((d for d in dims if d != 1), 1) for dims in zip(*padded, strict=True))
 
 
+def static(shape: Sequence[Dim]) -> tuple[int, ...]:
+    """A shape without the batch."""
+    if any(isinstance(d, Batch) for d in shape):
+        raise Unsupported("a fixed size is needed here, but it grows with the batch")
+    return tuple(int(d) for d in shape)  # type: ignore[arg-type]
+
+
 def axis_of(axis: int, rank: int) -> int:
     return axis % rank if rank else 0
 
@@ -146,7 +153,7 @@ class Emit:
 
     def fill(self, shape: Shape, value: float) -> Operand:
         if batch_axis(shape) is None:
-            return torch.full([int(str(d)) for d in shape], float(value), dtype=torch.float64)
+            return torch.full(static(shape), float(value), dtype=torch.float64)
         return self.add("fill", shape=tuple(shape), value=float(value))
 
     def counter(self) -> Value:
@@ -289,7 +296,7 @@ class Emit:
             return x
         if isinstance(x, torch.Tensor):
             if batch_axis(shape) is None:
-                return self._derived(x, x.reshape([int(str(d)) for d in shape]))
+                return self._derived(x, x.reshape(static(shape)))
             x = self.value(x)
         source = self._source.get(x)
         if source is not None and x not in self._perm and not self._is_expand(x):
@@ -318,6 +325,14 @@ class Emit:
         self._source[y], self._perm[y] = x, perm
         return y
 
+    def transposed_from(self, x: Operand, flip: bool) -> tuple[Operand, bool]:
+        """(y, flip) such that reading y, transposed if flip, gives what reading x did."""
+        if not isinstance(x, Value) or x not in self._perm:
+            return x, flip
+        rank = self.rank(x)
+        swapped = (*range(rank - 2), rank - 1, rank - 2)
+        return (self._source[x], not flip) if self._perm[x] == swapped else (x, flip)
+
     def merged_from(self, x: Operand) -> Value | None:
         """What `x` was reshaped from, if samples do not lie in sequence in `x` but do in there."""
         source = self._source.get(x) if isinstance(x, Value) else None
@@ -330,7 +345,7 @@ class Emit:
     def expand(self, x: Operand, shape: Sequence[Dim]) -> Operand:
         shape = tuple(shape)
         if isinstance(x, torch.Tensor) and batch_axis(shape) is None:
-            return x.expand([int(str(d)) for d in shape])
+            return x.expand(static(shape))
         x = self.reshape(x, (1,) * (len(shape) - self.rank(x)) + self.shape(x))
         if self.shape(x) == shape:
             return x

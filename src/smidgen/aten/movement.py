@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..ir import Batch, Dim, DType, Shape, batch_axis
-from .emit import Emit, Operand, Unsupported, Value, aten, axis_of, is_tensor
+from .emit import Emit, Operand, Unsupported, Value, aten, axis_of, is_tensor, static
 
 LAST = 9223372036854775807
 
@@ -248,7 +249,7 @@ def pick(t: Emit, x: Operand, axis: int, at: Operand) -> Operand:
         raise Unsupported("it reorders the samples of a batch", "shuffle the data, not the batch")
     if batch_axis(rest) is None:
         table = t.permute(x, (axis, *[a for a in range(t.rank(x)) if a != axis]))
-        rows = t.reshape(table, (size, _product(rest)))
+        rows = t.reshape(table, (size, math.prod(static(rest))))
         if isinstance(at, torch.Tensor):
             at = torch.where(at < 0, at + size, at)
         found = t.reshape(t.add("embedding", rows, t.i32(at)), (*t.shape(at), *rest))
@@ -259,13 +260,6 @@ def pick(t: Emit, x: Operand, axis: int, at: Operand) -> Operand:
         raise Unsupported("it looks up values of a sample at computed places", "torch.where or a product with a mask")
     taken = t.take(x, axis, [int(i) % size for i in at.flatten()])
     return t.reshape(taken, (*t.shape(x)[:axis], *at.shape, *t.shape(x)[axis + 1 :]))
-
-
-def _product(shape: Shape) -> int:
-    total = 1
-    for d in shape:
-        total *= int(str(d))
-    return total
 
 
 @aten("one_hot")
@@ -293,9 +287,14 @@ def gather(t: Emit, x: Operand, axis: int, at: Operand, *_: Any) -> Operand:
     return t.reduce("sum", t.add("where", mask, t.f32(x), t.constant(0.0)), [axis], keepdim=True)
 
 
-@aten("tril", "triu")
-def triangle(t: Emit, x: Operand, diagonal: int = 0) -> Operand:
-    raise Unsupported("it is applied to values of a sample", "multiply with a constant mask, torch.tril(torch.ones(…))")
+@aten("triu")
+def triu(t: Emit, x: Operand, diagonal: int = 0) -> Operand:
+    return t.add("where", torch.ones(static(t.shape(x)[-2:])).triu(diagonal).bool(), t.f32(x), t.constant(0.0))
+
+
+@aten("tril")
+def tril(t: Emit, x: Operand, diagonal: int = 0) -> Operand:
+    return t.add("where", torch.ones(static(t.shape(x)[-2:])).tril(diagonal).bool(), t.f32(x), t.constant(0.0))
 
 
 @aten("constant_pad_nd")

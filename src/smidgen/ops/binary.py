@@ -10,7 +10,21 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, DType, Node, Tensor
 from .movement import KIND, sum_to
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, Vjp, case, define, out_size, same_shape
+from .registry import (
+    NOT_DIFFERENTIABLE,
+    Builder,
+    Call,
+    Case,
+    Infer,
+    N,
+    Param,
+    Spec,
+    Vjp,
+    case,
+    define,
+    out_size,
+    same_shape,
+)
 from .strides import broadcast, broadcast_params, show
 
 Dys = Sequence[str | None]
@@ -51,17 +65,7 @@ def _sub_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
     return [da, db and b.add("neg", db)]  # summed first: fewer elements to negate
 
 
-PAIRS = [
-    case((3, 4), (3, 4)), case((N, 5, 3), (N, 5, 3)), case((N, 2, 3, 4), (4,)), case((5,), (N, 2, 5)),
-    case((N, 3, 2), (1, 3, 2)), case((N, 1, 4), (3, 1)), case((N, 2, 1, 3), (N, 1, 5, 1)), case((), (N, 3)),
-    case((2, 3), ()), case((1,), (1,)), case((N, 4), (1, 1)), case((3, 1), (N, 1, 7)), case((4, 3), (3,)),
-]  # fmt: skip
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
-
-
-def _drawn(a: Draw, b: Draw, smooth: bool = True) -> Case:
-    """Two inputs that broadcast each other, with values drawn by `a` and `b`."""
-    return Case((lambda rng, n: a(rng, (3, 1, 5)), lambda rng, n: b(rng, (4, 1))), smooth=smooth)
 
 
 def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -87,6 +91,26 @@ def _few_i32(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def _bool(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.integers(0, 2, shape).astype(np.uint8)
 
+
+def _byte(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.integers(0, 3, shape).astype(np.uint8)
+
+
+def _of(draw: Draw, *shape: int) -> Any:
+    """An input with values drawn by `draw`."""
+    return lambda rng, n: draw(rng, shape)
+
+
+def _drawn(a: Draw, b: Draw, smooth: bool = True) -> Case:
+    """Two inputs that broadcast each other."""
+    return case(_of(a, 3, 1, 5), _of(b, 4, 1), smooth=smooth)
+
+
+PAIRS = [
+    case((3, 4), (3, 4)), case((N, 5, 3), (N, 5, 3)), case((N, 2, 3, 4), (4,)), case((5,), (N, 2, 5)),
+    case((N, 3, 2), (1, 3, 2)), case((N, 1, 4), (3, 1)), case((N, 2, 1, 3), (N, 1, 5, 1)), case((), (N, 3)),
+    case((2, 3), ()), case((1,), (1,)), case((N, 4), (1, 1)), case((3, 1), (N, 1, 7)), case((4, 3), (3,)),
+]  # fmt: skip
 
 define(
     "add", doc="y = a + b",
@@ -135,7 +159,7 @@ def _quiet(f: Callable[..., Array]) -> Callable[..., Sequence[Array]]:
 
 # An integer power of a negative number is real, but not next to it.
 _POWERS = [
-    _drawn(_positive, _normal), case(lambda rng, n: _positive(rng, (3, 4)), (4,)),
+    _drawn(_positive, _normal), case(_of(_positive, 3, 4), (4,)),
     _drawn(_away_from_zero, lambda rng, shape: rng.integers(-3, 4, shape).astype(np.float64), smooth=False),
 ]  # fmt: skip
 
@@ -219,14 +243,14 @@ for _name, _logic in (("logical_and", np.logical_and), ("logical_or", np.logical
         _name, doc=f"y = a {_name[8:]} b; anything but 0 counts as true",
         infer=_broadcast(_name, DType.U8), ref=lambda a, b, f=_logic: (f(a, b).astype(np.uint8),),
         vjp=NOT_DIFFERENTIABLE, kernels={"u8": f"{_name}_u8"}, params=_params, inplace=(0, 1),
-        cases=[_drawn(_bool, _bool), case(lambda rng, n: _bool(rng, (7,)) * 5, lambda rng, n: _bool(rng, (7,)))],
+        cases=[_drawn(_bool, _bool), case(_of(_byte, 7), _of(_bool, 7))],
     )  # fmt: skip
 
 define(
     "logical_not", doc="y = 1 where x is 0, else 0",
     infer=same_shape, ref=lambda x: ((x == 0).astype(np.uint8),), vjp=NOT_DIFFERENTIABLE,
     kernels={"u8": "logical_not_u8"}, params=out_size, inplace=(0,),
-    cases=[case(lambda rng, n: _bool(rng, (3, 5)) * 3), case(lambda rng, n: _bool(rng, ()))],
+    cases=[case(_of(_byte, 3, 5)), case(_of(_bool))],
 )  # fmt: skip
 
 
@@ -250,11 +274,10 @@ def _where_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
 
 define(
     "where", doc="y = a where cond is not 0, else b",
-    infer=_where_infer, ref=lambda cond, a, b: (np.where(cond != 0, a, b),), vjp=_where_vjp,
+    infer=_where_infer, ref=lambda cond, a, b: (np.asarray(np.where(cond != 0, a, b)),), vjp=_where_vjp,
     kernels={"f32": "where_b4", "i32": "where_b4", "u8": "where_b1"}, params=_params, inplace=(1, 2),
-    cases=[case(lambda rng, n: _bool(rng, (3, 4)), (3, 4), (3, 4)),
-           case(lambda rng, n: _bool(rng, (4, 4)), (N, 2, 4, 4), ()), case(lambda rng, n: _bool(rng, (3, 1)), (5,), (1, 5)),
-           case(lambda rng, n: _bool(rng, ()), (N, 3), (3,)),
-           case(lambda rng, n: _bool(rng, (4,)), lambda rng, n: _few_i32(rng, (2, 4)), lambda rng, n: _few_i32(rng, (4,))),
-           case(lambda rng, n: _bool(rng, (4,)), lambda rng, n: _bool(rng, (4,)), lambda rng, n: _bool(rng, (1,)))],
+    cases=[case(_of(_bool, 3, 4), (3, 4), (3, 4)), case(_of(_bool, 4, 4), (N, 2, 4, 4), ()),
+           case(_of(_byte, 3, 1), (5,), (1, 5)), case(_of(_bool), (N, 3), (3,)),
+           case(_of(_bool, 4), _of(_few_i32, 2, 4), _of(_few_i32, 4)),
+           case(_of(_bool, 4), _of(_bool, 4), _of(_byte, 1))],
 )  # fmt: skip

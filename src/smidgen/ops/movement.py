@@ -34,6 +34,14 @@ def _as(b: Builder, name: str, shape: Shape) -> str:
     return name if b[name].shape == shape else b.add("reshape", name, shape=shape)
 
 
+def _ints(*shape: int) -> Any:
+    return lambda rng, n: rng.integers(-9, 9, shape).astype(np.int32)
+
+
+def _bytes(*shape: int) -> Any:
+    return lambda rng, n: rng.integers(0, 256, shape).astype(np.uint8)
+
+
 def _check_axis(what: str, x: Tensor, axis: int) -> None:
     if not 0 <= axis < len(x.shape):
         raise BadShape(f"{what} along axis {axis} of {show(x.shape)}", why=f"it has {len(x.shape)} axes")
@@ -66,6 +74,11 @@ def _permute_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
     return [(tuple(x.shape[p] for p in perm), x.dtype)]
 
 
+def _permute_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
+    inverse = tuple(int(i) for i in np.argsort(node.attrs["perm"]))
+    return [b.add("permute", str(dys[0]), perm=inverse)]
+
+
 def _permute_params(call: Call) -> Sequence[Param]:
     own = strides(call.ins[0].shape)
     return copy_params(call.outs[0].shape, [own[p] for p in call["perm"]], strides(call.outs[0].shape))
@@ -74,10 +87,9 @@ def _permute_params(call: Call) -> Sequence[Param]:
 define(
     "permute", doc="y = transpose(x, perm)",
     infer=_permute_infer, ref=lambda x, perm: (np.array(np.transpose(x, perm), order="C"),),
-    vjp=lambda b, node, dys: [b.add("permute", str(dys[0]), perm=tuple(int(i) for i in np.argsort(node.attrs["perm"])))],
-    kernels=COPY, params=_permute_params,
-    cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 5), perm=(1, 0)), case((2, 1, 3, 2, 2), perm=(4, 2, 1, 0, 3)),
-           case((), perm=()), case(lambda rng, n: rng.integers(0, 9, (3, 5)).astype(np.int32), perm=(1, 0))],
+    vjp=_permute_vjp, kernels=COPY, params=_permute_params,
+    cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 5), perm=(1, 0)), case((), perm=()),
+           case((2, 1, 3, 2, 2), perm=(4, 2, 1, 0, 3)), case(_ints(3, 5), perm=(1, 0), smooth=False)],
 )  # fmt: skip
 
 
@@ -100,7 +112,7 @@ define(
     kernels=COPY, params=_expand_params,
     cases=[case((1, 1, 5), shape=(N, 1, 5)), case((1, 4, 1), shape=(N, 4, 3)), case((N, 1, 2, 1), shape=(N, 3, 2, 7)),
            case((1, 3, 1), shape=(2, 3, 5)), case((N, 2), shape=(N, 2)),
-           case(lambda rng, n: rng.integers(0, 2, (1, 5)).astype(np.uint8), shape=(4, 5))],
+           case(_bytes(1, 5), shape=(4, 5), smooth=False)],
 )  # fmt: skip
 
 
@@ -149,7 +161,7 @@ define(
     infer=_slice_infer, ref=_slice_ref, vjp=_slice_vjp, kernels=COPY, params=_slice_params,
     cases=[case((N, 7, 3), axis=1, start=1, stop=6, step=2), case((5, N), axis=0, start=2, stop=4, step=1),
            case((N, 4), axis=0, start=0, stop=N, step=1), case((6,), axis=0, start=5, stop=6, step=3),
-           case(lambda rng, n: rng.integers(0, 9, (3, 5)).astype(np.int32), axis=1, start=0, stop=1, step=1)],
+           case(_ints(3, 5), axis=1, start=0, stop=1, step=1, smooth=False)],
 )  # fmt: skip
 
 
@@ -183,8 +195,10 @@ def _slice_dx_params(call: Call) -> Sequence[Param]:
 
 define(
     "slice_dx", doc="zeros with dy at start, start+step, … along one axis",
-    infer=_slice_dx_infer, ref=_slice_dx_ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32": "pad_b4"}, params=_slice_dx_params,
-    cases=[case((N, 3, 3), shape=(N, 7, 3), axis=1, start=1, step=2), case((2, N), shape=(5, N), axis=0, start=2, step=1),
+    infer=_slice_dx_infer, ref=_slice_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "pad_b4"}, params=_slice_dx_params,
+    cases=[case((N, 3, 3), shape=(N, 7, 3), axis=1, start=1, step=2),
+           case((2, N), shape=(5, N), axis=0, start=2, step=1),
            case((N, 4), shape=(N, 4), axis=0, start=0, step=1), case((1,), shape=(6,), axis=0, start=5, step=3)],
 )  # fmt: skip
 
@@ -227,8 +241,8 @@ define(
     kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params,
     cases=[case((N, 3, 4, 2), pads=((0, 0), (1, 2), (0, 1), (0, 0)), value=0.0),
            case((2, N, 3), pads=((1, 0), (0, 0), (2, 1)), value=-1.5), case((4,), pads=((0, 0),), value=1.0),
-           case(lambda rng, n: rng.integers(0, 9, (2, 3)).astype(np.int32), pads=((1, 1), (0, 2)), value=-7),
-           case(lambda rng, n: rng.integers(0, 2, (2, 3)).astype(np.uint8), pads=((0, 1), (1, 0)), value=1)],
+           case(_ints(2, 3), pads=((1, 1), (0, 2)), value=-7, smooth=False),
+           case(_bytes(2, 3), pads=((0, 1), (1, 0)), value=1, smooth=False)],
 )  # fmt: skip
 
 
@@ -241,9 +255,8 @@ def _concat_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[S
     total = 0
     for x in ins:
         dim = x.shape[axis] if len(x.shape) == len(ins[0].shape) else None
-        if dim is None or x.dtype is not ins[0].dtype or any(
-            i != axis and d != e for i, (d, e) in enumerate(zip(x.shape, ins[0].shape, strict=True))
-        ):
+        apart = (*x.shape[:axis], 0, *x.shape[axis + 1 :]) != (*ins[0].shape[:axis], 0, *ins[0].shape[axis + 1 :])
+        if dim is None or apart or x.dtype is not ins[0].dtype:
             raise BadShape(f"concat of {shapes} along axis {axis}", why="the other axes and the types must be equal")
         if isinstance(dim, Batch):
             raise BadShape(f"concat of {shapes} along axis {axis}", why="that axis holds the samples")
@@ -255,7 +268,7 @@ def _concat_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
     axis, at = node.attrs["axis"], 0
     grads: list[str | None] = []
     for name in node.ins:
-        stop = at + int(b[name].shape[axis])  # type: ignore[arg-type]
+        stop = at + int(b[name].shape[axis])
         wanted = b.need(name)
         grads.append(b.add("slice", str(dys[0]), axis=axis, start=at, stop=stop, step=1) if wanted else None)
         at = stop
@@ -267,18 +280,13 @@ def _concat_params(call: Call) -> Sequence[Param]:
     return [size(call.outs[0].shape[:axis]), *[size(x.shape[axis:]) for x in call.ins]]
 
 
-def _ints(*shape: int) -> Any:
-    return lambda rng, n: rng.integers(0, 9, shape).astype(np.int32)
-
-
 define(
     "concat", doc="inputs one after the other along one axis",
     infer=_concat_infer, ref=lambda *xs, axis: (np.concatenate(xs, axis),), vjp=_concat_vjp,
     kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1"}, params=_concat_params,
     cases=[case((N, 2, 3), (N, 1, 3), (N, 4, 3), axis=1), case((N, 5), axis=1), case((2, N), (3, N), axis=0),
-           case((2, 1), (2, 7), axis=1), case(_ints(2, 3), _ints(1, 3), axis=0),
-           case(lambda rng, n: rng.integers(0, 2, (2, 3)).astype(np.uint8),
-                lambda rng, n: rng.integers(0, 2, (2, 1)).astype(np.uint8), axis=1)],
+           case((2, 1), (2, 7), axis=1), case(_ints(2, 3), _ints(1, 3), axis=0, smooth=False),
+           case(_bytes(2, 3), _bytes(2, 1), axis=1, smooth=False)],
 )  # fmt: skip
 
 
@@ -311,8 +319,10 @@ def _border_floats(rng: np.random.Generator, n: int) -> Array:
     return np.array([0.0, -0.0, 1.9, -1.9, 3e9, -3e9, np.inf, -np.inf, np.nan, 2147483520.0, 1e-30])
 
 
-_FROM: list[Any] = [_ints(3, 4), lambda rng, n: rng.integers(0, 256, (2, 5)).astype(np.uint8), _border_floats]
-_CASTS: list[Case] = [Case((x,), {"dtype": d}) for x in _FROM for d in ("f32", "i32", "u8") if x is not _FROM[2] or d != "f32"]
+_CASTS = [
+    *[Case((x,), {"dtype": kind}) for x in (_ints(3, 4), _bytes(2, 5)) for kind in ("f32", "i32", "u8")],
+    *[Case((_border_floats,), {"dtype": kind}) for kind in ("i32", "u8")],
+]
 
 define(
     "cast", doc="another number type; to i32 cuts off toward zero and saturates (NaN is 0), to u8 is x ≠ 0",

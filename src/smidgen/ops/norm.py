@@ -1,7 +1,7 @@
-"""Normalisation: batch (over all but the last axis), layer (over trailing axes), group (per sample over groups of channels).
+"""Normalisation: batch (over all but the last axis), layer (over trailing axes), group (per sample and channel group).
 
-Channels are the last axis. `batch_norm` takes its statistics as given; `batch_norm_batch` is the same sum of numbers, but
-its mean and var are those of its own x (from `batch_stats`), and its gradient includes the path through them.
+Channels are the last axis. `batch_norm` takes given statistics. `batch_norm_batch` computes the same, but its mean
+and var are those of its own x (from `batch_stats`), and its gradient includes the path through them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import BadShape, BatchStatistics
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, Vjp, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
 
 # Shape rules.
 
@@ -137,7 +137,7 @@ define(
 )  # fmt: skip
 
 define(
-    "batch_norm_batch", doc="batch_norm with the statistics of x itself: y = (x - mean) · gamma / sqrt(var + eps) + beta",
+    "batch_norm_batch", doc="y = (x - mean) · gamma / sqrt(var + eps) + beta, with the statistics of x itself",
     infer=_batch_infer("batch_norm_batch"), ref=_batch_norm_ref, vjp=_batch_norm_batch_vjp,
     kernels={"f32": "batch_norm_f32"}, params=_flat_params, macs=_macs(1), inplace=(0,),
     cases=[_batch_cases(x, 1, 4, smooth=False) for x in _BATCH_SHAPES],  # x moves alone, not with its statistics
@@ -294,7 +294,9 @@ def _layer_params(call: Call) -> Sequence[Param]:
 
 
 def _layer_cases(images: int, vectors: int) -> list[Case]:
-    shapes: list[tuple[Shape, int]] = [((N, 5, 7), 1), ((N, 3, 2, 5), 3), ((3, N, 40), 1), ((2, 1), 1), ((6, 5), 2), ((N, 1100), 1)]
+    shapes: list[tuple[Shape, int]] = [
+        ((N, 5, 7), 1), ((N, 3, 2, 5), 3), ((3, N, 40), 1), ((2, 1), 1), ((6, 5), 2), ((N, 1100), 1),
+    ]  # fmt: skip
     return [case(*[x] * images, *[x[-k:]] * vectors, axes=k, eps=1e-3) for x, k in shapes]
 
 
@@ -379,24 +381,29 @@ def _group_scratch(vectors: int) -> Callable[[Call], Dim]:
 
 
 def _group_cases(images: int, vectors: int) -> list[Case]:
-    shapes: list[tuple[Shape, int]] = [((N, 3, 5, 6), 3), ((N, 4, 3), 1), ((2, 2, 2, 5), 5), ((N, 40), 2), ((N, 9, 11, 36), 2)]
+    shapes: list[tuple[Shape, int]] = [
+        ((N, 3, 5, 6), 3), ((N, 4, 3), 1), ((2, 2, 2, 5), 5), ((N, 40), 2), ((N, 9, 11, 36), 2),
+    ]  # fmt: skip
     return [case(*[x] * images, *[x[-1:]] * vectors, groups=g, eps=1e-3) for x, g in shapes]
 
 
 define(
     "group_norm", doc="y = (x - mean) / sqrt(var + eps) · gamma + beta, statistics per sample and group of channels",
     infer=_group_infer("group_norm"), ref=_group_norm_ref, vjp=_group_norm_vjp, inplace=(0,),
-    kernels={"f32": "group_norm_f32"}, params=_group_params, scratch=_group_scratch(2), macs=_macs(4), cases=_group_cases(1, 2),
+    kernels={"f32": "group_norm_f32"}, params=_group_params, scratch=_group_scratch(2), macs=_macs(4),
+    cases=_group_cases(1, 2),
 )  # fmt: skip
 
 define(
     "group_norm_dx", doc="dx = (g - mean(g) - z · mean(g · z)) / s with g = dy · gamma, z = (x - mean)/s",
     infer=_group_infer("group_norm_dx", images=2), ref=_group_norm_dx_ref, vjp=NOT_DIFFERENTIABLE, inplace=(0, 1),
-    kernels={"f32": "group_norm_dx_f32"}, params=_group_params, scratch=_group_scratch(4), macs=_macs(8), cases=_group_cases(2, 1),
+    kernels={"f32": "group_norm_dx_f32"}, params=_group_params, scratch=_group_scratch(4), macs=_macs(8),
+    cases=_group_cases(2, 1),
 )  # fmt: skip
 
 define(
     "group_norm_dgamma", doc="dgamma = sum over samples and positions of dy · (x - mean) / sqrt(var + eps)",
-    infer=_group_infer("group_norm_dgamma", images=2, out="c"), ref=_group_norm_dgamma_ref, vjp=NOT_DIFFERENTIABLE, sink=True,
-    kernels={"f32": "group_norm_dgamma_f32"}, params=_group_params, scratch=_group_scratch(3), macs=_macs(4), cases=_group_cases(2, 0),
+    infer=_group_infer("group_norm_dgamma", images=2, out="c"), ref=_group_norm_dgamma_ref, vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "group_norm_dgamma_f32"}, params=_group_params, scratch=_group_scratch(3), macs=_macs(4), sink=True,
+    cases=_group_cases(2, 0),
 )  # fmt: skip

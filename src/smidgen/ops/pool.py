@@ -61,7 +61,7 @@ def _check_windows(op: str, hw: Sequence[int], out_hw: Sequence[int], attrs: Map
 def _windows(
     hw: Sequence[int], out_hw: Sequence[int], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)
 ) -> tuple[tuple[Pair, Pair], Iterator[tuple[int, slice, slice]]]:
-    """Padding (low, high) of both axes that holds every window, and for each position in the window its pixels there."""
+    """Padding (low, high) of both axes that holds every window; for each position in a window its pixels there."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(out_hw, stride, kernel, dilation, strict=True)]
     (top, left), (bottom, right) = padding, (max(0, r - p - x) for r, p, x in zip(reach, padding, hw, strict=True))
 
@@ -76,7 +76,7 @@ def _windows(
 
 def beats(v: Array, best: Array) -> Array:
     """The first of equal values wins; NaN wins over everything."""
-    return (v > best) | np.isnan(v)  # type: ignore[no-any-return]
+    return (v > best) | np.isnan(v)
 
 
 # Positions in the window, 1, 2, 4, 8 or 16 bits each, little end first, every sample starting on a byte.
@@ -161,11 +161,11 @@ _MAX_ATTRS: list[dict[str, Any]] = [
     {"kernel": (6, 5), "stride": (1, 1), "padding": (3, 2), "dilation": (1, 1), "out_hw": (8, 5)},
     {"kernel": (1, 1), "stride": (3, 2), "padding": (0, 0), "dilation": (1, 1), "out_hw": (3, 3)},
 ]
-_LINE = {"kernel": (1, 300), "stride": (1, 7), "padding": (0, 150), "dilation": (1, 1), "out_hw": (1, 12)}
+_LINE: dict[str, Any] = {"kernel": (1, 300), "stride": (1, 7), "padding": (0, 99), "dilation": (1, 1), "out_hw": (1, 9)}
 
 define(
     "max_pool2d", doc="y = largest value of each window; index = its position in the window, packed",
-    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp,
+    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp, lean="max_pool2d_plain",
     kernels={"f32": "max_pool2d_f32"}, params=_max_params, macs=_window_macs,
     cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1]),
            case((N, 1, 80, 2), **_LINE)],
@@ -234,7 +234,13 @@ define(
 
 
 def _counts(
-    hw: Sequence[int], out_hw: Sequence[int], kernel: Pair, stride: Pair, padding: Pair, with_pad: bool, divisor: int | None
+    hw: Sequence[int],
+    out_hw: Sequence[int],
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    count_include_pad: bool,
+    divisor: int | None = None,
 ) -> Array:
     """What each window's sum is divided by, [OH,OW,1]; padding counts, cells beyond the padding never do."""
     if divisor is not None:
@@ -243,8 +249,8 @@ def _counts(
     for x, o, k, s, p in zip(hw, out_hw, kernel, stride, padding, strict=True):
         start = np.arange(o) * s - p
         end = np.minimum(start + k, x + p)
-        along.append(end - start if with_pad else np.minimum(end, x) - np.maximum(start, 0))
-    return along[0][:, None, None] * along[1][:, None]  # type: ignore[no-any-return]
+        along.append(end - start if count_include_pad else np.minimum(end, x) - np.maximum(start, 0))
+    return along[0][:, None, None] * along[1][:, None]
 
 
 def _avg_check(op: str, hw: Sequence[int], out_hw: Sequence[int], attrs: Mapping[str, Any]) -> None:
@@ -260,14 +266,14 @@ def _avg_pool2d_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequen
 
 
 def _avg_pool2d_ref(
-    x: Array, kernel: Pair, stride: Pair, padding: Pair, out_hw: Pair, count_include_pad: bool, divisor: int | None = None
+    x: Array, kernel: Pair, stride: Pair, padding: Pair, out_hw: Pair, **counting: Any
 ) -> tuple[Array]:
     pads, positions = _windows(x.shape[1:3], out_hw, kernel, stride, padding)
     padded = np.pad(x, ((0, 0), *pads, (0, 0)))
     total = np.zeros((len(x), *out_hw, x.shape[3]), x.dtype)
     for _, rows, cols in positions:
         total += padded[:, rows, cols]
-    counts = _counts(x.shape[1:3], out_hw, kernel, stride, padding, count_include_pad, divisor)
+    counts = _counts(x.shape[1:3], out_hw, kernel, stride, padding, **counting)
     return (total / counts.astype(x.dtype),)
 
 
@@ -278,9 +284,9 @@ def _avg_pool2d_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Seq
 
 
 def _avg_pool2d_dx_ref(
-    dy: Array, in_hw: Pair, kernel: Pair, stride: Pair, padding: Pair, count_include_pad: bool, divisor: int | None = None
+    dy: Array, in_hw: Pair, kernel: Pair, stride: Pair, padding: Pair, **counting: Any
 ) -> tuple[Array]:
-    counts = _counts(in_hw, dy.shape[1:3], kernel, stride, padding, count_include_pad, divisor)
+    counts = _counts(in_hw, dy.shape[1:3], kernel, stride, padding, **counting)
     share = dy / counts.astype(dy.dtype)
     pads, positions = _windows(in_hw, dy.shape[1:3], kernel, stride, padding)
     dx = np.zeros((len(dy), *(x + lo + hi for x, (lo, hi) in zip(in_hw, pads, strict=True)), dy.shape[3]), dy.dtype)
@@ -304,11 +310,11 @@ _AVG_ATTRS: list[dict[str, Any]] = [
     {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "out_hw": (4, 3), "count_include_pad": False},
     {"kernel": (3, 2), "stride": (3, 3), "padding": (1, 1), "out_hw": (3, 2), "count_include_pad": True},
     {"kernel": (4, 3), "stride": (3, 2), "padding": (1, 0), "out_hw": (3, 3), "count_include_pad": False},
-    {"kernel": (7, 5), "stride": (1, 1), "padding": (0, 0), "out_hw": (1, 1), "count_include_pad": False, "divisor": -9},
+    {"kernel": (7, 5), "stride": (1, 1), "padding": (0, 0), "out_hw": (1, 1), "count_include_pad": True, "divisor": -9},
 ]
 
 define(
-    "avg_pool2d", doc="y = sum of each window / its size (with the padding it covers, if count_include_pad) or / divisor",
+    "avg_pool2d", doc="y = sum of each window / divisor or its size, with the padding it covers if count_include_pad",
     infer=_avg_pool2d_infer, ref=_avg_pool2d_ref, vjp=_avg_pool2d_vjp,
     kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs,
     params=lambda call: [*call.ins[0].shape, *call["out_hw"], *call["kernel"], *call["stride"], *call["padding"],

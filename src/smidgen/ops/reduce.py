@@ -27,6 +27,11 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdim: bool) -> Shape:
     return tuple(dim for i, dim in enumerate(shape) if i not in axes)
 
 
+def _kept(y: Array, shape: tuple[int, ...], axes: Sequence[int]) -> Array:
+    """A reduction's result with its reduced axes put back as size 1."""
+    return np.reshape(y, [1 if i in axes else dim for i, dim in enumerate(shape)])
+
+
 def _check(what: str, x: Tensor, axes: Sequence[int], across: bool = False) -> None:
     """`across`: the op is the one that mixes samples."""
     if x.dtype is not DType.F32:
@@ -84,9 +89,9 @@ WITHIN = [
     case((N, 4, 5, 3), axes=(1, 2), keepdim=False), case((N, 7, 7, 19), axes=(1, 2), keepdim=True),
     case((N, 6), axes=(1,), keepdim=True), case((N, 3, 1031), axes=(2,), keepdim=False),
     case((3, N, 5), axes=(0, 2), keepdim=False), case((N, 3, 2, 5, 4), axes=(1, 3), keepdim=False),
-    case((2, 3), axes=(1, 0), keepdim=False), case((5,), axes=(), keepdim=False), case((1, 4), axes=(0,), keepdim=False),
-    case((4, N), axes=(0,), keepdim=False), case((N, 1, 1), axes=(1, 2), keepdim=False),
-    case((N, 9, 11), axes=(1,), keepdim=False),
+    case((2, 3), axes=(1, 0), keepdim=False), case((5,), axes=(), keepdim=False),
+    case((1, 4), axes=(0,), keepdim=False), case((4, N), axes=(0,), keepdim=False),
+    case((N, 1, 1), axes=(1, 2), keepdim=False), case((N, 9, 11), axes=(1,), keepdim=False),
 ]  # fmt: skip
 ACROSS = [
     case((N, 4, 5), axes=(0,), keepdim=True), case((N, 3, 5, 11), axes=(0, 1, 2), keepdim=False),
@@ -147,10 +152,11 @@ def _mean_dx_infer(what: str, across: bool) -> Infer:
     return infer
 
 
-def _mean_dx_ref(dy: Array, shape: tuple[int, ...], axes: Axes, keepdim: bool, run: Run | None = None) -> Sequence[Array]:
+def _mean_dx_ref(
+    dy: Array, shape: tuple[int, ...], axes: Axes, keepdim: bool, run: Run | None = None
+) -> Sequence[Array]:
     count = math.prod(shape[i] for i in axes)
-    wide = np.broadcast_to(np.reshape(dy, reduced_shape(shape, axes, keepdim=True)), shape)
-    return (wide / (count if run is None else _whole(count, run)),)
+    return (np.broadcast_to(_kept(dy, shape, axes), shape) / (count if run is None else _whole(count, run)),)
 
 
 def _mean_dx_params(call: Call) -> Sequence[Param]:
@@ -212,10 +218,9 @@ def _amax_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
 
 
 def _amax_dx_ref(dy: Array, x: Array, y: Array, axes: Axes, keepdim: bool) -> Sequence[Array]:
-    kept = reduced_shape(x.shape, axes, keepdim=True)
-    equal = x == np.reshape(y, kept)
+    equal = x == _kept(y, x.shape, axes)
     with np.errstate(all="ignore"):
-        share = np.reshape(dy, kept) / equal.sum(axis=axes, keepdims=True)
+        share = _kept(dy, x.shape, axes) / equal.sum(axis=axes, keepdims=True)
     return (np.where(equal, share, 0),)
 
 
@@ -293,17 +298,20 @@ def _max_index_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequ
 
 def _max_index_dx_ref(dy: Array, index: Array, shape: tuple[int, ...], axis: int, keepdim: bool) -> Sequence[Array]:
     dx = np.zeros(shape, dy.dtype)
-    kept = reduced_shape(shape, (axis,), keepdim=True)
-    np.put_along_axis(dx, np.reshape(index, kept), np.reshape(dy, kept), axis)
+    np.put_along_axis(dx, _kept(index, shape, (axis,)), _kept(dy, shape, (axis,)), axis)
     return (dx,)
+
+
+def _below(limit: int, *shape: int) -> Any:
+    return lambda rng, n: rng.integers(0, limit, shape).astype(np.int32)
 
 
 define(
     "max_index_dx", doc="dx = dy at the index, else 0",
     infer=_max_index_dx_infer, ref=_max_index_dx_ref, vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "max_index_dx_f32"}, params=lambda call: lines(call.outs[0].shape, call["axis"]),
-    cases=[case((3, 2), lambda rng, n: rng.integers(0, 5, (3, 2)).astype(np.int32), shape=(3, 5, 2), axis=1, keepdim=False),
-           case((4, 1), lambda rng, n: rng.integers(0, 3, (4, 1)).astype(np.int32), shape=(4, 3), axis=1, keepdim=True)],
+    cases=[case((3, 2), _below(5, 3, 2), shape=(3, 5, 2), axis=1, keepdim=False),
+           case((4, 1), _below(3, 4, 1), shape=(4, 3), axis=1, keepdim=True)],
 )  # fmt: skip
 
 
@@ -336,7 +344,9 @@ def _masked(rng: np.random.Generator, n: int) -> Array:
     return x
 
 
-LINES = [case((N, 5), axis=1), case((N, 3, 4, 2), axis=2), case((6, N), axis=0), case((2, 1), axis=1), case((700,), axis=0)]
+LINES = [
+    case((N, 5), axis=1), case((N, 3, 4, 2), axis=2), case((6, N), axis=0), case((2, 1), axis=1), case((700,), axis=0),
+]  # fmt: skip
 PAIRS = [Case((old.inputs[0], old.inputs[0]), old.attrs) for old in LINES]
 
 define(

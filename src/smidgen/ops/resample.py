@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Dim, DType, Node, Tensor, size
-from .pool import Pair, beats, images, resized
+from .pool import Pair, beats, resized
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, Vjp, case, define
 
 Scale = tuple[float | None, float | None] | None
@@ -65,7 +65,7 @@ def _bounds(size: int, out: int) -> tuple[Array, Array]:
 
 
 def _window_sum(x: Array, out: int, axis: int) -> Array:
-    # reduceat sums between neighbouring indices; every second sum is between two windows. The added row lets `end` be the size.
+    # reduceat sums between neighbouring indices: every second sum is a window. One row more lets an end be the size.
     ends = np.stack(_bounds(x.shape[axis], out), axis=1).ravel()
     padded = np.pad(x, [(0, int(a == axis)) for a in range(x.ndim)])
     return np.take(np.add.reduceat(padded, ends, axis=axis), np.arange(0, 2 * out, 2), axis=axis)
@@ -141,7 +141,7 @@ def _adaptive_max_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequ
 def _adaptive_max_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     out = resized("adaptive_max_pool2d_dx", ins[0], attrs["in_hw"], "in_hw")
     if ins[1].shape != ins[0].shape or ins[1].dtype is not DType.I32:
-        raise BadShape("adaptive_max_pool2d_dx: the index must be i32 and look like dy", why=f"got {ins[0]} and {ins[1]}")
+        raise BadShape("adaptive_max_pool2d_dx: the index must be i32 and like dy", why=f"got {ins[0]} and {ins[1]}")
     return [(out, DType.F32)]
 
 
@@ -171,8 +171,9 @@ define(
 # Upsampling. `scale` holds torch's scale factors where the user gave them: they, and not the sizes, set the ratio.
 
 
-def _scales(scale: Scale) -> Scale:
-    return (None, None) if scale is None else scale
+def _axes(hw: Sequence[Any], out_hw: Sequence[Any], scale: Scale) -> list[tuple[int, int, float | None]]:
+    """Size, size of the result and scale factor, of height and of width."""
+    return list(zip(hw, out_hw, scale or (None, None), strict=True))
 
 
 def _nearest_ratio(size: int, out: int, scale: float | None) -> np.float32:
@@ -187,30 +188,28 @@ def _nearest_at(size: int, out: int, scale: float | None) -> Array:
     if out == 2 * size:
         return o // 2
     at = o.astype(np.float32) * _nearest_ratio(size, out, scale)
-    return np.minimum(at.astype(np.int64), size - 1)  # type: ignore[no-any-return]
-
-
-def _nearest_axes(hw: Sequence[int], out_hw: Sequence[int], scale: Scale) -> list[Array]:
-    return [_nearest_at(x, o, s) for x, o, s in zip(hw, out_hw, _scales(scale) or (), strict=True)]
+    return np.minimum(at.astype(np.int64), size - 1)
 
 
 def _nearest_ref(x: Array, out_hw: Pair, scale: Scale = None) -> tuple[Array]:
-    rows, cols = _nearest_axes(x.shape[1:3], out_hw, scale)
+    rows, cols = (_nearest_at(*axis) for axis in _axes(x.shape[1:3], out_hw, scale))
     return (x[:, rows[:, None], cols],)
 
 
 def _nearest_dx_ref(dy: Array, in_hw: Pair, scale: Scale = None) -> tuple[Array]:
-    at = _nearest_axes(in_hw, dy.shape[1:3], scale)
-    return (_spread(dy, *(a[:, None] == np.arange(x) for a, x in zip(at, in_hw, strict=True))),)
+    axes = _axes(in_hw, dy.shape[1:3], scale)
+    return (_spread(dy, *(_nearest_at(*axis)[:, None] == np.arange(axis[0]) for axis in axes)),)
 
 
 def _nearest_params(call: Call) -> Sequence[Param]:
     sizes = _sizes(call)
-    ratios = [_nearest_ratio(sizes[1 + i], sizes[4 + i], s) for i, s in enumerate(_scales(call.attrs.get("scale")) or ())]
-    return [*sizes, *map(float, ratios)]
+    axes = _axes(sizes[1:3], sizes[4:], call.attrs.get("scale"))
+    return [*sizes, *(float(_nearest_ratio(*axis)) for axis in axes)]
 
 
-_SIZES: list[tuple[Pair, Pair]] = [((3, 4), (6, 8)), ((3, 4), (5, 9)), ((5, 3), (5, 7)), ((7, 5), (3, 2)), ((1, 3), (1, 8))]
+_SIZES: list[tuple[Pair, Pair]] = [
+    ((3, 4), (6, 8)), ((3, 4), (5, 9)), ((5, 3), (5, 7)), ((7, 5), (3, 2)), ((1, 3), (1, 8)),
+]  # fmt: skip
 _SCALED: dict[str, Any] = {"scale": (1.7, 2.3)}
 
 define(
@@ -228,29 +227,26 @@ define(
 )  # fmt: skip
 
 
-def _bilinear_ratio(size: int, out: int, align_corners: bool, scale: float | None) -> float:
+def _bilinear_ratio(size: int, out: int, scale: float | None, align_corners: bool) -> float:
     if align_corners:
         return (size - 1) / (out - 1) if out > 1 else 0.0
     return 1.0 / scale if scale else size / out
 
 
-def _taps(size: int, out: int, align_corners: bool, scale: float | None) -> tuple[Array, Array, Array]:
+def _taps(size: int, out: int, scale: float | None, align_corners: bool) -> tuple[Array, Array, Array]:
     """For each output pixel its two input pixels and the weight of the second."""
     o = np.arange(out)
     if out == size:
         return o, o, np.zeros(out)
-    ratio = _bilinear_ratio(size, out, align_corners, scale)
+    ratio = _bilinear_ratio(size, out, scale, align_corners)
     at = ratio * o if align_corners else np.maximum(ratio * (o + 0.5) - 0.5, 0)
     low = np.minimum(at.astype(np.int64), size - 1)
     return low, np.minimum(low + 1, size - 1), np.minimum(at - low, 1)
 
 
-def _all_taps(hw: Sequence[int], out_hw: Sequence[int], align_corners: bool, scale: Scale) -> list[tuple[Array, ...]]:
-    return [_taps(x, o, align_corners, s) for x, o, s in zip(hw, out_hw, _scales(scale) or (), strict=True)]
-
-
 def _bilinear_ref(x: Array, out_hw: Pair, align_corners: bool, scale: Scale = None) -> tuple[Array]:
-    (top, bottom, down), (left, right, across) = _all_taps(x.shape[1:3], out_hw, align_corners, scale)
+    axes = _axes(x.shape[1:3], out_hw, scale)
+    (top, bottom, down), (left, right, across) = (_taps(*axis, align_corners) for axis in axes)
     down, across = down.astype(x.dtype)[:, None, None], across.astype(x.dtype)[:, None]
     tall = x[:, top] * (1 - down) + x[:, bottom] * down
     return (tall[:, :, left] * (1 - across) + tall[:, :, right] * across,)
@@ -258,8 +254,8 @@ def _bilinear_ref(x: Array, out_hw: Pair, align_corners: bool, scale: Scale = No
 
 def _bilinear_dx_ref(dy: Array, in_hw: Pair, align_corners: bool, scale: Scale = None) -> tuple[Array]:
     weights = []
-    for x, (low, high, part) in zip(in_hw, _all_taps(in_hw, dy.shape[1:3], align_corners, scale), strict=True):
-        here = np.arange(x)
+    for axis in _axes(in_hw, dy.shape[1:3], scale):
+        here, (low, high, part) = np.arange(axis[0]), _taps(*axis, align_corners)
         weights.append((low[:, None] == here) * (1 - part)[:, None] + (high[:, None] == here) * part[:, None])
     return (_spread(dy, *weights),)
 
@@ -268,8 +264,8 @@ def _bilinear_params(call: Call) -> Sequence[Param]:
     """Ratios are doubles, low word first."""
     sizes, align = _sizes(call), bool(call["align_corners"])
     words: list[int] = []
-    for i, s in enumerate(_scales(call.attrs.get("scale")) or ()):
-        words += struct.unpack("<2i", struct.pack("<d", _bilinear_ratio(sizes[1 + i], sizes[4 + i], align, s)))
+    for axis in _axes(sizes[1:3], sizes[4:], call.attrs.get("scale")):
+        words += struct.unpack("<2i", struct.pack("<d", _bilinear_ratio(*axis, align)))
     return [*sizes, int(align), *words]
 
 

@@ -1,4 +1,4 @@
-"""Sweep a graph once, holding back every permute and reshape as a `View`, and copy only where an op must see the result.
+"""Sweep a graph once, holding back every permute and reshape as a `View`, and copy only where an op must see it.
 
 A value v of the old graph is known as a rearrangement of a tensor that the new graph has. Ops that work in any order of
 axes run on that tensor as it lies and hand the rearrangement on, until it meets its inverse, the border or an op that
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from .. import ops
 from ..build import Builder
 from ..errors import Internal
-from ..ir import Dim, Graph, Node, Role, Shape, at, size
+from ..ir import Batch, Dim, Graph, Node, Role, Shape, at, size
 
 Perm = tuple[int, ...]
 
@@ -53,7 +54,8 @@ class View:
         waiting = list(self.order)
         parts: list[list[Dim]] = [[] for _ in self.dims]
         groups: list[list[tuple[int, int]]] = []
-        atom, left = -1, 1  # type: tuple[int, Dim]
+        atom = -1
+        left: Dim = 1
         for want in shape:
             group = []
             while want != 1:
@@ -79,7 +81,7 @@ class View:
         """With axes that are neighbours in memory and in one group made one."""
         dims: list[Dim] = []
         new: dict[int, int] = {}
-        follows = {b for group in self.groups for a, b in zip(group, group[1:], strict=False) if b == a + 1}
+        follows = {b for group in self.groups for a, b in pairwise(group) if b == a + 1}
         for a, dim in enumerate(self.dims):
             if a in follows:
                 dims[-1] = size((dims[-1], dim))
@@ -94,14 +96,21 @@ def inverse(perm: Sequence[int]) -> Perm:
 
 
 def _divides(a: Dim, b: Dim) -> bool:
-    try:
-        return b // a is not None  # type: ignore[operator]
-    except (ArithmeticError, TypeError):
-        return False
+    if isinstance(b, Batch):
+        return b.times % (a.times if isinstance(a, Batch) else a) == 0
+    return not isinstance(a, Batch) and b % a == 0
 
 
 def _over(a: Dim, b: Dim) -> Dim:
     return a // b  # type: ignore[operator]
+
+
+SHARED = frozenset({"permute", "reshape", "expand", "slice", "cast"})
+"""Written once for all readers of the same input."""
+
+
+def _key(op: str, ins: Sequence[str], attrs: Mapping[str, Any]) -> object:
+    return op, tuple(ins), repr(sorted(attrs.items()))
 
 
 @dataclass(frozen=True)
@@ -120,11 +129,17 @@ class Swept:
     relaid: frozenset[str]  # weights that were rearranged so that their input need not be
 
 
+Rule = Callable[["Sweep", Node], bool]
+"""Returns whether it dealt with the node; if not, the node is written as it was, on copies where needed."""
+
+
 class Sweep:
     """`exclusive` names stored tensors with one reader: a permute of these can be absorbed into their layout."""
 
-    def __init__(self, graph: Graph, keep: Collection[str], exclusive: Collection[str], choice: Choice) -> None:
-        self.graph, self.keep, self.exclusive, self.choice = graph, keep, exclusive, choice
+    def __init__(
+        self, graph: Graph, rules: Mapping[str, Rule], keep: Collection[str], exclusive: Collection[str], choice: Choice
+    ) -> None:
+        self.graph, self.rules, self.keep, self.exclusive, self.choice = graph, rules, keep, exclusive, choice
         computed = {out for node in graph.nodes for out in node.outs}
         given = {name: t for name, t in graph.tensors.items() if name not in computed}
         self.b = Builder(graph.with_(tensors=given, nodes=()))
@@ -140,7 +155,7 @@ class Sweep:
     def run(self) -> Swept:
         for node in self.graph.nodes:
             self.b.stage, self.b.src = node.stage, node.src
-            rule = RULES.get(node.op)
+            rule = self.rules.get(node.op)
             # Memory that an update overwrites is read exactly where it was.
             if rule is None or any(i in self.overwritten for i in node.ins) or not rule(self, node):
                 self.verbatim(node)
@@ -148,16 +163,17 @@ class Sweep:
                 if out in self.choice.as_written and out in self.views:
                     self.views[out] = self.as_is(self.copy(self.views[out], out))
                 if out in self.keep and out not in self.b.tensors:
-                    self.emit("reshape", [self.copy(self.views[out], out)], {"shape": self.graph[out].shape}, [out])
+                    name = self.copy(self.views[out], out)
+                    if name != out:
+                        self.emit("reshape", [name], {"shape": self.graph[out].shape}, [out])
         return Swept(self.b.graph(), self.cost, tuple(dict.fromkeys(self.copied)), frozenset(self.relaid))
 
     # Writing nodes.
 
     def emit(self, op: str, ins: Sequence[str], attrs: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
         """Append a node; `names` are those its results should have, which may be taken."""
-        key = (op, tuple(ins), repr(sorted(attrs.items())))
-        kept = any(name in self.keep for name in names)
-        if op in SHARED and key in self.memo and not kept:
+        key = _key(op, ins, attrs)
+        if op in SHARED and key in self.memo and not any(name in self.keep for name in names):
             return self.memo[key]
         record = ops.get(op)
         outs = []
@@ -167,11 +183,12 @@ class Sweep:
                 role = self.b[ins[record.shares[k]]].role
             outs.append(self.b.tensor(names[k], tuple(shape), dtype, role))
         self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), self.b.stage, self.b.src))
-        if op == "permute" and ins[0] not in self.exclusive:
+        if op == "permute" and self.root.get(ins[0], ins[0]) not in self.exclusive:
             self.cost += float(at(self.b[outs[0]].size, 1))
         if op == "reshape":
             self.root[outs[0]] = self.root.get(ins[0], ins[0])
-        return self.memo.setdefault(key, tuple(outs)) if not kept else tuple(outs)
+        self.memo.setdefault(key, tuple(outs))
+        return tuple(outs)
 
     def new_name(self, hint: str) -> str:
         """A name that neither graph has."""
@@ -243,7 +260,7 @@ class Sweep:
         return (shape, solid) if same else (view.dims, tuple(range(len(view.dims))))
 
     def relay(self, view: View, lead: View, vary: int | None = None) -> View | None:
-        """`view`, of the lead's rank or broadcast to it, arranged as the lead's tensor; axis `vary` keeps its own size."""
+        """`view`, broadcast to the lead's rank, arranged as the lead's tensor; axis `vary` keeps its own size."""
         shape, places = self.frame(lead)
         own = (1,) * (len(lead.groups) - len(view.groups)) + view.shape
         sizes: list[Dim] = []
@@ -261,12 +278,18 @@ class Sweep:
             full[place] = dim
         return laid.reshaped(full)
 
+    def whole(self, lead: View) -> View:
+        """The tensor below a view, in its frame."""
+        shape, places = self.frame(lead)
+        return View(lead.name, lead.dims, tuple((places.index(p),) if p in places else () for p in range(len(shape))))
+
     def price(self, view: View) -> float:
         """Elements to copy."""
-        if view.natural:
+        perm = self.plain(view)
+        if view.natural or (perm and _key("permute", [view.name], {"perm": perm}) in self.memo):
             return 0.0
         elements = float(at(size(view.dims), 1))
-        stored = self.b[view.name].role is not Role.VALUE
+        stored = self.b[self.root.get(view.name, view.name)].role is not Role.VALUE
         return elements / 1000 if stored else elements
 
     def arranged(
@@ -275,7 +298,7 @@ class Sweep:
         """The operands arranged alike at the lowest price, led by one of them; None to take them as written."""
         best: tuple[float, View, list[View]] | None = None
         for lead in views:
-            if lead.natural or vary is None and lead.shape != shape:
+            if lead.natural or (vary is None and lead.shape != shape):
                 continue
             lead = lead.joined() if joined else lead
             if vary is not None and len(lead.groups[vary]) != 1:
@@ -326,12 +349,3 @@ def _overwritten(graph: Graph) -> set[str]:
             else:
                 roots.add(root)
     return roots | {name for name, root in family.items() if root in roots}
-
-
-Rule = Callable[[Sweep, Node], bool]
-"""Returns whether it dealt with the node; if not, the node is written as it was, on copies where needed."""
-
-SHARED = frozenset({"permute", "reshape", "expand", "slice", "cast"})
-"""Written once for all readers of the same input."""
-
-RULES: dict[str, Rule] = {}

@@ -61,7 +61,19 @@ def _split(graph: Graph) -> tuple[set[int], set[int]]:
         else:
             continue
         fixed.update(node.outs)
-    return before, _without_stray_feeds(graph, inside)
+    inside = _without_stray_feeds(graph, inside)
+    return _needed(graph, before, inside), inside
+
+
+def _needed(graph: Graph, before: set[int], inside: set[int]) -> set[int]:
+    """Only what the loop reads has to come before it."""
+    read = {name for i in inside for name in graph.nodes[i].ins}
+    found: set[int] = set()
+    for i in sorted(before, reverse=True):
+        if any(out in read for out in graph.nodes[i].outs):
+            found.add(i)
+            read.update(graph.nodes[i].ins)
+    return found
 
 
 def _given(tensor: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from ..ir import Batch, Dim, DType, Graph, Node, Role, Shape, Tensor, batch_axis, ceil_div, size
+from ..ir import Dim, Graph, Node, Role, Shape, Tensor, batch_axis, size
 
 
 def save_bits(graph: Graph) -> Graph:
@@ -27,8 +27,9 @@ def save_bits(graph: Graph) -> Graph:
         mask = f"{kept}.bits"
         while mask in tensors:
             mask += "'"
-        tensors[mask] = Tensor(mask, bits_shape(tensors[kept].shape), DType.U8, Role.VALUE)
-        attrs = {"lo": bits.lo, "hi": bits.hi, "closed": bits.closed}
+        attrs = {"lo": bits.lo, "hi": bits.hi, "closed": bits.closed, "rows": _rows(tensors[kept].shape)}
+        [(shape, dtype)] = ops.get("range_bits").infer([tensors[kept]], attrs)
+        tensors[mask] = Tensor(mask, shape, dtype)
         forward = Node("range_bits", (kept,), (mask,), attrs, "forward", node.src)
         inserted.setdefault(producer_at[kept], []).append(forward)
         dy = next(name for i, name in enumerate(node.ins) if i != bits.input)
@@ -41,14 +42,10 @@ def save_bits(graph: Graph) -> Graph:
     return graph.with_(nodes=tuple(nodes), tensors=tensors)
 
 
-def bits_shape(shape: Shape) -> Shape:
-    """Rows of packed bits: whole bytes per sample, so that the size is a multiple of the batch."""
+def _rows(shape: Shape) -> Dim:
+    """Rows of packed bits: each sample starts on a whole byte, so that the size is a multiple of the batch."""
     axis = batch_axis(shape)
-    rows: Dim = size(shape[: axis + 1]) if axis is not None else 1
-    rest = size(shape[axis + 1 :]) if axis is not None else size(shape)
-    if isinstance(rest, Batch):
-        raise AssertionError("at most one axis grows with the batch")
-    return (rows, ceil_div(rest, 8))
+    return size(shape[: axis + 1]) if axis is not None else 1
 
 
 def _root(graph: Graph, name: str, producer_at: dict[str, int]) -> str:

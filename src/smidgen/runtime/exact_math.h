@@ -100,15 +100,13 @@ static inline float smg_expf(float x) {
     return (1.0f + smg_exp_core(r)) * smg_from_bits(half << 23) * smg_from_bits((e - half) << 23);
 }
 
-/* exp(x) - 1 without cancellation; @EXPM1@ ulp for x <= 0, @EXPM1P@ elsewhere */
+/* exp(x) - 1 without cancellation, for x <= 88; @EXPM1@ ulp for x <= 0 */
 static inline float smg_expm1f(float x) {
-    x = x > 89.0f ? 89.0f : x;
     x = x < -20.0f ? -20.0f : x; /* -1 from here on */
     const float t = x * SMG_LOG2E + SMG_ROUND, n = t - SMG_ROUND;
     const float r = (x - n * SMG_LN2_HI) - n * SMG_LN2_LO;
-    const uint32_t e = smg_bits(t) - SMG_ROUND_BITS + 127, big = e > 254; /* 2^128 is no float: halve it */
-    const float s = smg_from_bits((e - big) << 23), y = s * smg_exp_core(r) + (s - 1.0f);
-    return big ? y + y : y;
+    const float s = smg_from_bits((smg_bits(t) - SMG_ROUND_BITS + 127) << 23);
+    return s * smg_exp_core(r) + (s - 1.0f);
 }
 
 /* log(x) + c, where c is far smaller than the result. x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), s = f / (2 + f):

@@ -7,7 +7,7 @@ static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
     return above > hi ? hi : above;
 }
 
-MAP(relu, 0, x <= 0 ? 0 : x)
+MAP(relu, 0, x < 0 ? 0 : x)
 MAP(clamp, 2, clip(x, a, b))                                            /* a: lo, b: hi */
 MAP(leaky_relu, 1, x > 0 ? x : x * a)                                   /* a: slope */
 MAP(hardsigmoid, 0, clip(x + 3.0f, 0, 6.0f) * 0.166666667f)

@@ -2,6 +2,7 @@
 #ifndef SMG_IMAGE_H
 #define SMG_IMAGE_H
 #include "../kernel.h"
+#include "sum.h"
 
 /* p: N >= 0 and H,W,C,OH,OW from 1 to 2^30, so that loops may step past the end without overflow.
  * Bytes of the images with H,W (x) and with OH,OW (y); -1 refuses. */
@@ -15,27 +16,26 @@ static inline int smg_images_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     return 0;
 }
 
-#define SMG_LANES 16 /* channels reduced together, in registers */
-#define SMG_RUN 64   /* terms added one after the other before they join a longer sum */
+#define SMG_CHANNELS 16 /* reduced together, in registers */
 
 /* Does v replace the largest value so far? The first of equal values stays; NaN wins over everything. */
 static inline int smg_beats(float v, float best) { return v > best || v != v; }
 
-/* y = sum over rows x cols pixels / divisor, for `count` channels; runs join rows, rows join the total. */
+/* y = sum over rows x cols pixels / divisor, for `count` channels; blocks join lines, lines join the total. */
 static inline void smg_mean_lanes(float *y, const float *x, size_t row_step, size_t C, int32_t rows, int32_t cols,
                                   float divisor, int32_t count) {
-    float total[SMG_LANES], line[SMG_LANES], run[SMG_LANES];
+    float total[SMG_CHANNELS], line[SMG_CHANNELS], part[SMG_CHANNELS];
     for (int32_t l = 0; l < count; l++) total[l] = 0;
     for (int32_t i = 0; i < rows; i++) {
         for (int32_t l = 0; l < count; l++) line[l] = 0;
-        for (int32_t j0 = 0; j0 < cols; j0 += SMG_RUN) {
-            const int32_t more = cols - j0 < SMG_RUN ? cols - j0 : SMG_RUN;
-            for (int32_t l = 0; l < count; l++) run[l] = 0;
+        for (int32_t j0 = 0; j0 < cols; j0 += SMG_BLOCK) {
+            const int32_t more = cols - j0 < SMG_BLOCK ? cols - j0 : SMG_BLOCK;
+            for (int32_t l = 0; l < count; l++) part[l] = 0;
             for (int32_t j = 0; j < more; j++) {
                 const float *v = x + (size_t)i * row_step + (size_t)(j0 + j) * C;
-                for (int32_t l = 0; l < count; l++) run[l] += v[l];
+                for (int32_t l = 0; l < count; l++) part[l] += v[l];
             }
-            for (int32_t l = 0; l < count; l++) line[l] += run[l];
+            for (int32_t l = 0; l < count; l++) line[l] += part[l];
         }
         for (int32_t l = 0; l < count; l++) total[l] += line[l];
     }
@@ -46,8 +46,8 @@ static inline void smg_mean_rectangle(float *y, const float *x, int32_t W, int32
                                       float divisor) {
     const size_t row_step = (size_t)W * (size_t)C;
     int32_t c0 = 0;
-    for (; c0 + SMG_LANES <= C; c0 += SMG_LANES)
-        smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, SMG_LANES);
+    for (; c0 + SMG_CHANNELS <= C; c0 += SMG_CHANNELS)
+        smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, SMG_CHANNELS);
     if (c0 < C) smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, C - c0);
 }
 

@@ -6,10 +6,9 @@
 #include "sink.h"
 #include "sum.h"
 
-#define LANES 16   /* channels reduced together, in registers */
-#define RUN 64     /* rows added one after the other before they join the sample's sum */
-#define CHUNK 512  /* elements of a contiguous sum in eight lanes: 64 a lane */
-#define WIDEST (1 << 30) /* channels: loops may step past the end without overflow */
+#define LANES 16             /* channels reduced together, in registers */
+#define CHUNK (8 * SMG_BLOCK) /* elements of a contiguous sum in eight lanes */
+#define WIDEST (1 << 30)     /* channels: loops may step past the end without overflow */
 
 static const char *const TOO_FEW = "batch statistics need more than one value per channel";
 
@@ -48,7 +47,7 @@ static int rows_need(const int32_t *p, uint64_t *rows, uint64_t *elements) {
                     const float *x = X + row * (size_t)g.C + c0, *d = D + row * (size_t)g.C + c0;           \
                     (void)x, (void)d;                                                                       \
                     for (int32_t l = 0; l < count; l++) run[l] += TERM;                                     \
-                    if (++filled < RUN) continue;                                                           \
+                    if (++filled < SMG_BLOCK) continue;                                                     \
                     for (int32_t l = 0; l < count; l++) sample[l] += run[l], run[l] = 0;                    \
                     filled = 0;                                                                             \
                 }                                                                                           \
@@ -249,16 +248,15 @@ static float long_sum(const float *x, int32_t K) {
 }
 
 static float long_squares(const float *x, int32_t K, float mean) {
+    const ptrdiff_t step = smg_eight();
     float total = 0;
-    for (int32_t done = 0; done < K;) {
-        float acc[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        const int32_t more = K - done < CHUNK ? K - done : CHUNK;
-        int32_t k = 0;
-        for (; k + 8 <= more; k += 8)
-            for (int l = 0; l < 8; l++) acc[l] += (x[k + l] - mean) * (x[k + l] - mean);
-        for (int l = 0; k + l < more; l++) acc[l] += (x[k + l] - mean) * (x[k + l] - mean);
-        total += smg_lanes8(acc);
-        x += more, done += more;
+    while (K > 0) {
+        float lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        int32_t more = K < CHUNK ? K : CHUNK;
+        K -= more;
+        for (; more >= 8; more -= 8, x += step) SMG_LANES(l) lanes[l] += (x[l] - mean) * (x[l] - mean);
+        for (int l = 0; l < more; l++) lanes[l] += (x[l] - mean) * (x[l] - mean);
+        total += smg_lanes8(lanes);
     }
     return total;
 }
@@ -297,21 +295,23 @@ EXTENT(layer_norm_dx_f32) {
 KERNEL(layer_norm_dx_f32, "oiii", 3) {
     const int32_t R = P(0), K = P(1);
     const float *gamma = IN(3);
+    const ptrdiff_t step = smg_eight();
     for (int32_t i = 0; i < R; i++) {
         float *dx = OUT(0) + (size_t)i * (size_t)K, mean, inverse, base = 0, slope = 0;
         const float *dy = IN(1) + (size_t)i * (size_t)K, *x = IN(2) + (size_t)i * (size_t)K;
         layer_stats(x, K, PF(2), &mean, &inverse);
-        for (int32_t done = 0; done < K;) {
+        for (int32_t left = K, at = 0; left > 0;) {
             float b[8] = {0, 0, 0, 0, 0, 0, 0, 0}, s[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            const int32_t end = K - done < CHUNK ? K : done + CHUNK;
-            for (; end - done >= 8; done += 8)
-                for (int l = 0; l < 8; l++) {
-                    const float v = dy[done + l] * gamma[done + l];
-                    b[l] += v, s[l] += v * (x[done + l] - mean);
-                }
-            for (int l = 0; done < end; l++, done++) {
-                const float v = dy[done] * gamma[done];
-                b[l] += v, s[l] += v * (x[done] - mean);
+            int32_t more = left < CHUNK ? left : CHUNK;
+            left -= more;
+            for (; more >= 8; more -= 8, at += (int32_t)step) {
+                const float *d = dy + at, *g = gamma + at, *v = x + at;
+                SMG_LANES(l) b[l] += d[l] * g[l];
+                SMG_LANES(l) s[l] += d[l] * g[l] * (v[l] - mean);
+            }
+            for (int l = 0; l < more; l++) {
+                b[l] += dy[at + l] * gamma[at + l];
+                s[l] += dy[at + l] * gamma[at + l] * (x[at + l] - mean);
             }
             base += smg_lanes8(b), slope += smg_lanes8(s);
         }

@@ -110,8 +110,8 @@ KERNEL(max_pool2d_f32, "ooi", 14) {
     float *y = OUT(0);
     uint8_t *index = (uint8_t *)c->op[1];
     const float *x = IN(2);
-    float best[SMG_LANES];
-    int32_t where[SMG_LANES];
+    float best[SMG_CHANNELS];
+    int32_t where[SMG_CHANNELS];
     for (int32_t n = 0; n < g.N; n++) {
         memset(index, 0, row);
         size_t at = 0;
@@ -119,10 +119,10 @@ KERNEL(max_pool2d_f32, "ooi", 14) {
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
-                for (int32_t c0 = 0; c0 < g.C; c0 += SMG_LANES) {
-                    const int32_t count = g.C - c0 < SMG_LANES ? g.C - c0 : SMG_LANES;
-                    if (count == SMG_LANES)
-                        max_window(&g, x + c0, r, q, SMG_LANES, best, where);
+                for (int32_t c0 = 0; c0 < g.C; c0 += SMG_CHANNELS) {
+                    const int32_t count = g.C - c0 < SMG_CHANNELS ? g.C - c0 : SMG_CHANNELS;
+                    if (count == SMG_CHANNELS)
+                        max_window(&g, x + c0, r, q, SMG_CHANNELS, best, where);
                     else
                         max_window(&g, x + c0, r, q, count, best, where);
                     for (int32_t l = 0; l < count; l++, at++) {

@@ -1,0 +1,1 @@
+"""Rewrites of graphs: plain functions Graph → Graph, each checked after it ran."""

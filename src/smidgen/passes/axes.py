@@ -1,0 +1,271 @@
+"""What each op does with operands whose axes lie in another order in memory than written; see layout.py.
+
+A rule either writes the node for the axes as they lie and says how the result is to be seen, or declines.
+"""
+
+from __future__ import annotations
+
+from .. import ops
+from ..ir import Node, Shape
+from .layout import Perm, Rule, Sweep, View, inverse
+
+_FUNCTIONS = """
+    neg abs exp log sqrt rsqrt reciprocal square sin cos erf sign scale shift pow_scalar
+    relu clamp leaky_relu hardswish hardsigmoid silu sigmoid tanh gelu elu softplus mish log_sigmoid softsign
+"""
+_OPERATORS = "cast add sub mul div pow maximum minimum eq ne lt le gt ge where logical_and logical_or logical_not"
+_GRADIENTS = {f"{name}_dx" for name in _FUNCTIONS.split()} & set(ops.all_ops())
+POINTWISE = frozenset((_FUNCTIONS + _OPERATORS).split()) | _GRADIENTS
+"""Element by element, operands broadcast."""
+
+
+def _pointwise(s: Sweep, node: Node) -> bool:
+    return _each(s, node, len(node.ins))
+
+
+def _dropout(s: Sweep, node: Node) -> bool:
+    """Which elements drop depends on their place in memory; any choice is as random."""
+    return _each(s, node, 1)
+
+
+def _each(s: Sweep, node: Node, count: int) -> bool:
+    shape = s.graph[node.outs[0]].shape
+    views = [s.views[i] for i in node.ins[:count]]
+    for k, name in enumerate(node.ins[:count]):
+        small = s.before_expand.get(name)  # the op broadcasts by itself
+        shapes = [small.shape if i == k and small else view.shape for i, view in enumerate(views)]
+        if small is not None and _broadcast(shapes) == shape:
+            views[k] = small
+    rest = [s.copy(s.views[i], i) for i in node.ins[count:]]
+    found = s.arranged(views, shape)
+    if found is None:
+        ins = [s.copy(view, name) for view, name in zip(views, node.ins, strict=False)]
+        s.results(node, s.emit(node.op, [*ins, *rest], node.attrs, [s.own_name(o) for o in node.outs]))
+        return True
+    return s.framed(node, found[0], found[1], node.attrs, rest)
+
+
+def _broadcast(shapes: list[Shape]) -> Shape | None:
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    sizes = [{dim for dim in dims if dim != 1} for dims in zip(*padded, strict=True)]
+    return tuple(next(iter(found), 1) for found in sizes) if all(len(found) <= 1 for found in sizes) else None
+
+
+def _permute(s: Sweep, node: Node) -> bool:
+    s.views[node.outs[0]] = s.views[node.ins[0]].permuted(node.attrs["perm"])
+    return True
+
+
+def _reshape(s: Sweep, node: Node) -> bool:
+    view = s.views[node.ins[0]].reshaped(s.graph[node.outs[0]].shape)
+    if view is not None:
+        s.views[node.outs[0]] = view
+    return view is not None
+
+
+def _expand(s: Sweep, node: Node) -> bool:
+    if _same(s, node):
+        return True
+    s.before_expand[node.outs[0]] = s.views[node.ins[0]]
+    return False
+
+
+def _same(s: Sweep, node: Node) -> bool:
+    """For ops that do nothing when the result has the operand's type."""
+    x, y = s.graph[node.ins[0]], s.graph[node.outs[0]]
+    if (x.shape, x.dtype) != (y.shape, y.dtype):
+        return False
+    s.views[y.name] = s.views[x.name]
+    return True
+
+
+def _neutral(attr: str, value: float, other: Rule) -> Rule:
+    """The op does nothing if its attribute has this value."""
+    return lambda s, node: _same(s, node) if node.attrs[attr] == value else other(s, node)
+
+
+def _alone(s: Sweep, node: Node) -> tuple[View, Shape, Perm] | None:
+    """The first operand's view, the shape below it and the places of its axes; None if it is as written."""
+    view = s.views[node.ins[0]].joined()
+    return None if view.natural else (view, *s.frame(view))
+
+
+def _along(s: Sweep, node: Node) -> bool:
+    """The op works along one axis, on one or more operands of the same shape."""
+    axis = node.attrs["axis"]
+    views = [s.views[i] for i in node.ins]
+    found = s.arranged(views, views[0].shape, joined=True)
+    if found is None or len(found[0].groups[axis]) != 1:
+        return False
+    lead, laid = found
+    return s.framed(node, lead, laid, {**node.attrs, "axis": s.frame(lead)[1][lead.groups[axis][0]]})
+
+
+def _concat(s: Sweep, node: Node) -> bool:
+    if len(node.ins) == 1:
+        return _same(s, node)
+    axis = node.attrs["axis"]
+    found = s.arranged([s.views[i] for i in node.ins], (), vary=axis, joined=True)
+    if found is None:
+        return False
+    lead, laid = found
+    return s.framed(node, lead, laid, {**node.attrs, "axis": s.frame(lead)[1][lead.groups[axis][0]]})
+
+
+def _pad(s: Sweep, node: Node) -> bool:
+    pads = node.attrs["pads"]
+    if _same(s, node):
+        return True
+    found = _alone(s, node)
+    padded = [axis for axis, pair in enumerate(pads) if any(pair)]
+    if found is None or any(len(found[0].groups[axis]) != 1 for axis in padded):
+        return False
+    lead, shape, places = found
+    laid = [(0, 0)] * len(shape)
+    for axis in padded:
+        laid[places[lead.groups[axis][0]]] = tuple(pads[axis])
+    return s.framed(node, lead, [s.whole(lead)], {**node.attrs, "pads": tuple(laid)})
+
+
+def _reduce(s: Sweep, node: Node) -> bool:
+    found = _alone(s, node)
+    attr = "axes" if "axes" in node.attrs else "axis"
+    if found is None or set(node.attrs) - {attr, "keepdim"}:
+        return False
+    lead, shape, places = found
+    axes = node.attrs[attr] if attr == "axes" else (node.attrs[attr],)
+    gone = sorted(places[a] for axis in axes for a in lead.groups[axis])
+    if not gone or (attr == "axis" and len(gone) != 1):
+        return False
+    groups = [() if axis in axes else tuple(places[a] for a in g) for axis, g in enumerate(lead.groups)]
+    if not node.attrs["keepdim"]:
+        left = [p for p in range(len(shape)) if p not in gone]
+        groups = [tuple(map(left.index, g)) for axis, g in enumerate(groups) if axis not in axes]
+    attrs = {**node.attrs, attr: tuple(gone) if attr == "axes" else gone[0]}
+    return s.framed(node, lead, [s.whole(lead)], attrs, groups=groups)
+
+
+def _linear(s: Sweep, node: Node) -> bool:
+    """Works on the last axis whatever the others are. If that is a merge of axes that lie in another order, the columns
+    of the weight can be brought into that order instead."""
+    view, weight = s.views[node.ins[0]], s.views[node.ins[1]]
+    last, m = view.groups[-1], len(view.dims)
+    start = m - len(last)
+    if view.natural or not last or sorted(last) != list(range(start, m)):
+        return False
+    rows, columns = weight.shape
+    if list(last) != sorted(last):
+        if node.ins[1] not in s.exclusive or not weight.natural:
+            return False
+        split = weight.reshaped((rows, *[view.dims[a] for a in last]))
+        turned = split and split.permuted((0, *[1 + p for p in inverse(last)])).reshaped((rows, columns))
+        if turned is None:
+            return False
+        weight = turned
+        s.relaid.add(node.ins[1])
+    x = s.reshape(view.name, (*view.dims[:start], columns), s.new_name(f"{node.ins[0]}.rows"))
+    rest = [s.copy(weight, f"{node.ins[1]}.laid"), *[s.copy(s.views[i], i) for i in node.ins[2:]]]
+    y = s.emit("linear", [x, *rest], node.attrs, [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs])[0]
+    s.views[node.outs[0]] = s.over(y, [*view.groups[:-1], (start,)])
+    return True
+
+
+def _batch_norm(s: Sweep, node: Node) -> bool:
+    """Works on the last axis whatever the others are."""
+    found = _alone(s, node)
+    if found is None:
+        return False
+    lead, shape, places = found
+    if not lead.groups[-1] or places[lead.groups[-1][0]] != len(shape) - 1:
+        return False
+    rest = [s.copy(s.views[i], i) for i in node.ins[1:]]
+    groups = [(0,)] if node.op == "batch_stats" else None
+    return s.framed(node, lead, [s.whole(lead)], node.attrs, rest, groups)
+
+
+def _layer_norm(s: Sweep, node: Node) -> bool:
+    """Any order of the normalised axes will do if gamma and beta have it too."""
+    view, count = s.views[node.ins[0]], node.attrs["axes"]
+    last = tuple(a for group in view.groups[-count:] for a in group)
+    start = len(view.dims) - len(last)
+    if view.natural or not last or sorted(last) != list(range(start, len(view.dims))):
+        return False
+    sizes = [view.dims[a] for a in last]
+    split = [s.views[i].reshaped(sizes) for i in node.ins[1:]]
+    if any(v is None or not s.views[i].natural for v, i in zip(split, node.ins[1:], strict=True)):
+        return False
+    rest = [s.copy(v.permuted(inverse(last)), f"{i}.laid") for v, i in zip(split, node.ins[1:], strict=True) if v]
+    x = s.reshape(view.name, view.dims, s.new_name(f"{node.ins[0]}.laid"))
+    names = [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs]
+    y = s.emit(node.op, [x, *rest], {**node.attrs, "axes": len(last)}, names)[0]
+    s.views[node.outs[0]] = s.over(y, view.groups)
+    return True
+
+
+def _matmul(s: Sweep, node: Node) -> bool:
+    """A transposed operand is read transposed."""
+    views, flags = [s.views[i] for i in node.ins], [node.attrs["ta"], node.attrs["tb"]]
+    turned = False
+    for k, view in enumerate(views):
+        rank = len(view.groups)
+        swapped = view.permuted((*range(rank - 2), rank - 1, rank - 2))
+        if not view.natural and swapped.natural:
+            views[k], flags[k], turned = swapped, not flags[k], True
+    if not turned:
+        return False
+    ins = [s.copy(view, f"{name}.laid") for view, name in zip(views, node.ins, strict=True)]
+    attrs = {**node.attrs, "ta": flags[0], "tb": flags[1]}
+    s.results(node, s.emit(node.op, ins, attrs, [s.own_name(o) for o in node.outs]))
+    return True
+
+
+def _feed(s: Sweep, node: Node) -> bool:
+    """The copy from the caller's buffer permutes for free."""
+    out = node.outs[0]
+    perm = s.choice.feeds.get(out)
+    if perm is None or out in s.keep:
+        return False
+    attrs = {**node.attrs, "perm": tuple(node.attrs["perm"][p] for p in perm)}
+    name = s.emit("feed", node.ins, attrs, [s.own_name(out)])[0]
+    s.views[out] = s.as_is(name).permuted(inverse(perm))
+    return True
+
+
+def _fetch(s: Sweep, node: Node) -> bool:
+    """The copy to the caller's buffer permutes for free."""
+    view = s.views[node.ins[0]].permuted(node.attrs["perm"])
+    perm = s.plain(view)
+    source = view.name if perm is not None else s.copy(view, s.new_name(f"{node.ins[0]}.laid"))
+    attrs = {**node.attrs, "perm": tuple(range(len(view.groups))) if perm is None else perm}
+    out = s.graph[node.outs[0]]
+    s.b.tensors[out.name] = out
+    s.b.append(node.with_(ins=(source,), attrs=attrs))
+    return True
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(POINTWISE, _pointwise),
+    **dict.fromkeys(("softmax", "softmax_dx", "log_softmax", "log_softmax_dx", "cumsum"), _along),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "max_index", "argmax", "batch_sum", "batch_mean"), _reduce),
+    "scale": _neutral("by", 1, _pointwise),
+    "shift": _neutral("by", 0, _pointwise),
+    "pow_scalar": _neutral("exponent", 1, _pointwise),
+    "cast": lambda s, node: _same(s, node) or _pointwise(s, node),
+    "dropout": _neutral("p", 0, _dropout),
+    "permute": _permute,
+    "reshape": _reshape,
+    "expand": _expand,
+    "slice": lambda s, node: _same(s, node) or _along(s, node),
+    "pad": _pad,
+    "concat": _concat,
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    "batch_norm_batch": _batch_norm,
+    "batch_stats": _batch_norm,
+    "layer_norm": _layer_norm,
+    "matmul": _matmul,
+    "feed": _feed,
+    "fetch": _fetch,
+}
+"""Ops that are not here (convolutions, pooling, losses, …) see their operands as written."""

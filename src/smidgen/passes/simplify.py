@@ -1,0 +1,183 @@
+"""Drop what does nothing: dead code, repeated and cancelling movement, permutes that another layout makes needless.
+
+Parameters keep their names. Where all graphs read one only through the same rearrangement, it is stored that way and
+`Graph.layouts` says how to get there from the user's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from ..errors import Internal
+from ..ir import Graph, Node, Role, Step, Tensor
+from .axes import RULES
+from .fold import fold_constants
+from .layout import Choice, Perm, Sweep, Swept
+
+STORED = (Role.PARAM, Role.STAT, Role.CONST)
+_TRIALS = 32  # of other choices per graph; each costs one sweep
+
+
+def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """`simplify_all` of a single graph."""
+    return simplify_all({"": graph}, keep)[""]
+
+
+def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+    """The same meaning with as few nodes as possible that only move data; stored layouts agree among the graphs.
+
+    Values named in `keep` stay, under their names. A graph that hands nothing out is taken for its last result.
+    """
+    for graph in graphs.values():
+        if any(node.op == "loop" for node in graph.nodes):
+            raise Internal("simplify comes before loops are made")
+    exclusive = _exclusive(graphs)
+    while True:
+        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive)
+        # A weight rearranged for one graph's sake, which another graph reads as it was, would be copied every time.
+        failed = {name for name in relaid for g in done.values() if _still_moved(g, name)}
+        if not failed:
+            return done
+        exclusive -= failed
+
+
+def _fixpoint(
+    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str]
+) -> tuple[dict[str, Graph], set[str]]:
+    kept = {name: keep | _results(graph) for name, graph in graphs.items()}
+    current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
+    relaid: set[str] = set()
+    while True:
+        swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
+        relaid |= {w for s in swept.values() for w in s.relaid}
+        moved = {name: without_dead(s.graph, kept[name]) for name, s in swept.items()}
+        absorbed = absorb_layouts(moved, frozenset().union(*kept.values()))
+        folded = {name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()}
+        settled = all(len(folded[name].nodes) == len(moved[name].nodes) for name in folded)
+        current = folded
+        if settled:
+            return current, relaid
+
+
+def _exclusive(graphs: Mapping[str, Graph]) -> set[str]:
+    """Stored tensors that no graph reads in more than one place."""
+    readers = [graph.readers() for graph in graphs.values()]
+    names = {t.name for graph in graphs.values() for t in graph.of_role(*STORED)}
+    return {name for name in names if all(len(r.get(name, ())) <= 1 for r in readers)}
+
+
+def _still_moved(graph: Graph, name: str) -> bool:
+    family = {name}
+    for node in graph.nodes:
+        if node.ins and node.ins[0] in family:
+            if node.op == "permute":
+                return True
+            family |= set(node.outs) if node.op == "reshape" else set()
+    return False
+
+
+def _results(graph: Graph) -> set[str]:
+    if any(node.op == "fetch" for node in graph.nodes) or not graph.nodes:
+        return set()
+    return {out for out in graph.nodes[-1].outs if graph[out].role is Role.VALUE}
+
+
+def without_dead(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """`ir.dead_removed`, but `keep` counts as used."""
+    used = set(keep)
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(out in used or graph[out].role is not Role.VALUE for out in node.outs):
+            nodes.insert(0, node)
+            used.update(node.ins)
+    named = {t for node in nodes for t in (*node.ins, *node.outs)} | {*graph.inputs, *graph.outputs} | set(keep)
+    return graph.with_(
+        nodes=tuple(nodes),
+        tensors={name: t for name, t in graph.tensors.items() if name in named},
+        data={name: value for name, value in graph.data.items() if name in named},
+        layouts={name: steps for name, steps in graph.layouts.items() if name in named},
+    )
+
+
+def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> Swept:
+    """The cheapest sweep found by changing one choice at a time."""
+
+    def sweep(choice: Choice) -> Swept:
+        return Sweep(graph, RULES, keep, exclusive, choice).run()
+
+    choice = Choice({})
+    best = sweep(choice)
+    orders = _feed_orders(graph, best.graph)
+    for feeds in [dict(reversed(orders)), *({feed: perm} for feed, perm in orders)]:
+        other = Choice({**choice.feeds, **feeds})
+        found = sweep(other) if best.cost else best
+        choice, best = (other, found) if found.cost < best.cost else (choice, best)
+    # A copy near its origin may serve several readers that would each have needed one further down.
+    waiting = list(best.copied)
+    for _ in range(_TRIALS):
+        if not waiting or best.cost == 0 or len(best.copied) < 2:
+            break
+        other = Choice(choice.feeds, choice.as_written | {waiting.pop(0)})
+        found = sweep(other)
+        if found.cost < best.cost:
+            choice, best, waiting = other, found, [name for name in found.copied if name not in other.as_written]
+    return best
+
+
+def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:
+    """Orders of axes worth trying for each input: channels last, and those it is permuted to."""
+    found: list[tuple[str, Perm]] = []
+    for node in graph.nodes:
+        if node.op == "feed":
+            out, rank = node.outs[0], len(graph[node.outs[0]].shape)
+            found += [(out, (0, *range(2, rank), 1))] if rank > 2 else []
+            found += [(out, n.attrs["perm"]) for n in swept.nodes if n.op == "permute" and n.ins == (out,)]
+    return list(dict.fromkeys(found))
+
+
+def absorb_layouts(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+    """Store parameters, statistics and constants as they are read, where all readers in all graphs ask for the same."""
+    current = dict(graphs)
+    for name in sorted({t.name for graph in graphs.values() for t in graph.of_role(*STORED)}):
+        while (step := _common_step(current, name, keep)) is not None:
+            current = {key: _absorbed(graph, name, step) for key, graph in current.items()}
+    return current
+
+
+def _common_step(graphs: Mapping[str, Graph], name: str, keep: Collection[str]) -> Step | None:
+    holders = [graph for graph in graphs.values() if name in graph.tensors]
+    readers = [node for graph in holders for node in graph.nodes if name in node.ins]
+    steps = {(node.op, tuple(node.attrs.get("shape", node.attrs.get("perm", ())))) for node in readers}
+    alike = {(graph[name].shape, graph.layouts.get(name, ())) for graph in holders}
+    if len(steps) != 1 or len(alike) != 1 or any(out in keep for node in readers for out in node.outs):
+        return None
+    step = steps.pop()
+    return step if step[0] in ("reshape", "permute") else None
+
+
+def _absorbed(graph: Graph, name: str, step: Step) -> Graph:
+    if name not in graph.tensors:
+        return graph
+    old = graph[name]
+    same = {node.outs[0] for node in graph.nodes if node.ins == (name,)}
+    nodes = tuple(
+        node.with_(ins=tuple(name if i in same else i for i in node.ins))
+        for node in graph.nodes
+        if node.outs[0] not in same
+    )
+    shape = step[1] if step[0] == "reshape" else tuple(old.shape[p] for p in step[1])
+    tensors = {k: t for k, t in graph.tensors.items() if k not in same}
+    tensors[name] = Tensor(name, shape, old.dtype, old.role)
+    data = dict(graph.data)
+    if name in data:
+        value = np.asarray(data[name])
+        moved = value.reshape(step[1]) if step[0] == "reshape" else value.transpose(step[1])
+        data[name] = np.ascontiguousarray(moved).reshape(shape)  # type: ignore[arg-type]
+    steps = graph.layouts.get(name, ())
+    if steps and steps[-1][0] == step[0]:  # two of a kind are one
+        before = steps[-1][1]
+        step = (step[0], step[1] if step[0] == "reshape" else tuple(before[p] for p in step[1]))
+        steps = steps[:-1]
+    return graph.with_(nodes=nodes, tensors=tensors, data=data, layouts={**graph.layouts, name: (*steps, step)})

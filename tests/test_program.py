@@ -1,0 +1,373 @@
+"""The encoded program and the machine that runs it: round trips, fixed bytes, and small graphs run equal to interp."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_ops import SAMPLES, declared, dtype_of, inputs_of
+
+from smidgen import interp, native, ops
+from smidgen.build import Builder, feed, fetch
+from smidgen.errors import BadData, BadProgram, Internal, RunFailed
+from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
+from smidgen.layout import Layout, Slot
+from smidgen.native import Machine
+from smidgen.ops import N
+from smidgen.program import Program, encode
+from smidgen.runtime.compile import compile_runtime
+
+ALIGN = 16
+C = Path(__file__).parent / "c"
+
+
+class Placer:
+    """Every tensor at a place of its own; what must share memory does. Nothing else is clever here."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Slot] = {}
+        self.ends = {"const": 0, "state": 0}
+
+    def place(self, graph: Graph, batch: int) -> Layout:
+        source = {
+            node.outs[o]: node.ins[i] for node in graph.nodes for o, i in ops.get(node.op).shares.items()
+        }  # fmt: skip
+        gathered = {
+            piece: whole
+            for node in graph.nodes
+            for whole, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False)
+        }
+        slots: dict[str, Slot] = {}
+        arena = 0
+        for tensor in graph.tensors.values():
+            if tensor.name in source or tensor.name in gathered or tensor.role in (Role.INPUT, Role.OUTPUT):
+                continue
+            count = tensor.bytes(batch)
+            if tensor.role is Role.CONST or tensor.role.is_state:
+                region: Any = "const" if tensor.role is Role.CONST else "state"
+                if tensor.name not in self.stored:
+                    self.stored[tensor.name] = Slot(region, self.ends[region], count)
+                    self.ends[region] += up(count)
+                slots[tensor.name] = self.stored[tensor.name]
+            else:
+                slots[tensor.name] = Slot("arena", arena, count)
+                arena += up(count)
+        for piece, whole in gathered.items():
+            stride = graph[whole].bytes(1)
+            slots[piece] = Slot("arena", slots[whole].offset, stride, stride)
+        for view in [t for t in graph.tensors if t in source]:
+            root = view
+            while root in source:
+                root = source[root]
+            slots[view] = slots[root]
+        scratch: dict[int, Slot] = {}
+        for i, node in enumerate(graph.nodes):
+            call = ops.Call(tuple(graph[t] for t in node.ins), tuple(graph[t] for t in node.outs), node.attrs)
+            count = int(at(ops.get(node.op).scratch(call), batch)) if node.op != "loop" else 0
+            if count:
+                scratch[i] = Slot("arena", arena, count)
+                arena += up(count)
+        return Layout(slots, scratch, self.ends["const"], self.ends["state"], arena, arena, ALIGN)
+
+
+def up(count: int) -> int:
+    return -(-count // ALIGN) * ALIGN
+
+
+def encoded(graphs: Mapping[str, Graph], batch: int, meta: Mapping[str, Any] | None = None) -> Program:
+    placer = Placer()
+    for graph in graphs.values():
+        placer.place(graph, batch)  # so that all entries know the final sizes of CONST and STATE
+    return encode({k: (g, placer.place(g, batch)) for k, g in graphs.items()}, batch, meta or {})
+
+
+def chain() -> Graph:
+    """relu of a permuted image, its gradient mask applied to a constant: reads CONST, STATE, two inputs."""
+    b = Builder()
+    x = feed(b, "x", (N, 3, 4, 5), perm=(0, 2, 3, 1))
+    y = b.add("relu", x)
+    fetch(b, y, "y", perm=(0, 3, 1, 2))
+    w = b.stored("w", np.arange(-3.0, 4.0), Role.PARAM)
+    z = b.add("relu", w)
+    fetch(b, z, "z")
+    c = b.const("c", np.linspace(-1, 1, 7))
+    fetch(b, b.add("relu_dx", c, z), "g")
+    return b.graph()
+
+
+def looped(dtype: DType = DType.F32, per_sample: int = 2) -> Graph:
+    """A loop over samples whose body feeds, works and fetches; what it yields is read after it."""
+    b = Builder()
+    b.inputs.append(b.tensor("x", (Batch(per_sample), 3, 5), dtype, Role.INPUT))
+    b.outputs.append(b.tensor("y", (Batch(per_sample), 5, 3), dtype, Role.OUTPUT))
+    whole = b.tensor("whole", (Batch(per_sample), 5, 3), dtype)
+    at_ = len(b.nodes)
+    one = b.add("feed", "x", perm=(0, 2, 1), sample=True, name="one")
+    done = b.add("relu", one) if dtype is DType.F32 else one
+    flat = b.add("reshape", done, shape=(5 * per_sample, 3)) if "reshape" in ops.all_ops() else done
+    b.append(Node("fetch", (flat if flat == done else done,), ("y",), {"perm": (0, 1, 2), "sample": True}, "io"))
+    body = len(b.nodes) - at_
+    spec = (b[done].shape, dtype)
+    b.nodes.insert(at_, Node("loop", (), (whole,), {"body": body, "yields": (done,), "specs": (spec,)}))
+    fetch(b, whole, "again", perm=(0, 2, 1))
+    return b.graph()
+
+
+def run_machine(machine: Machine, graph: Graph, entry: str, values: Mapping[str, Array], n: int) -> dict[str, Array]:
+    outputs = {o: np.full(at(graph[o].shape, n), 99, graph[o].dtype.numpy) for o in graph.outputs}
+    inputs = [np.array(values[i], dtype=graph[i].dtype.numpy, order="C") for i in graph.inputs]
+    machine.run(entry, inputs, list(outputs.values()), n)
+    return outputs
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_survives_its_bytes() -> None:
+    program = encoded({"infer": chain(), "loop": looped()}, 4, {"a": [1, 2.5, "ü"], "b": {"c": (1, 2)}})
+    again = Program.from_bytes(program.to_bytes())
+    assert again == program
+    assert again.meta["b"]["c"] == [1, 2]
+    assert [b.name for b in again.entry_buffers("infer")] == ["x", "y", "z", "g"]
+    assert again.entry_buffers("loop")[0].shape(3) == (6, 3, 5)
+    assert again.entry_code("loop")[0].is_loop
+
+
+def test_the_same_graphs_give_the_same_bytes() -> None:
+    first, second = (encoded({"infer": chain(), "loop": looped()}, 4, {"z": 1, "a": 2}).to_bytes() for _ in "ab")
+    assert first == second
+
+
+def test_saving_is_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "p.smg"
+    program = encoded({"infer": chain()}, 2)
+    program.save(path)
+    assert Program.load(path) == program
+    with pytest.raises(OSError):
+        program.save(tmp_path / "missing" / "p.smg")
+    assert [p.name for p in tmp_path.iterdir()] == ["p.smg"]
+    path.write_bytes(b"")
+    with pytest.raises(BadProgram, match=r"p\.smg"):
+        Program.load(path)
+
+
+def test_floats_are_rounded_to_f32_and_zeros_at_the_end_of_state_cost_nothing() -> None:
+    b = Builder()
+    b.stored("w", np.array([0.1]), Role.PARAM)
+    b.stored("m", np.zeros(1000), Role.OPTIM)
+    fetch(b, b.add("relu", "w"), "y")
+    fetch(b, b.add("relu", "m"), "z")
+    program = encoded({"infer": b.graph()}, 1)
+    assert program.state == np.float32(0.1).tobytes()
+    assert program.state_bytes == 16 + 4000
+    machine = Machine(program.to_bytes())
+    assert machine.state.view(np.float32)[0] == np.float32(0.1)
+    assert not machine.state[4:].any()
+    trained = program.with_state(np.full(4016, 7, np.uint8).tobytes())
+    assert (Machine(trained.to_bytes()).state == 7).all()
+
+
+def test_instructions_are_small() -> None:
+    program = encoded({"infer": chain(), "loop": looped()}, 4)
+    count = sum(len(e.code) for e in program.entries.values())
+    assert program.flash_bytes - program.const_bytes - len(program.state) < 112 + 64 + 100 * count
+
+
+def test_parameters_are_shared_between_instructions() -> None:
+    b = Builder()
+    x = feed(b, "x", (N, 4))
+    for i in range(3):
+        x = b.add("relu", x, name=f"r{i}")
+    fetch(b, x, "y")
+    program = encoded({"infer": b.graph()}, 2)
+    assert len(program.blocks) == 2  # the copies and the relus
+    assert program.kernels == ("copy_b4", "relu_f32")
+
+
+def test_encode_refuses_layouts_that_break_its_rules() -> None:
+    graph = chain()
+    layout = Placer().place(graph, 2)
+    short = {**layout.slots, "v.relu": Slot("arena", 0, 8)}
+    with pytest.raises(Internal, match="needs 480 bytes"):
+        encode({"infer": (graph, Layout(short, {}, 64, 64, 9999, 0, ALIGN))}, 2, {})
+    moved = {**layout.slots, "w": Slot("state", 64, 28)}
+    with pytest.raises(Internal, match="different places"):
+        encode({"a": (graph, layout), "b": (graph, Layout(moved, {}, 64, 128, 9999, 0, ALIGN))}, 2, {})
+
+
+# -- running -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guard", ["end", "start"])
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_a_graph_runs_like_interp(n: int, guard: Any) -> None:
+    graph = chain()
+    machine = Machine(encoded({"infer": graph}, 4).to_bytes(), guard=guard)
+    x = np.random.default_rng(0).standard_normal((n, 3, 4, 5)).astype(np.float32)
+    want = interp.run(graph, {"x": x}, n=n, dtype=np.float32)
+    for name, got in run_machine(machine, graph, "infer", {"x": x}, n).items():
+        np.testing.assert_array_equal(got, want[name])
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.U8])
+@pytest.mark.parametrize("per_sample", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_loop_runs_once_per_sample_with_strides(n: int, per_sample: int, dtype: DType) -> None:
+    graph = looped(dtype, per_sample)
+    machine = Machine(encoded({"infer": graph}, 5).to_bytes())
+    x = np.random.default_rng(1).standard_normal((n * per_sample, 3, 5)) * 100
+    x = x.astype(np.uint8 if dtype is DType.U8 else np.float32)
+    want = interp.run(graph, {"x": x}, n=n, dtype=np.float32)
+    for name, got in run_machine(machine, graph, "infer", {"x": x}, n).items():
+        np.testing.assert_array_equal(got, want[name])
+
+
+def one_op(op: ops.Op, case: ops.Case, arrays: list[Array]) -> tuple[Graph, dict[str, Array]]:
+    """A program of one op: its inputs are fed, or state if it updates them; its outputs are fetched."""
+    b = Builder()
+    names, fed = [], {}
+    for i, (shape, array) in enumerate(zip(declared(case, arrays), arrays, strict=True)):
+        if op.shares and not op.is_view and i in op.shares.values():
+            names.append(b.stored(f"in{i}", array, Role.PARAM))
+        else:
+            names.append(feed(b, f"in{i}", tuple(shape), dtype_of(array)))
+            fed[f"in{i}"] = array
+    for i, out in enumerate(b.add_many(op.name, *names, **case.attrs)):
+        fetch(b, out, f"out{i}")
+    return b.graph(), fed
+
+
+RUNNABLE = [o for o in ops.all_ops().values() if o.cases and o.name not in ("feed", "fetch", "loop")]
+
+
+@pytest.mark.parametrize("op", RUNNABLE, ids=lambda op: op.name)
+def test_every_op_runs_in_a_program(op: ops.Op) -> None:
+    for case in op.cases:
+        n = SAMPLES
+        arrays = inputs_of(op, case)
+        graph, fed = one_op(op, case, arrays)
+        program = encoded({"step": graph}, n)
+        assert Program.from_bytes(program.to_bytes()) == program
+        machine = Machine(program.to_bytes())
+        got = run_machine(machine, graph, "step", fed, n)
+        want = interp.run(graph, fed, n=n)
+        for name, value in got.items():
+            scale = max(1e-30, float(np.abs(np.nan_to_num(np.asarray(want[name], np.float64))).max(initial=0.0)))
+            np.testing.assert_allclose(
+                value, want[name], rtol=case.tolerance * 10, atol=case.tolerance * scale, err_msg=f"{op.name} {case}"
+            )
+
+
+def test_entries_share_state_and_reset_restores_it() -> None:
+    graph = chain()
+    machine = Machine(encoded({"one": graph, "two": graph}, 2).to_bytes())
+    before = machine.state.copy()
+    machine.state.view(np.float32)[:7] = 5
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    assert run_machine(machine, graph, "two", {"x": x}, 2)["z"].tolist() == [5] * 7
+    machine.reset()
+    np.testing.assert_array_equal(machine.state, before)
+    assert not machine.arena.any()
+
+
+def test_a_file_is_used_where_it_lies(tmp_path: Path) -> None:
+    graph = chain()
+    program = encoded({"infer": graph}, 2)
+    program.save(tmp_path / "p.smg")
+    machine = Machine(tmp_path / "p.smg")
+    assert machine.mapped_bytes == program.state_bytes + program.arena_bytes
+    x = np.ones((1, 3, 4, 5), np.float32)
+    assert run_machine(machine, graph, "infer", {"x": x}, 1)["y"].sum() == 60
+    view = machine.state
+    machine.close()
+    assert view.view(np.float32)[0] == -3  # a view keeps its memory
+    with pytest.raises(RunFailed, match="closed"):
+        machine.run("infer", [], [], 1)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_arrays_are_refused_with_their_names() -> None:
+    graph = chain()
+    machine = Machine(encoded({"infer": graph}, 2).to_bytes())
+    outs = [np.zeros(at(graph[o].shape, 2), np.float32) for o in graph.outputs]
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    with pytest.raises(BadData, match=r"'x' is float64"):
+        machine.run("infer", [x.astype(np.float64)], outs, 2)
+    with pytest.raises(BadData, match=r"'x' is float32\[1, 3, 4, 5\]"):
+        machine.run("infer", [x[:1]], outs, 2)
+    with pytest.raises(BadData, match="contiguous"):
+        machine.run("infer", [np.zeros((5, 4, 3, 2), np.float32).T], outs, 2)
+    with pytest.raises(BadData, match="takes 4 arrays"):
+        machine.run("infer", [x], outs[:1], 2)
+    with pytest.raises(BadData, match="1 to 2"):
+        machine.run("infer", [x], outs, 3)
+    with pytest.raises(BadData, match="did you mean 'infer'"):
+        machine.run("inferr", [x], outs, 2)
+    with pytest.raises(BadData, match="fewer samples"):
+        machine.run("infer", [x], outs, 2, 1)
+    with pytest.raises(BadData, match="fewer samples"):
+        machine.run("infer", [x], outs, 2, 4, 3)
+    machine.run("infer", [x], outs, 2, 4, 2)
+
+
+def test_a_missing_kernel_is_refused_by_name() -> None:
+    data = encoded({"infer": chain()}, 2).to_bytes()
+    renamed = Program.from_bytes(data)
+    assert "relu_f32" in renamed.kernels
+    code = tuple(
+        type(i)(i.kernel.replace("relu_f32", "relu_f64"), i.operands, i.params) for i in renamed.entry_code("infer")
+    )
+    entry = type(renamed.entries["infer"])(renamed.entry_buffers("infer"), code)
+    bad = Program(
+        renamed.batch, renamed.align, {"infer": entry}, renamed.const, renamed.state, renamed.state_bytes,
+        renamed.arena_bytes, {},
+    )  # fmt: skip
+    with pytest.raises(BadProgram, match="no kernel 'relu_f64'"):
+        Machine(bad.to_bytes())
+
+
+def test_a_complaint_of_a_kernel_names_entry_instruction_and_kernel() -> None:
+    if "embedding" not in ops.all_ops():
+        pytest.skip("needs embedding")
+    b = Builder()
+    w = b.const("w", np.ones((4, 2)))
+    index = feed(b, "index", (N,), DType.I32)
+    fetch(b, b.add("embedding", w, index), "y")
+    machine = Machine(encoded({"look": b.graph()}, 2).to_bytes())
+    with pytest.raises(RunFailed, match=r"look, instruction 1, embedding_f32: "):
+        machine.run("look", [np.array([1, 4], np.int32)], [np.zeros((2, 2), np.float32)], 2)
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_costs_microseconds() -> None:
+    graph = chain()
+    machine = Machine(encoded({"infer": graph}, 2).to_bytes())
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    outs = [np.zeros(at(graph[o].shape, 2), np.float32) for o in graph.outputs]
+    best = 1.0
+    for _ in range(200):
+        start = time.perf_counter()
+        machine.run("infer", [x], outs, 2)
+        best = min(best, time.perf_counter() - start)
+    assert best < 50e-6
+
+
+def test_context_and_stack_are_small() -> None:
+    assert native.context_bytes() <= 2048
+    assert native.stack_bytes() <= 4096
+    graph = looped()
+    machine = Machine(encoded({"infer": graph}, 2).to_bytes())
+    x, y = np.zeros((4, 3, 5), np.float32), np.zeros((4, 5, 3), np.float32)
+    used = machine.stack_used("infer", [x], [y, np.zeros((4, 3, 5), np.float32)], 2)
+    assert 0 < used <= native.stack_bytes()
