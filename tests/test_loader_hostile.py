@@ -17,14 +17,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from test_ops import SAMPLES, inputs_of
-from test_program import RUNNABLE, chain, encoded, looped, one_op
 
 from smidgen.errors import BadProgram
 from smidgen.ir import DType
 from smidgen.native import Machine
 from smidgen.program import HEADER, SECTIONS, Program
 from smidgen.runtime.compile import HERE, compile_runtime
+from tests.test_ops import SAMPLES, inputs_of
+from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
 
 C = Path(__file__).parent / "c"
 SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -136,7 +136,25 @@ def one_op_programs() -> list[Program]:
     return programs
 
 
-VALUES = (0, 1, 2, 3, 4, 7, 8, 16, 0x7F, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFE, 0x3FFFFFFF)
+VALUES = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    16,
+    0x7F,
+    0x100,
+    0xFFFF,
+    0x10000,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0xFFFFFFFE,
+    0x3FFFFFFF,
+)
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -144,7 +162,9 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     out = bytearray(data)
     where = sections(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        name = rng.choice(("code", "code", "code", "params", "params", "params", "params", "buffers", "entries", "sizes"))
+        name = rng.choice(
+            ("code", "code", "code", "params", "params", "params", "params", "buffers", "entries", "sizes")
+        )
         start, end = (16, HEADER.size) if name == "sizes" else where[name]
         if start == end:
             continue

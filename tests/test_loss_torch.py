@@ -62,14 +62,15 @@ def test_losses_of_labels_equal_torch(
         logits, torch.tensor(target), weight=torch.tensor(weight) if weighted else None, **options
     )
     (want * 0.7).backward()
-    arrays = [channels_last(logits).detach().numpy(), target.astype(np.int32), *([weight] if weight is not None else [])]
+    arrays = [channels_last(logits).detach().numpy(), target.astype(np.int32)]
+    arrays += [] if weight is None else [weight]
     loss, dx = both(name, arrays, **options)
     close(loss, want)
     assert logits.grad is not None
     close(dx, channels_last(logits.grad))
 
 
-PAIRS: list[tuple[str, Callable[..., torch.Tensor], dict[str, float]]] = [
+PAIRS: list[tuple[str, Callable[..., torch.Tensor], dict[str, Any]]] = [
     ("mse_loss", F.mse_loss, {}),
     ("l1_loss", F.l1_loss, {}),
     ("huber_loss", F.huber_loss, {"delta": 0.6}),
@@ -82,7 +83,7 @@ PAIRS: list[tuple[str, Callable[..., torch.Tensor], dict[str, float]]] = [
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(("name", "function", "attrs"), PAIRS)
 def test_losses_of_pairs_equal_torch(
-    name: str, function: Callable[..., torch.Tensor], attrs: dict[str, float], reduction: str
+    name: str, function: Callable[..., torch.Tensor], attrs: dict[str, Any], reduction: str
 ) -> None:
     rng = np.random.default_rng(4)
     x = torch.tensor(rng.standard_normal((6, 5, 3)), requires_grad=True)
@@ -116,7 +117,7 @@ def test_bce_with_logits_equals_torch(pos_weight: tuple[int, ...] | None, reduct
     close(dx, x.grad)
 
 
-CE = {"label_smoothing": 0.1, "ignore_index": -100, "reduction": "mean"}
+CE: dict[str, Any] = {"label_smoothing": 0.1, "ignore_index": -100, "reduction": "mean"}
 
 
 def kernel_loss_and_gradient(

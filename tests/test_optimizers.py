@@ -76,16 +76,17 @@ def test_ten_steps_in_c_equal_torch_to_single_precision(optimizer: Optimizer, ma
     state = start(optimizer, np.float32)
     op = ops.get(optimizer.op)
     t = Tensor("w", (7, 13))
-    params = op.params(ops.Call((t,), (t,), optimizer.attrs))
+    params = at(tuple(op.params(ops.Call((t,), (t,), optimizer.attrs))), 1)
     for step, (g, want) in enumerate(zip(gradients(np.float32), torch_weights(make), strict=True), 1):
-        assert native.run_kernel(f"{optimizer.op}_f32", [*state, g, *settings(optimizer, step, np.float32)], params) is None
+        operands = [*state, g, *settings(optimizer, step, np.float32)]
+        assert native.run_kernel(f"{optimizer.op}_f32", operands, params) is None
         np.testing.assert_allclose(state[0], want, rtol=2e-6, atol=2e-6)
 
 
 def test_late_steps_of_adam_have_their_bias_corrections_in_double() -> None:
     optimizer = Adam(0.01)
     t = Tensor("w", (1,))
-    params = ops.get("adam").params(ops.Call((t,), (t,), optimizer.attrs))
+    params = at(tuple(ops.get("adam").params(ops.Call((t,), (t,), optimizer.attrs))), 1)
     for step in (1, 2, 1000, 123_456, 2**31 - 1):
         ins = [np.ones(1), np.full(1, 0.5), np.full(1, 0.1), np.full(1, 0.2), *settings(optimizer, step, np.float64)]
         want = ops.get("adam").ref(*ins, **optimizer.attrs)

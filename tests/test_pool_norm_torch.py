@@ -48,13 +48,15 @@ def with_gradients(op: str, arrays: Sequence[Array], dy: Array, **attrs: Any) ->
     return [env[o] for o in outs], [env[g] if g else None for g in grads]
 
 
-def kernel(op: str, *arrays: Array, **attrs: Any) -> list[Array]:
-    """What the C kernel computes; its complaint is raised."""
+def kernel(op: str, *arrays: Array, into: int | None = None, **attrs: Any) -> list[Array]:
+    """What the C kernel computes, output 0 in the memory of input `into`; its complaint is raised."""
     b, ins, outs = graph_of(op, arrays, attrs)
     call = ops.Call(tuple(b[i] for i in ins), tuple(b[o] for o in outs), attrs)
     record = ops.get(op)
     stored = [np.array(a, dtype=t.dtype.numpy, order="C") for a, t in zip(arrays, call.ins, strict=True)]
     results = [np.zeros(at(t.shape, 1), t.dtype.numpy) for t in call.outs]
+    if into is not None:
+        results[0] = stored[into]
     for out, source in record.shares.items():
         results[out] = stored[source]
     kept = [a for i, a in enumerate(stored) if i not in record.shares.values()]
@@ -89,6 +91,7 @@ WINDOWS = [  # kernel, stride, padding, dilation
     ((5, 4), (3, 3), (2, 2), (1, 1)),
     ((2, 3), (2, 3), (1, 1), (2, 3)),
     ((3, 3), (1, 2), (1, 1), (2, 2)),
+    ((3, 1), (1, 2), (1, 0), (1, 1)),
     ((1, 1), (2, 3), (0, 0), (1, 1)),
 ]
 SIZES = [(7, 9), (8, 8), (5, 6)]
@@ -115,6 +118,9 @@ def test_max_pool_is_that_of_torch(
         np.testing.assert_array_equal(in_c[0], y)
         np.testing.assert_array_equal(in_c[1], packed)
         np.testing.assert_array_equal(kernel("max_pool2d_plain", values, out_hw=y.shape[1:3], **attrs)[0], y)
+        dy = np.ones(y.shape)
+        want = ops.get("max_pool2d_dx").ref(dy, packed, in_hw=hw, **attrs)[0]
+        np.testing.assert_array_equal(kernel("max_pool2d_dx", dy, packed, in_hw=hw, **attrs)[0], want)
 
 
 @pytest.mark.parametrize("ceil_mode", [False, True])
@@ -290,6 +296,26 @@ def test_a_sample_gives_the_same_bits_alone_and_in_a_batch(op: str, count: int, 
     whole = kernel(op, x, *rest, **attrs)[0]
     alone = [kernel(op, x[i : i + 1], *rest, **attrs)[0] for i in range(5)]
     assert whole.tobytes() == np.concatenate(alone).tobytes()
+
+
+INPLACE: list[tuple[str, int, int, dict[str, Any]]] = [
+    ("batch_norm", 1, 4, {"eps": 1e-5}),
+    ("batch_norm_dx", 1, 2, {"eps": 1e-5}),
+    ("batch_norm_batch_dx", 2, 3, {"eps": 1e-5}),
+    ("layer_norm", 1, 2, {"axes": 1, "eps": 1e-5}),
+    ("layer_norm_dx", 2, 1, {"axes": 1, "eps": 1e-5}),
+    ("group_norm", 1, 2, {"groups": 2, "eps": 1e-5}),
+    ("group_norm_dx", 2, 1, {"groups": 2, "eps": 1e-5}),
+]
+
+
+@pytest.mark.parametrize(("op", "images", "count", "attrs"), INPLACE, ids=[i[0] for i in INPLACE])
+def test_working_in_place_gives_the_same_bits(op: str, images: int, count: int, attrs: dict[str, Any]) -> None:
+    arrays = [*RNG.standard_normal((images, 5, 7, 8, 18)), *[np.abs(v) for v in vectors(18)][:count]]
+    apart = kernel(op, *arrays, **attrs)[0]
+    assert ops.get(op).inplace
+    for source in ops.get(op).inplace:
+        assert kernel(op, *arrays, into=source, **attrs)[0].tobytes() == apart.tobytes()
 
 
 SINKS: list[tuple[str, int, dict[str, Any]]] = [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_ops import SAMPLES, declared, dtype_of, inputs_of
 
 from smidgen import interp, native, ops
 from smidgen.build import Builder, feed, fetch
@@ -22,7 +18,7 @@ from smidgen.layout import Layout, Slot
 from smidgen.native import Machine
 from smidgen.ops import N
 from smidgen.program import Program, encode
-from smidgen.runtime.compile import compile_runtime
+from tests.test_ops import SAMPLES, declared, dtype_of, inputs_of
 
 ALIGN = 16
 C = Path(__file__).parent / "c"
@@ -150,7 +146,7 @@ def test_saving_is_all_or_nothing(tmp_path: Path) -> None:
     program = encoded({"infer": chain()}, 2)
     program.save(path)
     assert Program.load(path) == program
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         program.save(tmp_path / "missing" / "p.smg")
     assert [p.name for p in tmp_path.iterdir()] == ["p.smg"]
     path.write_bytes(b"")

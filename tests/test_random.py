@@ -94,3 +94,11 @@ def test_a_sample_gets_the_same_mask_alone_in_a_loop_and_in_the_batch(name: str,
         np.testing.assert_array_equal(in_c(x[i : i + 1].copy(), 1, (5, 5, i)), whole[i : i + 1])
     if name == "feature_dropout":
         assert ((whole == 0).all(axis=(1, 2)) | (whole > 0).all(axis=(1, 2))).all()
+
+
+def test_an_empty_tensor_with_huge_other_axes_takes_no_time() -> None:
+    huge, empty = 2**31 - 1, np.zeros(1, np.float32)
+    for sizes in ((huge, 0, huge), (huge, huge, 0)):
+        params = [*sizes, 1, 0, 0, 1.0]
+        assert native.kernel_needs("feature_dropout_f32", params, 3) == [0, 0, 8]
+        assert native.run_kernel("feature_dropout_f32", [empty, empty, np.zeros(2, np.int32)], params) is None

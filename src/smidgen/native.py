@@ -96,7 +96,9 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_stack_bytes": (size, []),
     }
     for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name)
+        function = getattr(lib, name, None)
+        if function is None:
+            raise MissingPart(f"the C runtime is out of date: it has no {name}", help="python -m smidgen.runtime.compile")
         function.restype, function.argtypes = result, arguments
 
 

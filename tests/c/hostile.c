@@ -1,6 +1,7 @@
 /* Opens and runs every program that arrives on stdin (u32 length, bytes), built with the address and undefined-behaviour
  * sanitizers. All memory is allocated to the byte, so that a touch outside it is found. One line per program:
  * "refused: why", "ran: why the last step stopped", or "slow". */
+#define _GNU_SOURCE
 #include "smidgen.h"
 #include <setjmp.h>
 #include <signal.h>

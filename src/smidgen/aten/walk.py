@@ -195,7 +195,8 @@ class Walk:
             return result
 
         try:
-            with values[at[0]].fake_mode:
+            # Without gradients, else tracing adds nodes that torch would save for its own backward pass.
+            with values[at[0]].fake_mode, torch.no_grad():
                 module = make_fx(run)(*[values[i] for i in at])
         except Exception as error:
             raise Unsupported("smidgen has no rule for it") from error

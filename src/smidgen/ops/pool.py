@@ -159,6 +159,7 @@ _MAX_ATTRS: list[dict[str, Any]] = [
     {"kernel": (3, 2), "stride": (2, 3), "padding": (1, 0), "dilation": (2, 1), "out_hw": (3, 2)},  # hangs over
     {"kernel": (1, 2), "stride": (1, 1), "padding": (0, 1), "dilation": (1, 2), "out_hw": (7, 5)},
     {"kernel": (6, 5), "stride": (1, 1), "padding": (3, 2), "dilation": (1, 1), "out_hw": (8, 5)},
+    {"kernel": (3, 1), "stride": (2, 1), "padding": (1, 0), "dilation": (1, 1), "out_hw": (4, 5)},
     {"kernel": (1, 1), "stride": (3, 2), "padding": (0, 0), "dilation": (1, 1), "out_hw": (3, 3)},
 ]
 _LINE: dict[str, Any] = {"kernel": (1, 300), "stride": (1, 7), "padding": (0, 99), "dilation": (1, 1), "out_hw": (1, 9)}

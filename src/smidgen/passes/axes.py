@@ -165,7 +165,10 @@ def _linear(s: Sweep, node: Node) -> bool:
         weight = turned
         s.relaid.add(node.ins[1])
     x = s.reshape(view.name, (*view.dims[:start], columns), s.new_name(f"{node.ins[0]}.rows"))
-    rest = [s.copy(weight, f"{node.ins[1]}.laid"), *[s.copy(s.views[i], i) for i in node.ins[2:]]]
+    rest = [
+        s.copy(weight, node.ins[1], laid=weight is not s.views[node.ins[1]]),
+        *[s.copy(s.views[i], i) for i in node.ins[2:]],
+    ]
     y = s.emit("linear", [x, *rest], node.attrs, [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs])[0]
     s.views[node.outs[0]] = s.over(y, [*view.groups[:-1], (start,)])
     return True
@@ -195,7 +198,7 @@ def _layer_norm(s: Sweep, node: Node) -> bool:
     split = [s.views[i].reshaped(sizes) for i in node.ins[1:]]
     if any(v is None or not s.views[i].natural for v, i in zip(split, node.ins[1:], strict=True)):
         return False
-    rest = [s.copy(v.permuted(inverse(last)), f"{i}.laid") for v, i in zip(split, node.ins[1:], strict=True) if v]
+    rest = [s.copy(v.permuted(inverse(last)), i, laid=True) for v, i in zip(split, node.ins[1:], strict=True) if v]
     x = s.reshape(view.name, view.dims, s.new_name(f"{node.ins[0]}.laid"))
     names = [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs]
     y = s.emit(node.op, [x, *rest], {**node.attrs, "axes": len(last)}, names)[0]
@@ -205,18 +208,15 @@ def _layer_norm(s: Sweep, node: Node) -> bool:
 
 def _matmul(s: Sweep, node: Node) -> bool:
     """A transposed operand is read transposed."""
-    views, flags = [s.views[i] for i in node.ins], [node.attrs["ta"], node.attrs["tb"]]
-    turned = False
-    for k, view in enumerate(views):
+    ins, flags = [], {}
+    for name, flag in zip(node.ins, ("ta", "tb"), strict=True):
+        view = s.views[name]
         rank = len(view.groups)
         swapped = view.permuted((*range(rank - 2), rank - 1, rank - 2))
-        if not view.natural and swapped.natural:
-            views[k], flags[k], turned = swapped, not flags[k], True
-    if not turned:
-        return False
-    ins = [s.copy(view, f"{name}.laid") for view, name in zip(views, node.ins, strict=True)]
-    attrs = {**node.attrs, "ta": flags[0], "tb": flags[1]}
-    s.results(node, s.emit(node.op, ins, attrs, [s.own_name(o) for o in node.outs]))
+        turn = s.price(swapped) < s.price(view)
+        ins.append(s.copy(swapped if turn else view, name, laid=turn))
+        flags[flag] = node.attrs[flag] != turn
+    s.results(node, s.emit(node.op, ins, {**node.attrs, **flags}, [s.own_name(o) for o in node.outs]))
     return True
 
 
@@ -234,13 +234,13 @@ def _feed(s: Sweep, node: Node) -> bool:
 
 def _fetch(s: Sweep, node: Node) -> bool:
     """The copy to the caller's buffer permutes for free."""
-    view = s.views[node.ins[0]].permuted(node.attrs["perm"])
-    perm = s.plain(view)
-    source = view.name if perm is not None else s.copy(view, s.new_name(f"{node.ins[0]}.laid"))
-    attrs = {**node.attrs, "perm": tuple(range(len(view.groups))) if perm is None else perm}
-    out = s.graph[node.outs[0]]
+    view, out = s.views[node.ins[0]], s.graph[node.outs[0]]
+    perm = s.plain(view.permuted(node.attrs["perm"]))
+    source = view.name
+    if perm is None:
+        source, perm = s.copy(view, node.ins[0]), node.attrs["perm"]
     s.b.tensors[out.name] = out
-    s.b.append(node.with_(ins=(source,), attrs=attrs))
+    s.b.append(node.with_(ins=(source,), attrs={**node.attrs, "perm": perm}))
     return True
 
 

@@ -109,6 +109,9 @@ SHARED = frozenset({"permute", "reshape", "expand", "slice", "cast"})
 """Written once for all readers of the same input."""
 
 
+_COPY = 16.0  # elements that take as long as starting to copy
+
+
 def _key(op: str, ins: Sequence[str], attrs: Mapping[str, Any]) -> object:
     return op, tuple(ins), repr(sorted(attrs.items()))
 
@@ -124,7 +127,7 @@ class Choice:
 @dataclass(frozen=True)
 class Swept:
     graph: Graph
-    cost: float  # elements copied by permutes, for one sample
+    cost: float  # of permutes: elements of one sample copied, and a little for each
     copied: tuple[str, ...]  # values that had to be copied
     relaid: frozenset[str]  # weights that were rearranged so that their input need not be
 
@@ -184,7 +187,7 @@ class Sweep:
             outs.append(self.b.tensor(names[k], tuple(shape), dtype, role))
         self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), self.b.stage, self.b.src))
         if op == "permute" and self.root.get(ins[0], ins[0]) not in self.exclusive:
-            self.cost += float(at(self.b[outs[0]].size, 1))
+            self.cost += _COPY + float(at(self.b[outs[0]].size, 1))
         if op == "reshape":
             self.root[outs[0]] = self.root.get(ins[0], ins[0])
         self.memo.setdefault(key, tuple(outs))
@@ -216,18 +219,19 @@ class Sweep:
             return name
         return self.emit("reshape", [name], {"shape": shape}, [hint])[0]
 
-    def copy(self, view: View, hint: str) -> str:
-        """A tensor of the new graph that is this view; copied only if it must be."""
+    def copy(self, view: View, of: str, laid: bool = False) -> str:
+        """A tensor that is this view of value `of`, or of that `laid` out anew; copied only if it must be."""
+        name = self.new_name(f"{of}.laid") if laid else self.own_name(of)
         if view.natural:
-            return self.reshape(view.name, view.shape, self.own_name(hint))
-        self.copied.append(hint)
+            return self.reshape(view.name, view.shape, name)
+        self.copied.append(of)
         perm = self.plain(view)
         if perm is not None:
-            return self.emit("permute", [view.name], {"perm": perm}, [self.own_name(hint)])[0]
+            return self.emit("permute", [view.name], {"perm": perm}, [name])[0]
         flat = View(view.name, view.dims, (view.order,)).joined()
-        split = self.reshape(view.name, flat.dims, self.new_name(f"{hint}.split"))
-        moved = self.emit("permute", [split], {"perm": flat.order}, [self.new_name(f"{hint}.moved")])[0]
-        return self.reshape(moved, view.shape, self.own_name(hint))
+        split = self.reshape(view.name, flat.dims, self.new_name(f"{of}.split"))
+        moved = self.emit("permute", [split], {"perm": flat.order}, [self.new_name(f"{of}.moved")])[0]
+        return self.reshape(moved, view.shape, name)
 
     # Views.
 
@@ -288,7 +292,7 @@ class Sweep:
         perm = self.plain(view)
         if view.natural or (perm and _key("permute", [view.name], {"perm": perm}) in self.memo):
             return 0.0
-        elements = float(at(size(view.dims), 1))
+        elements = _COPY + float(at(size(view.dims), 1))
         stored = self.b[self.root.get(view.name, view.name)].role is not Role.VALUE
         return elements / 1000 if stored else elements
 
@@ -312,19 +316,19 @@ class Sweep:
             return None
         return best[1:]
 
-    def operand(self, view: View, hint: str) -> str:
-        """A tensor that broadcasts as the view does."""
+    def operand(self, view: View, of: str) -> str:
+        """A tensor that broadcasts as the view of value `of` does."""
         shape = self.b[view.name].shape
         if view.natural and (1,) * (len(view.groups) - len(shape)) + shape == view.shape:
             return view.name
-        return self.copy(view, hint)
+        return self.copy(view, of, laid=True)
 
     def framed(
         self, node: Node, lead: View, laid: Sequence[View], attrs: Mapping[str, Any], rest: Sequence[str] = (),
         groups: Sequence[Perm] | None = None,
     ) -> bool:  # fmt: skip
         """Emit the node in the lead's frame. Its results have the lead's `groups`, here as places in their shape."""
-        ins = [self.operand(view, f"{name}.laid") for view, name in zip(laid, node.ins, strict=False)]
+        ins = [self.operand(view, name) for view, name in zip(laid, node.ins, strict=False)]
         _, places = self.frame(lead)
         if groups is None:
             groups = [tuple(places[a] for a in group) for group in lead.groups]

@@ -123,7 +123,8 @@ def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> S
         found = sweep(other)
         if found.cost < best.cost:
             choice, best, waiting = other, found, [name for name in found.copied if name not in other.as_written]
-    return best
+    unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
+    return unmoved if unmoved.cost < best.cost else best
 
 
 def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:

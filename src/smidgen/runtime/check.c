@@ -13,11 +13,6 @@ typedef struct {
     int32_t count;  /* iterations: n inside a loop, else 1 */
 } Check;
 
-typedef struct {
-    char letter;    /* o writes, i reads, u updates, s scratch */
-    int optional;
-} Role;
-
 static SmgStatus refuse(const Check *c, const char *why) {
     return smg_say_at(c->x, SMG_BAD_PROGRAM, c->entry, c->instruction, c->kernel, why);
 }
@@ -29,9 +24,7 @@ static SmgStatus refuse_operand(const Check *c, unsigned operand, const char *wh
     return SMG_BAD_PROGRAM;
 }
 
-/* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
- * from the last one on; a '+' repeats the last letter. */
-static int read_signature(const char *s, unsigned operands, Role *roles) {
+int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
     unsigned sure = 0, optional = 0;
     int many = 0;
     for (const char *p = s; *p; p++) {
@@ -58,7 +51,7 @@ static int ends_with(const char *name, const char *end) {
 }
 
 /* Bytes of the operand's region from its start, or a refusal. */
-static SmgStatus available(const Check *c, unsigned operand, uint32_t word, Role role, uint64_t *bytes) {
+static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgRole role, uint64_t *bytes) {
     const uint32_t region = word >> 29, at = word & 0x1fffffffu;
     const int writes = role.letter != 'i';
     if (region == R_NONE) {
@@ -93,7 +86,7 @@ static uint64_t span(const Check *c, uint64_t need, uint32_t stride) {
 }
 
 /* A written operand shares no byte with another one, but for output 0 of a kernel that works in place. */
-static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint64_t *need, const Role *roles,
+static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles,
                                uint32_t inplace) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
@@ -132,13 +125,13 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     SmgContext *x = c->x;
     const unsigned operands = smg_code_operands(code), flags = smg_code_flags(code);
     const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
-    Role roles[SMG_MAX_OPERANDS] = {{0, 0}};
+    SmgRole roles[SMG_MAX_OPERANDS] = {{0, 0}};
     uint64_t need[SMG_MAX_OPERANDS] = {0};
     if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) return refuse(c, "unknown kernel number");
     const int number = x->kernels[smg_code_kernel(code)];
     const SmgKernel *kernel = smg_kernels[number];
     c->kernel = kernel->name;
-    if (read_signature(kernel->signature, operands, roles)) return refuse(c, "wrong number of operands");
+    if (smg_roles(kernel->signature, operands, roles)) return refuse(c, "wrong number of operands");
 
     if (code[1] >= params_words) return refuse(c, "the parameters lie outside their section");
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];

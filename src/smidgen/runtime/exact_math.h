@@ -1,7 +1,7 @@
 /* Functions of one float that give the same bits on every compiler and target: only + - * /, integer operations and
  * correctly rounded square root. Nothing here is undefined on NaN, infinity or overflow: a float becomes an integer
- * only by reading its bits. Selects instead of branches, so that loops over smg_expf, smg_logf, … vectorise.
- * tests/test_exact_math.py measures the error; "0.9 ulp" below is the largest found against float64. */
+ * by reading its bits or within checked bounds. Selects instead of branches, so that loops over them vectorise.
+ * The errors stated are the largest found against float64 over (nearly) all floats; test_exact_math.py holds them. */
 #ifndef SMG_EXACT_MATH_H
 #define SMG_EXACT_MATH_H
 #include <stdint.h>
@@ -89,7 +89,7 @@ static inline float smg_exp_core(float r) {
     return r + r * r * q;
 }
 
-/* @EXP@ ulp, denormal results included */
+/* 0.96 ulp, denormal results included */
 static inline float smg_expf(float x) {
     x = x > 89.0f ? 89.0f : x; /* inf from here on */
     x = x < -104.0f ? -104.0f : x; /* 0 from here on */
@@ -100,7 +100,7 @@ static inline float smg_expf(float x) {
     return (1.0f + smg_exp_core(r)) * smg_from_bits(half << 23) * smg_from_bits((e - half) << 23);
 }
 
-/* exp(x) - 1 without cancellation, for x <= 88; @EXPM1@ ulp for x <= 0 */
+/* exp(x) - 1 without cancellation, for x <= 88; 0.85 ulp for x <= 0 */
 static inline float smg_expm1f(float x) {
     x = x < -20.0f ? -20.0f : x; /* -1 from here on */
     const float t = x * SMG_LOG2E + SMG_ROUND, n = t - SMG_ROUND;
@@ -127,16 +127,16 @@ static inline float smg_log_plus(float x, float c) {
     return x > 0 && x < SMG_INF ? y : outside;
 }
 
-/* @LOG@ ulp */
+/* 0.83 ulp */
 static inline float smg_logf(float x) { return smg_log_plus(x, 0.0f); }
 
-/* log(1 + x); @LOG1P@ ulp. What rounding 1 + x loses is put back to first order. */
+/* log(1 + x); 0.84 ulp. What rounding 1 + x loses is put back to first order. */
 static inline float smg_log1pf(float x) {
     const float u = 1.0f + x;
     return smg_log_plus(u, (x - (u - 1.0f)) / u);
 }
 
-/* @TANH@ ulp: an odd polynomial up to 0.6, beyond it 1 - 2 / (exp(2x) + 1) */
+/* 1.35 ulp: an odd polynomial up to 0.6, beyond it 1 - 2 / (exp(2x) + 1) */
 static inline float smg_tanhf(float x) {
     const float z = x * x, a = smg_absf(x);
     float q = -5.89796668e-3f;
@@ -148,13 +148,13 @@ static inline float smg_tanhf(float x) {
     return a < 0.6f ? inner : outer;
 }
 
-/* 1 / (1 + exp(-x)); @SIGMOID@ ulp, also where the result is tiny */
+/* 1 / (1 + exp(-x)); 2.41 ulp, also where the result is tiny */
 static inline float smg_sigmoidf(float x) {
     const float e = smg_expf(-smg_absf(x));
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
-/* @ERF@ ulp: a series in x^2 up to 0.9, beyond it 1 - exp(q) with q fitted to log(erfc) */
+/* 1.22 ulp: a series in x^2 up to 0.9, beyond it 1 - exp(q) with q fitted to log(erfc) */
 static inline float smg_erff(float x) {
     const float z = x * x, wide = smg_absf(x), a = wide > 4.0f ? 4.0f : wide;
     float p = 7.90986742e-5f;
@@ -215,7 +215,7 @@ static inline float smg_sin_from(float x, uint32_t quarters) {
     return n & 2 ? -y : y;
 }
 
-/* @SIN@ ulp for every float: the reduction keeps all bits of pi that matter */
+/* 1.56 ulp for every float: the reduction keeps all bits of pi that matter */
 static inline float smg_sinf(float x) { return smg_sin_from(x, 0); }
 static inline float smg_cosf(float x) { return smg_sin_from(x, 1); }
 
@@ -250,7 +250,7 @@ static inline float smg_pow_core(float x, float y) {
     return smg_to_float(p * smg_from_bits64((smg_bits64(t) - 0x4338000000000000u + 1023) << 52));
 }
 
-/* x^y with the special values of C's pow; @POW@ ulp */
+/* x^y with the special values of C's pow; 0.51 ulp */
 static inline float smg_powf(float x, float y) {
     if (y == 0 || x == 1) return 1.0f;
     if (y != y) return y;

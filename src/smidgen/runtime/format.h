@@ -66,6 +66,14 @@ void smg_add_number(SmgContext *x, uint64_t number);
 SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instruction, const char *kernel,
                      const char *why);
 
+typedef struct {
+    char letter; /* o writes, i reads, u updates, s scratch */
+    int optional;
+} SmgRole;
+/* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
+ * from the last one on; a '+' repeats the last letter. */
+int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
+
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
 /* Proves one entry safe for n samples: every check of every instruction. */
 SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n);

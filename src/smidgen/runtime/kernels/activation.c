@@ -9,7 +9,7 @@ static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
 
 MAP(relu, 0, x < 0 ? 0 : x)
 MAP(clamp, 2, clip(x, a, b))                                            /* a: lo, b: hi */
-MAP(leaky_relu, 1, x > 0 ? x : x * a)                                   /* a: slope */
+MAP(leaky_relu, 1, x * (x > 0 ? 1.0f : a))                              /* a: slope */
 MAP(hardsigmoid, 0, clip(x + 3.0f, 0, 6.0f) * 0.166666667f)
 MAP(hardswish, 0, x * (clip(x + 3.0f, 0, 6.0f) * 0.166666667f))
 MAP_DX(hardswish_dx, 0, v <= -3.0f ? 0 : v < 3.0f ? dy * (v * 0.333333333f + 0.5f) : dy)
@@ -75,7 +75,9 @@ MAP_DX(mish_dx, 0, dy * mish_slope(v))
 static inline int within(float x, float lo, float hi, int closed) {
     return closed ? (x >= lo) & (x <= hi) : (x > lo) & (x < hi);
 }
-static inline float weigh(float dy, float by) { return by == 0 ? 0 : dy * by; } /* 0 even if dy is infinite */
+static inline float weigh(float dy, float by) { /* by 0 gives 0 even if dy is infinite */
+    return smg_from_bits(smg_bits(dy * by) & (by == 0 ? 0 : 0xffffffffu));
+}
 
 /* p: N, lo, hi, closed, inside, outside */
 EXTENT(range_dx_f32) {

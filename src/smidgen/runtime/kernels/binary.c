@@ -164,11 +164,14 @@ static inline float pow_da(float dy, float a, float b) { return b == 0 ? 0 : dy 
 static inline float pow_db(float dy, float a, float b) {
     return a == 0 && b >= 0 ? 0 : dy * (smg_powf(a, b) * smg_logf(a));
 }
-#define DIV_DB(dy, y, b) (-((dy) * (y)) / (b))
-#define MAXIMUM_DX(dy, a, b) ((a) < (b) ? 0 : (a) == (b) ? (dy) * 0.5f : (dy))
-#define MINIMUM_DX(dy, a, b) ((a) > (b) ? 0 : (a) == (b) ? (dy) * 0.5f : (dy))
+static inline float div_db(float dy, float y, float b) { return -(dy * y) / b; }
+static inline float maximum_dx(float dy, float a, float b) {
+    const float half = dy * 0.5f, won = a == b ? half : dy;
+    return a < b ? 0.0f : won;
+}
+static inline float minimum_dx(float dy, float a, float b) { return maximum_dx(dy, b, a); }
 TERNARY(pow_da_f32, float, float, 4, 4, pow_da)
 TERNARY(pow_db_f32, float, float, 4, 4, pow_db)
-TERNARY(div_db_f32, float, float, 4, 4, DIV_DB)
-TERNARY(maximum_dx_f32, float, float, 4, 4, MAXIMUM_DX)
-TERNARY(minimum_dx_f32, float, float, 4, 4, MINIMUM_DX)
+TERNARY(div_db_f32, float, float, 4, 4, div_db)
+TERNARY(maximum_dx_f32, float, float, 4, 4, maximum_dx)
+TERNARY(minimum_dx_f32, float, float, 4, 4, minimum_dx)

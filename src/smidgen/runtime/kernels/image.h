@@ -19,7 +19,7 @@ static inline int smg_images_need(const int32_t *p, uint64_t *x, uint64_t *y) {
 #define SMG_CHANNELS 16 /* reduced together, in registers */
 
 /* Does v replace the largest value so far? The first of equal values stays; NaN wins over everything. */
-static inline int smg_beats(float v, float best) { return v > best || v != v; }
+static inline int smg_beats(float v, float best) { return (v > best) | (v != v); }
 
 /* y = sum over rows x cols pixels / divisor, for `count` channels; blocks join lines, lines join the total. */
 static inline void smg_mean_lanes(float *y, const float *x, size_t row_step, size_t C, int32_t rows, int32_t cols,

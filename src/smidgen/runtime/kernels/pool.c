@@ -81,19 +81,17 @@ static inline size_t pixel(const MaxPool *g, Span r, Span q, int32_t i, int32_t 
 }
 
 /* best and where over `count` channels of one window. */
-static inline void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
-                              int32_t *where) {
+static void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
+                       int32_t *where) {
     const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
     for (int32_t l = 0; l < count; l++) best[l] = smg_from_bits(0xff800000u), where[l] = first;
     for (int32_t i = r.from; i < r.to; i++)
         for (int32_t j = q.from; j < q.to; j++) {
             const float *v = x + pixel(g, r, q, i, j) * (size_t)g->C;
             const int32_t here = i * g->kw + j;
-            for (int32_t l = 0; l < count; l++) {
-                const int wins = smg_beats(v[l], best[l]);
-                best[l] = wins ? v[l] : best[l];
-                where[l] = wins ? here : where[l];
-            }
+            /* Two loops without branches, so that every compiler vectorises them: which value wins is unpredictable. */
+            for (int32_t l = 0; l < count; l++) where[l] ^= (where[l] ^ here) & -smg_beats(v[l], best[l]);
+            for (int32_t l = 0; l < count; l++) best[l] = smg_beats(v[l], best[l]) ? v[l] : best[l];
         }
 }
 
@@ -121,10 +119,7 @@ KERNEL(max_pool2d_f32, "ooi", 14) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
                 for (int32_t c0 = 0; c0 < g.C; c0 += SMG_CHANNELS) {
                     const int32_t count = g.C - c0 < SMG_CHANNELS ? g.C - c0 : SMG_CHANNELS;
-                    if (count == SMG_CHANNELS)
-                        max_window(&g, x + c0, r, q, SMG_CHANNELS, best, where);
-                    else
-                        max_window(&g, x + c0, r, q, count, best, where);
+                    max_window(&g, x + c0, r, q, count, best, where);
                     for (int32_t l = 0; l < count; l++, at++) {
                         y[at] = best[l];
                         put_index(index, at, bits, (uint32_t)where[l]);
@@ -171,6 +166,7 @@ EXTENT(max_pool2d_dx_f32) {
 KERNEL(max_pool2d_dx_f32, "oii", 14) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
+    const uint64_t inverse = UINT32_MAX / (uint64_t)g.kw + 1; /* exact for positions below 2^16 */
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *dx = OUT(0);
     const float *dy = IN(1);
@@ -183,7 +179,8 @@ KERNEL(max_pool2d_dx_f32, "oii", 14) {
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
                 for (size_t l = 0; l < C; l++, at++) {
-                    const int32_t k = (int32_t)get_index(index, at, bits), i = k / g.kw, j = k % g.kw;
+                    const uint32_t k = get_index(index, at, bits);
+                    const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.kw; /* k / kw, k % kw */
                     if (i < r.from || i >= r.to || j < q.from || j >= q.to)
                         return "a max-pool index points outside its window";
                     dx[pixel(&g, r, q, i, j) * C + l] += dy[at];

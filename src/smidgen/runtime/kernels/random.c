@@ -57,6 +57,7 @@ KERNEL(feature_dropout_f32, "oii", 7) {
     const Stream s = stream_of(IN_I32(2), P(4), P(5), PF(6));
     const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(3);
     float gains[BLOCK];
+    if (M == 0 || C == 0) return NULL; /* nothing to write, but S * C draws might take forever */
     for (int32_t row = 0; row < S; row++) {
         const size_t plane = (size_t)row * (size_t)M * (size_t)C;
         for (int32_t at = 0, len; at < C; at += len) {

@@ -120,23 +120,34 @@ static void sum_run(const float *x, const Tile *t, const Run *r, float *total) {
     }
 }
 
-/* NaN, once met, stays. */
-static void max_run(const float *x, const Tile *t, const Run *r, float *best) {
-    const float *from = x + t->x + r->off;
-    for (int32_t k = 0; k < r->len; k++)
-        for (int w = 0; w < t->w; w++) {
-            const float v = from[(size_t)k * r->step + (size_t)w * t->step];
-            best[w] = v > best[w] || v != v ? v : best[w];
-        }
-}
-static void min_run(const float *x, const Tile *t, const Run *r, float *best) {
-    const float *from = x + t->x + r->off;
-    for (int32_t k = 0; k < r->len; k++)
-        for (int w = 0; w < t->w; w++) {
-            const float v = from[(size_t)k * r->step + (size_t)w * t->step];
-            best[w] = v < best[w] || v != v ? v : best[w];
-        }
-}
+/* The extreme of a line, and of a run for each output of a tile. NaN, once met, stays. */
+#define BETTER(OP, v, best) (((v) OP (best)) | ((v) != (v)) ? (v) : (best))
+#define EXTREME(name, OP)                                                                               \
+    static float line_##name(const float *x, size_t step, int32_t len) {                                \
+        float best[8];                                                                                  \
+        int32_t k = 0;                                                                                  \
+        for (int l = 0; l < 8; l++) best[l] = x[0];                                                     \
+        if (step == 1)                                                                                  \
+            for (; k + 8 <= len; k += 8)                                                                \
+                for (int l = 0; l < 8; l++) best[l] = BETTER(OP, x[k + l], best[l]);                    \
+        for (; k < len; k++) best[k & 7] = BETTER(OP, x[(size_t)k * step], best[k & 7]);                \
+        for (int l = 1; l < 8; l++) best[0] = BETTER(OP, best[l], best[0]);                             \
+        return best[0];                                                                                 \
+    }                                                                                                   \
+    static void name##_run(const float *x, const Tile *t, const Run *r, float *best) {                  \
+        const float *from = x + t->x + r->off;                                                          \
+        if (t->w == TILE && t->step == 1) {                                                             \
+            for (int32_t k = 0; k < r->len; k++, from += r->step)                                       \
+                for (int w = 0; w < TILE; w++) best[w] = BETTER(OP, from[w], best[w]);                  \
+            return;                                                                                     \
+        }                                                                                               \
+        for (int w = 0; w < t->w; w++) {                                                                \
+            const float v = line_##name(from + (size_t)w * t->step, r->step, r->len);                   \
+            best[w] = BETTER(OP, v, best[w]);                                                           \
+        }                                                                                               \
+    }
+EXTREME(max, >)
+EXTREME(min, <)
 
 static int reduce_need(const int32_t *p, int params, uint64_t *need) {
     uint64_t in, out;
@@ -204,9 +215,16 @@ static int batch_need(const int32_t *p, uint64_t *in, uint64_t *out) {
     return groups_need(p + 2, BATCH_PARAMS - 2, (uint64_t)p[0], (uint64_t)p[1], in, out);
 }
 static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const float *x, float *total) {
-    for (int32_t s = 0; s < p[0]; s++, x += (size_t)p[1]) {
+    const uint64_t each = smg_product(g->rd, g->reduced);
+    if (each == 0) return; /* any number of samples of nothing */
+    for (int32_t s = 0; s < p[0]; s++) {
+        const float *from = x + (size_t)s * (size_t)p[1];
         float sample[TILE] = {0};
-        EACH_RUN(*g, r) sum_run(x, t, &r, sample);
+        if (each == 1) {
+            for (int w = 0; w < t->w; w++) total[w] += from[t->x + (size_t)w * t->step];
+            continue;
+        }
+        EACH_RUN(*g, r) sum_run(from, t, &r, sample);
         for (int w = 0; w < t->w; w++) total[w] += sample[w];
     }
 }
@@ -307,23 +325,34 @@ static int lines_need(const int32_t *p, int operands, uint64_t *need) {
         for (int32_t o_ = 0; o_ < P(0); o_++)                                                           \
             for (size_t first = (size_t)o_ * (size_t)L * step, end_ = first + step; first < end_; first++)
 
-/* acc += sum over k of TERM, element k of a chunk in lane k % 8. */
+/* BODY for the offset i of each element of a line; contiguous lines get a loop that vectorises. */
+#define LINE_MAP(BODY)                                                                                  \
+    if (step == 1)                                                                                      \
+        for (size_t i = 0; i < (size_t)L; i++) BODY;                                                    \
+    else                                                                                                \
+        for (size_t i = 0; i < (size_t)L * step; i += step) BODY
+
+/* total += TERM for the offset i of each element, element k of a chunk in lane k % 8. */
 #define LINE_SUM(total, TERM)                                                                           \
-    for (int32_t from_ = 0; from_ < L; from_ += CHUNK) {                                                \
-        const int32_t to_ = L - from_ < CHUNK ? L : from_ + CHUNK;                                      \
+    for (int32_t k_ = 0; k_ < L;) {                                                                     \
+        const int32_t end_chunk_ = L - k_ < CHUNK ? L : k_ + CHUNK;                                     \
         float acc_[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                                       \
-        for (int32_t k = from_; k < to_; k++) acc_[k & 7] += TERM;                                      \
+        if (step == 1) LINE_LANES(1, TERM)                                                              \
+        else LINE_LANES(step, TERM)                                                                     \
         (total) += smg_lanes8(acc_);                                                                    \
     }
-
-static float line_max(const float *x, size_t step, int32_t L) {
-    float best = x[0];
-    for (int32_t k = 1; k < L; k++) {
-        const float v = x[(size_t)k * step];
-        best = v > best || v != v ? v : best;
+#define LINE_LANES(each, TERM)                                                                          \
+    {                                                                                                   \
+        for (; k_ + 8 <= end_chunk_; k_ += 8)                                                           \
+            for (int l = 0; l < 8; l++) {                                                               \
+                const size_t i = (size_t)(k_ + l) * (each);                                             \
+                acc_[l] += TERM;                                                                        \
+            }                                                                                           \
+        for (int l = 0; k_ < end_chunk_; l++, k_++) {                                                   \
+            const size_t i = (size_t)k_ * (each);                                                       \
+            acc_[l] += TERM;                                                                            \
+        }                                                                                               \
     }
-    return best;
-}
 
 #define LINES(name, signature, operands_)                                                               \
     EXTENT(name) {                                                                                      \
@@ -336,12 +365,11 @@ static float line_max(const float *x, size_t step, int32_t L) {
 LINES(softmax_f32, "oi", 2) {
     EACH_LINE(first) {
         const float *x = IN(1) + first;
-        float *y = OUT(0) + first;
+        float *y = OUT(0) + first, sum = 0.0f;
         const float top = line_max(x, step, L);
-        float sum = 0.0f;
-        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] = smg_expf(x[(size_t)k * step] - top);
-        LINE_SUM(sum, y[(size_t)k * step])
-        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] /= sum;
+        LINE_MAP(y[i] = smg_expf(x[i] - top));
+        LINE_SUM(sum, y[i])
+        LINE_MAP(y[i] /= sum);
     }
     return NULL;
 }
@@ -349,13 +377,9 @@ LINES(softmax_f32, "oi", 2) {
 LINES(softmax_dx_f32, "oii", 3) {
     EACH_LINE(first) {
         const float *dy = IN(1) + first, *y = IN(2) + first;
-        float *dx = OUT(0) + first;
-        float dot = 0.0f;
-        LINE_SUM(dot, dy[(size_t)k * step] * y[(size_t)k * step])
-        for (int32_t k = 0; k < L; k++) {
-            const size_t i = (size_t)k * step;
-            dx[i] = y[i] * (dy[i] - dot);
-        }
+        float *dx = OUT(0) + first, dot = 0.0f;
+        LINE_SUM(dot, dy[i] * y[i])
+        LINE_MAP(dx[i] = y[i] * (dy[i] - dot));
     }
     return NULL;
 }
@@ -363,12 +387,11 @@ LINES(softmax_dx_f32, "oii", 3) {
 LINES(log_softmax_f32, "oi", 2) {
     EACH_LINE(first) {
         const float *x = IN(1) + first;
-        float *y = OUT(0) + first;
+        float *y = OUT(0) + first, sum = 0.0f;
         const float top = line_max(x, step, L);
-        float sum = 0.0f;
-        LINE_SUM(sum, smg_expf(x[(size_t)k * step] - top))
+        LINE_SUM(sum, smg_expf(x[i] - top))
         const float log_sum = smg_logf(sum);
-        for (int32_t k = 0; k < L; k++) y[(size_t)k * step] = (x[(size_t)k * step] - top) - log_sum;
+        LINE_MAP(y[i] = (x[i] - top) - log_sum);
     }
     return NULL;
 }
@@ -376,13 +399,9 @@ LINES(log_softmax_f32, "oi", 2) {
 LINES(log_softmax_dx_f32, "oii", 3) {
     EACH_LINE(first) {
         const float *dy = IN(1) + first, *y = IN(2) + first;
-        float *dx = OUT(0) + first;
-        float sum = 0.0f;
-        LINE_SUM(sum, dy[(size_t)k * step])
-        for (int32_t k = 0; k < L; k++) {
-            const size_t i = (size_t)k * step;
-            dx[i] = dy[i] - smg_expf(y[i]) * sum;
-        }
+        float *dx = OUT(0) + first, sum = 0.0f;
+        LINE_SUM(sum, dy[i])
+        LINE_MAP(dx[i] = dy[i] - smg_expf(y[i]) * sum);
     }
     return NULL;
 }

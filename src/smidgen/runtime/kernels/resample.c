@@ -76,11 +76,8 @@ KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
                     for (int32_t w = w0; w < w1; w++) {
                         const int32_t here = h * W + w;
                         const float *v = x + (size_t)here * (size_t)C;
-                        for (int32_t l = 0; l < C; l++) {
-                            const int wins = smg_beats(v[l], y[l]);
-                            y[l] = wins ? v[l] : y[l];
-                            index[l] = wins ? here : index[l];
-                        }
+                        for (int32_t l = 0; l < C; l++) index[l] ^= (index[l] ^ here) & -smg_beats(v[l], y[l]);
+                        for (int32_t l = 0; l < C; l++) y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l];
                     }
             }
         }

@@ -1,0 +1,159 @@
+"""Every network × optimizer × batch × method × batch-norm mode against PyTorch, by the rules of smidgen.parity.
+
+    python -m benchmarks.parity --all --out docs/results/parity.json     # what `make parity` runs
+    python -m benchmarks.parity --net lenet5 --method bias               # a part of it, printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.nets import NETS, Net
+
+OPTIMIZERS = ("momentum", "adam")
+BATCHES = (1, 8)
+METHODS = ("full", "last_layer", "bias")
+
+
+@dataclass(frozen=True, order=True)
+class Row:
+    net: str
+    optimizer: str
+    batch: int
+    method: str
+    bn: str
+
+    def __str__(self) -> str:
+        return f"{self.net}-{self.optimizer}-{self.batch}-{self.method}-{self.bn}"
+
+
+def rows(names: list[str] | None = None) -> list[Row]:
+    """The whole table."""
+    found = []
+    for name in names or NETS:
+        modes = ("frozen", "batch") if NETS[name].has_norm else ("frozen",)
+        for o, b, m, bn in itertools.product(OPTIMIZERS, BATCHES, METHODS, modes):
+            found.append(Row(name, o, b, m, bn))
+    return found
+
+
+def pairwise(names: list[str] | None = None) -> list[Row]:
+    """A part in which every two settings of a network meet at least once."""
+    chosen: list[Row] = []
+    for name in names or NETS:
+        todo = rows([name])
+        pairs = {pair for row in todo for pair in _pairs(row)}
+        while pairs:
+            best = max(todo, key=lambda row: len(pairs & _pairs(row)))
+            chosen.append(best)
+            pairs -= _pairs(best)
+    return chosen
+
+
+def _pairs(row: Row) -> set[tuple[tuple[str, Any], ...]]:
+    facts = sorted((k, v) for k, v in asdict(row).items() if k != "net")
+    return set(itertools.combinations(facts, 2))
+
+
+def measure(row: Row) -> dict[str, Any]:
+    """One row: the three figures, and what the plan says of memory."""
+    import torch
+
+    from smidgen import SGD, Adam, api, parity, prove
+    from smidgen.trainer import Job
+
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    net: Net = NETS[row.net]
+    model = net.model().eval()
+    optimizer = SGD(net.lr, momentum=0.9, weight_decay=1e-4) if row.optimizer == "momentum" else Adam(net.lr / 10)
+    pair = [net.data(row.batch, seed) for seed in (1, 2)]
+    # Two batches again and again, so that the loss can fall.
+    batches = [([x], y) for x, y in (pair[k % 2] for k in range(prove.FREE_STEPS))]
+    entries = api.build(
+        model, batches[0][0][0], loss=net.loss, optimizer=optimizer, method=row.method, batch=row.batch, bn=row.bn
+    )
+    result: dict[str, Any] = asdict(row)
+    refused = raises(lambda: parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, torch.float64).step(*batches[0]))
+    program = api.encode(entries)
+    if refused:
+        ours = raises(lambda: Job(program).train_step(batches[0][0][0], batches[0][1]))
+        return {**result, "torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
+
+    def reference(dtype: torch.dtype) -> parity.Reference:
+        return parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, dtype)
+
+    job = Job(program)
+    a = parity.float64(entries, reference(torch.float64), batches[: prove.STEPS])
+    b = parity.restarted(Job(program), reference(torch.float64), optimizer, batches[: prove.STEPS])
+    c, first, last = parity.free_running(job, reference(torch.float64), reference(torch.float32), batches)
+    plan = job.plan
+    gaps = {}
+    for verdict in (a, b, c):
+        gaps[verdict.rule] = {"worst": verdict.worst, "limit": verdict.limit, "where": verdict.where}
+    frozen = prove.frozen_untouched(job, model)
+    gap = plan.arena_bytes / plan.lower_bound_bytes - 1
+    passed = all(v.passed for v in (a, b, c)) and frozen and gap <= 0.05 and last < first
+    return {
+        **result, **gaps, "frozen_untouched": frozen, "loss_first": first, "loss_last": last,
+        "ram_bytes": plan.ram_bytes, "arena_bytes": plan.arena_bytes, "state_bytes": plan.state_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"],
+        "seconds": round(time.monotonic() - start, 1), "passed": passed,
+    }  # fmt: skip
+
+
+def raises(run: Any) -> str:
+    try:
+        run()
+    except Exception as error:  # any refusal counts, of torch's or of ours
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def machine() -> dict[str, str]:
+    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())  # fmt: skip
+    return {"cpu": model, "cores": str(os.cpu_count()), "system": platform.system(), "python": platform.python_version()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="the whole table, not the pairwise part")
+    parser.add_argument("--net", action="append", choices=list(NETS))
+    parser.add_argument("--method", choices=METHODS)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    table = rows(args.net) if args.all else pairwise(args.net)
+    table = [row for row in table if args.method in (None, row.method)]
+    found = []
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
+        for row, result in zip(table, pool.map(measure, table), strict=True):
+            found.append(result)
+            figures = {k: f"{result[k]['worst']:.2g}" for k in "abc" if k in result}
+            print(f"{len(found):4}/{len(table)} {'pass' if result['passed'] else 'FAIL'} {row} {figures} "
+                  f"{result.get('torch_raises', '')}", flush=True)  # fmt: skip
+    failed = [r for r in found if not r["passed"]]
+    print(f"{len(found) - len(failed)} passed, {len(failed)} failed")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        report = {"command": " ".join(["python -m benchmarks.parity", *sys.argv[1:]]), "date": time.strftime("%Y-%m-%d"),
+                  "machine": machine(), "rows": found}  # fmt: skip
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
