@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt | $(TOOLS)
 	@touch $@
 
 setup: $(STAMP)
-	@$(BIN)/python -m smidgen.runtime.compile
+	@$(BIN)/python -m smidgen.runtime
 
 test: setup lint unit
 

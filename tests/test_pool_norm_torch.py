@@ -32,10 +32,14 @@ def last(x: torch.Tensor | None) -> Array:
     return np.moveaxis(value, 1, -1) if value.ndim > 2 else value
 
 
-def graph_of(op: str, arrays: Sequence[Array], attrs: dict[str, Any]) -> tuple[Builder, list[str], tuple[str, ...]]:
+def graph_of(
+    op: str, arrays: Sequence[Array], attrs: dict[str, Any], batched: bool = False
+) -> tuple[Builder, list[str], tuple[str, ...]]:
+    """One node. If `batched`, axis 0 of everything but vectors is the batch."""
     b = Builder()
     kinds = {"f": DType.F32, "i": DType.I32, "u": DType.U8}
-    ins = [b.tensor(f"in{i}", a.shape, kinds[a.dtype.kind]) for i, a in enumerate(arrays)]
+    shapes = [(ops.N, *a.shape[1:]) if batched and a.ndim > 1 else a.shape for a in arrays]
+    ins = [b.tensor(f"in{i}", s, kinds[a.dtype.kind]) for i, (s, a) in enumerate(zip(shapes, arrays, strict=True))]
     return b, ins, b.add_many(op, *ins, **attrs)
 
 
@@ -50,19 +54,20 @@ def with_gradients(op: str, arrays: Sequence[Array], dy: Array, **attrs: Any) ->
 
 def kernel(op: str, *arrays: Array, into: int | None = None, **attrs: Any) -> list[Array]:
     """What the C kernel computes, output 0 in the memory of input `into`; its complaint is raised."""
-    b, ins, outs = graph_of(op, arrays, attrs)
+    b, ins, outs = graph_of(op, arrays, attrs, batched=True)
+    n = len(arrays[0])
     call = ops.Call(tuple(b[i] for i in ins), tuple(b[o] for o in outs), attrs)
     record = ops.get(op)
     stored = [np.array(a, dtype=t.dtype.numpy, order="C") for a, t in zip(arrays, call.ins, strict=True)]
-    results = [np.zeros(at(t.shape, 1), t.dtype.numpy) for t in call.outs]
+    results = [np.zeros(at(t.shape, n), t.dtype.numpy) for t in call.outs]
     if into is not None:
         results[0] = stored[into]
     for out, source in record.shares.items():
         results[out] = stored[source]
     kept = [a for i, a in enumerate(stored) if i not in record.shares.values()]
-    scratch = int(record.scratch(call))  # type: ignore[arg-type]
+    scratch = at(record.scratch(call), n)
     operands = [*results, *kept, *([np.zeros(scratch, np.uint8)] if scratch else [])]
-    said = native.run_kernel(record.kernels["f32"], operands, list(record.params(call)))  # type: ignore[arg-type]
+    said = native.run_kernel(record.kernels["f32"], operands, at(tuple(record.params(call)), n), (n, n, 0))
     if said:
         raise RuntimeError(said)
     return results

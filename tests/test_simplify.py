@@ -324,8 +324,7 @@ REWRITES: dict[str, tuple[str, str]] = {
         value x: f32[n,4,5,3]
         value u: f32[n,60]
         param w: f32[7,60]
-        s = reshape(x) shape=(n, 20, 3)
-        a = permute(s) perm=(0, 2, 1)
+        a = permute(x) perm=(0, 3, 1, 2)
         b = reshape(a) shape=(n, 60)
         y = linear(b, w)
         z = linear(u, w)
@@ -506,9 +505,7 @@ def test_values_to_keep_stay_under_their_names() -> None:
     assert after["b"].shape == after["c"].shape == graph["b"].shape
     x = np.random.default_rng(0).standard_normal((2, 4, 5, 3))
     for name in ("b", "c"):
-        np.testing.assert_array_equal(
-            interp.run(after, {"x": x}, n=2)[name], interp.run(graph, {"x": x}, n=2)[name]
-        )
+        np.testing.assert_array_equal(interp.run(after, {"x": x}, n=2)[name], interp.run(graph, {"x": x}, n=2)[name])
 
 
 def test_a_graph_that_hands_nothing_out_is_taken_for_its_last_result() -> None:
@@ -518,7 +515,9 @@ def test_a_graph_that_hands_nothing_out_is_taken_for_its_last_result() -> None:
 
 
 def test_loops_are_made_later() -> None:
-    graph = parse('input x: f32[n,4]\nx1 = feed(x) perm=(0, 1) sample=True\ny = exp(x1)\noutput z = fetch(y) perm=(0, 1)')
+    graph = parse(
+        "input x: f32[n,4]\nx1 = feed(x) perm=(0, 1) sample=True\ny = exp(x1)\noutput z = fetch(y) perm=(0, 1)"
+    )
     loop = graph.nodes[0].with_(op="loop", ins=(), outs=(), attrs={"body": 3, "yields": (), "specs": ()})
     with pytest.raises(Internal, match="before loops"):
         simplify(graph.with_(nodes=(loop, *graph.nodes)))
@@ -548,7 +547,7 @@ def test_a_weight_that_another_graph_reads_in_its_own_order_is_not_relaid() -> N
     done = simplify_all({"a": parse(declared + flat), "b": parse(declared + plain)})
     assert not done["a"].layouts
     moved = next(node for node in done["a"].nodes if node.op == "permute")
-    assert done["a"][moved.ins[0]].shape == (N, 20, 3), "the input is copied, not the weight"
+    assert moved.ins == ("x",), "the input is copied, not the weight"
 
 
 def test_every_function_of_one_element_is_known_to_be_one() -> None:
@@ -556,7 +555,9 @@ def test_every_function_of_one_element_is_known_to_be_one() -> None:
     special = {"range_bits", "bits_dx"}  # packed in memory order
     for family in ("elementwise", "activation"):
         module = getattr(ops, family)
-        names = {op.name for op in ops.all_ops().values() if op.infer.__module__ == module.__name__ or op.name in dir(module)}
+        names = {
+            op.name for op in ops.all_ops().values() if op.infer.__module__ == module.__name__ or op.name in dir(module)
+        }
         assert names <= POINTWISE | special | set(RULES)
     assert set(RULES) <= set(ops.all_ops())
 
@@ -620,7 +621,9 @@ class Net:
 
     def param(self, *shape: int, role: Role = Role.PARAM, positive: bool = False) -> str:
         self.count += 1
-        value = self.g.uniform(0.5, 1.5, shape) if positive else self.g.standard_normal(shape) / math.prod(shape[1:]) ** 0.5
+        value = (
+            self.g.uniform(0.5, 1.5, shape) if positive else self.g.standard_normal(shape) / math.prod(shape[1:]) ** 0.5
+        )
         return self.b.stored(f"p{self.count}", value, role)
 
     def add(self, op: str, *ins: str, **attrs: Any) -> str:
@@ -638,7 +641,15 @@ class Net:
         steps = [self.conv, self.norm, self.act, self.binary, self.residual]
         if not self.only_cnn:
             steps += [self.pool, self.concat, self.cut, self.pad, self.reduce, self.along, self.shuffle, self.turn]
-            steps += [self.flatten, self.rows, self.layer_norm, self.attention, self.expand, self.select, self.parameter]
+            steps += [
+                self.flatten,
+                self.rows,
+                self.layer_norm,
+                self.attention,
+                self.expand,
+                self.select,
+                self.parameter,
+            ]
         step = self.r.choice(steps)
         made = step(x, rank)
         if made is not None and at(size(self.b[made].shape), 1) <= 3000:
@@ -658,14 +669,21 @@ class Net:
         return self.second(self.add("conv2d", self.last(x), self.add("permute", w, perm=TO_LAST), *bias, **attrs))
 
     def norm(self, x: str, rank: int) -> str | None:
-        if rank != 4:
+        if rank != 4 or isinstance(self.b[x].shape[1], Batch):
             return None
         c = int(self.b[x].shape[1])  # type: ignore[arg-type]
-        vectors = [self.param(c), self.param(c), self.param(c, role=Role.STAT), self.param(c, role=Role.STAT, positive=True)]
+        vectors = [
+            self.param(c),
+            self.param(c),
+            self.param(c, role=Role.STAT),
+            self.param(c, role=Role.STAT, positive=True),
+        ]
         return self.second(self.add("batch_norm", self.last(x), *vectors, eps=1e-3))
 
     def act(self, x: str, rank: int) -> str:
-        op, attrs = self.r.choice([("relu", {}), ("tanh", {}), ("scale", {"by": self.r.choice([1.0, 0.5])}), ("sigmoid", {})])
+        op, attrs = self.r.choice(
+            [("relu", {}), ("tanh", {}), ("scale", {"by": self.r.choice([1.0, 0.5])}), ("sigmoid", {})]
+        )
         return self.add(op, x, **attrs)
 
     def binary(self, x: str, rank: int) -> str:
@@ -713,7 +731,9 @@ class Net:
         return self.add("slice", x, axis=axis, start=start, stop=stop, step=step)
 
     def pad(self, x: str, rank: int) -> str:
-        pads = [(0, 0) if isinstance(d, Batch) else (self.r.randint(0, 1), self.r.randint(0, 1)) for d in self.b[x].shape]
+        pads = [
+            (0, 0) if isinstance(d, Batch) else (self.r.randint(0, 1), self.r.randint(0, 1)) for d in self.b[x].shape
+        ]
         return self.add("pad", x, pads=tuple(pads), value=0.5)
 
     def reduce(self, x: str, rank: int) -> str | None:

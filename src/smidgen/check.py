@@ -226,10 +226,10 @@ class _Walk:
     def body_node(self, node: Node, inside: set[str]) -> None:
         if node.op == "loop":
             raise self.here("a loop inside a loop")
-        if node.op in ops.all_ops() and ops.get(node.op).batchwise:
-            raise self.here(f"'{node.op}' mixes samples and cannot run sample by sample")
         if node.op in ops.all_ops() and _updates(node):
             raise self.here(f"'{node.op}' updates '{node.ins[0]}' inside a loop, once a sample")
+        if node.op in ops.all_ops() and ops.get(node.op).batchwise:
+            raise self.here(f"'{node.op}' mixes samples and cannot run sample by sample")
         for name in node.ins:
             batched = name in self.graph.tensors and batch_axis(self.graph[name].shape) is not None
             if batched and name not in inside and self.graph[name].role is not Role.INPUT:

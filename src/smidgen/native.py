@@ -16,8 +16,8 @@ import numpy as np
 
 from .errors import BadData, BadProgram, Internal, MissingPart, RunFailed, SmidgenError, did_you_mean
 from .ir import Array
-from .runtime.compile import LIBRARY
 
+LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
@@ -98,7 +98,8 @@ def _declare(lib: ctypes.CDLL) -> None:
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name, None)
         if function is None:
-            raise MissingPart(f"the C runtime is out of date: it has no {name}", help="python -m smidgen.runtime.compile")
+            how = "python -m smidgen.runtime.compile"
+            raise MissingPart("the C runtime is out of date", why=f"it has no {name}", help=how)
         function.restype, function.argtypes = result, arguments
 
 

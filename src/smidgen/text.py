@@ -34,6 +34,10 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "nan": flo
 _WORDS |= {d.value: d for d in DType}
 
 
+_Result = tuple[Role | None, str, ops.registry.Spec | None]
+"""Role, name and type of a result, as far as they are written."""
+
+
 class BadText(ValueError):
     """The text is not a graph; the message names the line."""
 
@@ -199,15 +203,21 @@ class _Reader:
         elif _CALL.match(self.line, self.skip()):
             self.call(results)
         else:
-            ((role, name, spec),) = results
-            if role is None or spec is None:
-                raise self.wrong("a role and a type before a value")
-            self.declare(name, spec, role)
-            shape, dtype = spec
-            kind = np.float64 if dtype is DType.F32 else dtype.numpy
-            self.data[name] = np.array(self.value(), kind).reshape(shape)  # type: ignore[arg-type]
+            self.stored(results)
 
-    def result(self) -> tuple[Role | None, str, ops.registry.Spec | None]:
+    def stored(self, results: Sequence[_Result]) -> None:
+        role, name, spec = results[0]
+        if len(results) > 1 or role is None or spec is None:
+            raise self.wrong("one tensor before a value, with role and type")
+        self.declare(name, spec, role)
+        shape, dtype = spec
+        try:
+            value = np.array(self.value(), np.float64 if dtype is DType.F32 else dtype.numpy)
+            self.data[name] = value.reshape(shape)  # type: ignore[arg-type]
+        except ValueError:
+            raise self.wrong("a value of this shape") from None
+
+    def result(self) -> _Result:
         name, role = self.name(), None
         if not any(self.peek(c) for c in ":=,") and not self.done() and name in {r.value for r in Role}:
             role, name = Role(name), self.name()
@@ -228,7 +238,7 @@ class _Reader:
             self.take(",")
         return tuple(sizes), DType(dtype)
 
-    def call(self, results: Sequence[tuple[Role | None, str, ops.registry.Spec | None]]) -> None:
+    def call(self, results: Sequence[_Result]) -> None:
         op = self.match(_WORD, "an op")
         ins = self.names()
         attrs: dict[str, Any] = {}
@@ -253,14 +263,16 @@ class _Reader:
 
     def inferred(
         self, op: str, ins: tuple[str, ...], attrs: dict[str, Any],
-        results: Sequence[tuple[Role | None, str, ops.registry.Spec | None]],
-    ) -> list[tuple[Role | None, str, ops.registry.Spec | None]]:  # fmt: skip
+        results: Sequence[_Result],
+    ) -> list[_Result]:  # fmt: skip
         record = ops.get(op)
         unknown = [i for i in ins if i not in self.tensors]
         if unknown:
             raise self.wrong(f"a declaration of '{unknown[0]}' above")
-        found: list[tuple[Role | None, str, ops.registry.Spec | None]] = []
+        found: list[_Result] = []
         specs = record.infer([self.tensors[i] for i in ins], attrs)
+        if len(specs) != len(results):
+            raise self.wrong(f"{len(specs)} results of '{op}'")
         for k, ((role, name, spec), rule) in enumerate(zip(results, specs, strict=True)):
             if role is None and k in record.shares and not record.is_view:
                 role = self.tensors[ins[record.shares[k]]].role

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import sympy
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
@@ -27,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from .aten import Emit, Value
 from .aten.emit import dtype_of
-from .aten.source import is_users, line_of_error, place
+from .aten.source import line_of_error, line_of_frame
 from .aten.walk import Walk, memory_of
 from .build import Builder, feed, fetch
 from .errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
@@ -79,14 +81,14 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     inputs = _tensors(example, model, "example")
     batch = inputs[0].shape[0]
     with _mode(model, training=False):
-        exported = _export(model, [_resized(x) for x in inputs])
+        exported = _export(model, inputs)
         infer, outputs = _graph(exported, model, training=False, bn=bn)
     if target is None:
-        target = _target_for(str(loss), outputs, inputs[0].dtype)
+        target = _target_for(str(loss), outputs, batch)
     [labels] = _tensors(target, model, "target")
     with _mode(model, training=None):
         wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
-        exported = _export(wrapped, [*[_resized(x) for x in inputs], _resized(labels)])
+        exported = _export(wrapped, [*inputs, labels])
         train, (scalar,) = _graph(exported, wrapped, training=True, bn=bn)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
@@ -144,13 +146,13 @@ class _Result:
     shape: Shape
 
 
-def _target_for(loss: str, outputs: Sequence[_Result], floats: torch.dtype) -> torch.Tensor:
+def _target_for(loss: str, outputs: Sequence[_Result], batch: int) -> torch.Tensor:
     if len(outputs) != 1:
         raise BadOption(
             f"the model returns {len(outputs)} tensors, but loss '{loss}' takes one",
             help="pass a function loss(output, target), and target=…",
         )  # fmt: skip
-    shape = [SAMPLES if i == 0 else d for i, d in enumerate(outputs[0].shape)]
+    shape = [batch if i == 0 else d for i, d in enumerate(outputs[0].shape)]
     if loss != "cross_entropy":
         return torch.zeros(shape, dtype=torch.float32)  # type: ignore[arg-type]
     if len(shape) < 2:
@@ -219,7 +221,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -227,21 +229,22 @@ def _quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _export(module: nn.Module, inputs: Sequence[torch.Tensor], size: Any = None) -> ExportedProgram:
-    signature = inspect.signature(module.forward).parameters.values()
+def _export(module: nn.Module, given: Sequence[torch.Tensor], size: Any = None) -> ExportedProgram:
+    """Capture with a free batch size; `given` are the caller's examples."""
+    inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in signature)
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
         with _quiet():
-            return torch.export.export(module, tuple(inputs), dynamic_shapes=(free,) if variadic else free)
+            return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise
     except Exception as error:
-        raise _export_failed(error, module, inputs, size) from None
+        raise _export_failed(error, module, given) from None
 
 
-def _export_failed(error: Exception, module: nn.Module, inputs: Sequence[torch.Tensor], size: Any) -> ExportFailed:
-    text = str(error)
+def _export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Tensor]) -> ExportFailed:
+    text = re.sub(r"\bs\d+\b", "batch", str(error))
     why = re.sub(r"\s+", " ", text.split("\n")[0]).strip()[:200]
     at = line_of_error(error)
     if "data-dependent" in text:
@@ -249,15 +252,17 @@ def _export_failed(error: Exception, module: nn.Module, inputs: Sequence[torch.T
             "the model decides by values what it computes", at=at, why=why,
             help="torch.where(condition, a, b) computes both and picks; sizes must not depend on values",
         )  # fmt: skip
-    fixed = re.search(r"specialized it to be a constant \((\d+)\)|specialized value of (\d+)", text)
-    if "Constraints violated" in text or fixed:
-        what = "the model works only for some batch sizes" if not fixed else "the model fixes the batch size"
-        return ExportFailed(
-            what, at=_line_of_guard(module, inputs), why=_constraint(text),
-            help="write x.shape[0], or -1 in one reshape, in place of the number",
-        )  # fmt: skip
-    return ExportFailed("torch.export cannot capture the model", at=at, why=f"{type(error).__name__}: {why}",
-                        help="the model must run with any batch size; see the line above")  # fmt: skip
+    any_size = "write x.shape[0], not a number and not len(x); samples must not be combined with each other"
+    if "Constraints violated" in text or "Specializations unexpectedly" in text:
+        what = "the model does not work for every batch size"
+        return ExportFailed(what, at=_line_of_guard(module, given), why=_constraint(text), help=any_size)
+    try:
+        with _quiet():
+            torch.export.export(module, tuple(given))
+    except Exception:
+        return ExportFailed("torch.export cannot capture the model", at=at, why=f"{type(error).__name__}: {why}",
+                            help="model(example) must run in PyTorch, and without values leaving tensors")  # fmt: skip
+    return ExportFailed("the model works only for the example's batch size", at=at, why=why, help=any_size)
 
 
 def _constraint(text: str) -> str:
@@ -266,24 +271,21 @@ def _constraint(text: str) -> str:
 
 
 def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:
-    """Where the model first ties the batch size down: exported once more, with torch's guards asked for their origin."""
-    lines: list[str] = []
+    """Where the model ties the batch size down: exported once more, torch's guards noting the user's line."""
+    environments: list[Any] = []
     real = symbolic_shapes.ShapeEnv._get_sloc
 
     def noting(env: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = inspect.currentframe()
-        while frame is not None and not is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and frame.f_code.co_name != "<module>":
-            context = inspect.getframeinfo(frame).code_context or [""]
-            lines.append(place(frame.f_code.co_filename, frame.f_lineno, context[0]))
-        return real(env, *args, **kwargs)
+        environments.append(env)
+        return replace(real(env, *args, **kwargs), maybe_user_loc=line_of_frame(inspect.currentframe()))
 
     try:
         with mock.patch.object(symbolic_shapes.ShapeEnv, "_get_sloc", noting):
             _export(module, inputs, Dim.AUTO)
     except Exception:  # only a better message is at stake
-        return ""
+        pass
+    guards = environments[-1].guards if environments else []
+    lines = [g.sloc.maybe_user_loc for g in guards if g.sloc.maybe_user_loc and isinstance(g.expr, sympy.Eq)]
     return lines[0] if lines else ""
 
 

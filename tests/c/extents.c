@@ -1,4 +1,4 @@
-/* Holds every kernel to the extents it declares. Reads calls from stdin: u32 length of the name, name, u32 operands,
+/* `hostile extents`: holds every kernel to the extents it declares. Reads calls from stdin: u32 length of the name, name, u32 operands,
  * u32 parameters, parameters, i32 n. Each operand and the parameters are allocated to the byte, under the sanitizers.
  * One line per call: "refused", "large", "ran", or "slow: kernel". */
 #define _GNU_SOURCE
@@ -51,7 +51,8 @@ static const char *answer(const SmgKernel *k, uint32_t operands, uint32_t params
     return "ran";
 }
 
-int main(void) {
+int extents_main(void);
+int extents_main(void) {
     uint32_t length, operands, params;
     int32_t n;
     char name[128];

@@ -56,8 +56,10 @@ static void run_all(SmgContext *x, SmgBuffer *buffers) {
         }
 }
 
-int main(void) {
+int extents_main(void);
+int main(int argc, char **argv) {
     uint32_t bytes;
+    if (argc > 1 && strcmp(argv[1], "extents") == 0) return extents_main();
     signal(SIGALRM, on_alarm);
     while (fread(&bytes, 4, 1, stdin) == 1) {
         static SmgContext x;

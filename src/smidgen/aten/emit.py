@@ -15,7 +15,7 @@ import torch
 from .. import ops
 from ..build import Builder
 from ..errors import Internal
-from ..ir import Batch, Dim, DType, Role, Shape, Tensor, batch_axis
+from ..ir import Batch, Dim, DType, Role, Shape, Tensor, batch_axis, size
 
 Rule = Callable[..., Any]
 TABLE: dict[str, Rule] = {}
@@ -333,14 +333,16 @@ class Emit:
         swapped = (*range(rank - 2), rank - 1, rank - 2)
         return (self._source[x], not flip) if self._perm[x] == swapped else (x, flip)
 
-    def merged_from(self, x: Operand) -> Value | None:
-        """What `x` was reshaped from, if samples do not lie in sequence in `x` but do in there."""
+    def unmerged(self, x: Operand) -> Operand | None:
+        """`x` before a reshape joined samples with an axis in front of them, which interleaves samples; else None."""
         source = self._source.get(x) if isinstance(x, Value) else None
         if source is None or x in self._perm or self._is_expand(x):  # type: ignore[arg-type]
             return None
-        lead, axis = self.shape(source), self.batch_axis(source)
-        same_rows = self.shape(source)[-1] == self.shape(x)[-1]
-        return source if axis and math.prod(lead[:axis]) > 1 and self.batch_axis(x) == 0 and same_rows else None  # type: ignore[arg-type]
+        axis, before, after = self.batch_axis(source), self.shape(source), self.shape(x)
+        if not axis or math.prod(static(before[:axis])) == 1 or self.batch_axis(x) != 0:
+            return None
+        ends = [k for k in range(axis + 1, len(before)) if size(before[:k]) == after[0]]
+        return self.reshape(source, (*before[: ends[0]], *after[1:])) if ends else None
 
     def expand(self, x: Operand, shape: Sequence[Dim]) -> Operand:
         shape = tuple(shape)
@@ -356,25 +358,25 @@ class Emit:
 
     def slice(self, x: Operand, axis: int, start: Dim, stop: Dim, step: int = 1) -> Operand:
         """x[start:stop:step] along an axis; along the samples only whole multiples of the batch."""
-        size = self.shape(x)[axis]
-        if (start, stop, step) == (0, size, 1):
+        length = self.shape(x)[axis]
+        if (start, stop, step) == (0, length, 1):
             return x
-        if isinstance(size, Batch):
-            return self._slice_batch(x, axis, size, start, stop, step)
+        if isinstance(length, Batch):
+            return self._slice_batch(x, axis, length, start, stop, step)
         if isinstance(start, Batch) or isinstance(stop, Batch):
             raise Unsupported("a slice depends on the batch size")
         if isinstance(x, torch.Tensor):
             return x[(slice(None),) * axis + (slice(start, stop, step),)]
         return self.add("slice", x, axis=axis, start=start, stop=stop, step=step)
 
-    def _slice_batch(self, x: Operand, axis: int, size: Batch, start: Dim, stop: Dim, step: int) -> Operand:
+    def _slice_batch(self, x: Operand, axis: int, length: Batch, start: Dim, stop: Dim, step: int) -> Operand:
         ends = [end.times if isinstance(end, Batch) else None if end else 0 for end in (start, stop)]
         if step != 1 or None in ends:
             raise Unsupported(
                 "samples are picked out of the batch", "treat all samples alike; select samples before training"
             )
         shape = self.shape(x)
-        apart = self.reshape(x, (*shape[:axis], size.times, Batch(1), *shape[axis + 1 :]))
+        apart = self.reshape(x, (*shape[:axis], length.times, Batch(1), *shape[axis + 1 :]))
         part = self.slice(apart, axis, int(ends[0] or 0), int(ends[1] or 0))
         return self.reshape(part, (*shape[:axis], Batch(self.shape(part)[axis]), *shape[axis + 1 :]))  # type: ignore[arg-type]
 
@@ -418,10 +420,10 @@ class Emit:
 
     def put(self, x: Operand, piece: Operand, axis: int, start: int, stop: int, step: int = 1) -> Operand:
         """x with piece written to x[start:stop:step] along an axis."""
-        size = self.shape(x)[axis]
-        if (start, stop, step) == (0, size, 1):
+        length = self.shape(x)[axis]
+        if (start, stop, step) == (0, length, 1):
             return piece
-        if isinstance(size, Batch):
+        if isinstance(length, Batch):
             raise Unsupported("single samples of the batch are overwritten", "treat all samples alike")
         places = range(start, stop, step)
         parts = [self.slice(x, axis, 0, places[0])] if places[0] else []
@@ -432,7 +434,7 @@ class Emit:
                 end = places[k + 1] if k + 1 < len(places) else place + 1
                 parts.append(self.slice(piece, axis, k, k + 1))
                 parts += [self.slice(x, axis, place + 1, end)] if end > place + 1 else []
-        parts += [self.slice(x, axis, places[-1] + 1, size)] if places[-1] + 1 < size else []
+        parts += [self.slice(x, axis, places[-1] + 1, length)] if places[-1] + 1 < length else []
         return self.concat(parts, axis)
 
     # Reductions.

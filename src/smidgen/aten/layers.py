@@ -59,7 +59,7 @@ def conv(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Operand:  # fmt: skip
-    spatial = t.rank(w) - 2
+    spatial = _flat(t, w)
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     kernel = image(t, w, spatial)
     sides: list[tuple[int, int]] = []
@@ -69,6 +69,12 @@ def conv(
     ins = [t.f32(image(t, x, spatial)), kernel, *([] if bias is None else [bias])]
     y = t.add("conv2d", *ins, stride=stride, padding=tuple(sides), dilation=dilation, groups=groups)
     return unimage(t, y)
+
+
+def _flat(t: Emit, w: Operand) -> int:
+    if t.rank(w) > 4:
+        raise Unsupported("it has more than two spatial axes")
+    return t.rank(w) - 2
 
 
 @aten("convolution", "_convolution")
@@ -86,7 +92,7 @@ def conv_transpose(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Operand:  # fmt: skip
-    spatial = t.rank(w) - 2
+    spatial = _flat(t, w)
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     around, extra = pair(padding, spatial, 0), pair(output_padding, spatial, 0)
     if any(e >= s for e, s in zip(extra, stride, strict=True) if e):

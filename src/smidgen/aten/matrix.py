@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..ir import Batch, batch_axis
-from .emit import Emit, Operand, Unsupported, Value, aten, broadcast
+from .emit import Emit, Operand, Unsupported, Value, aten, broadcast, static
 
 
 @aten("linear")
 def linear(t: Emit, x: Operand, w: Operand, bias: Operand | None = None) -> Operand:
     if t.batch_axis(w) is not None or t.rank(w) != 2:
         return t.plus(matmul(t, x, t.permute(w, (*range(t.rank(w) - 2), t.rank(w) - 1, t.rank(w) - 2))), bias or 0)  # type: ignore[no-any-return]
-    source = t.merged_from(x)
-    if source is not None:  # keep samples in sequence: the reshape moves behind the product
-        return t.reshape(linear(t, source, w, bias), (*t.shape(x)[:-1], t.shape(w)[0]))
+    apart = t.unmerged(x)
+    if apart is not None:  # keep samples in sequence: the reshape moves behind the product
+        return t.reshape(linear(t, apart, w, bias), (*t.shape(x)[:-1], t.shape(w)[0]))
     rows = t.reshape(x, (1, *t.shape(x))) if t.rank(x) == 1 else x
     ins = [t.f32(rows), t.f32(w), *([] if bias is None else [t.f32(bias)])]
     y = t.add("linear", *ins)
@@ -34,15 +35,36 @@ def matmul(t: Emit, a: Operand, b: Operand) -> Operand:
         return t.reshape(y, t.shape(y)[:-1])
     if isinstance(t.shape(a)[-1], Batch):
         raise Unsupported("it sums products over the samples of a batch", "a mean over samples of per-sample values")
-    if t.rank(b) == 2 and t.batch_axis(b) is None:
-        return linear(t, a, t.permute(b, (1, 0)))
-    if t.rank(a) == 2 and t.batch_axis(a) is None:
-        return _swapped(t, linear(t, _swapped(t, b), a))
     lead = broadcast(t.shape(a)[:-2], t.shape(b)[:-2])
+    if _is_matrix(t, b):
+        y = linear(t, a, t.permute(t.reshape(b, t.shape(b)[-2:]), (1, 0)))
+        return t.reshape(y, (*lead, t.shape(a)[-2], t.shape(b)[-1]))
+    if _is_matrix(t, a):
+        y = _swapped(t, linear(t, _swapped(t, b), t.reshape(a, t.shape(a)[-2:])))
+        return t.reshape(y, (*lead, t.shape(a)[-2], t.shape(b)[-1]))
+    if t.rank(b) == 3 <= t.rank(a) and t.batch_axis(b) is None and t.shape(a)[-3] == t.shape(b)[0]:
+        return _one_by_one(t, a, b)
     if batch_axis(t.shape(a)[-2:]) is not None or batch_axis(t.shape(b)[-2:]) is not None:
         raise Unsupported("a product of matrices that grow with the batch", "put the batch in front of both matrices")
     a, b = t.expand(a, (*lead, *t.shape(a)[-2:])), t.expand(b, (*lead, *t.shape(b)[-2:]))
     return product(t, a, b)
+
+
+def _is_matrix(t: Emit, x: Operand) -> bool:
+    """One matrix for all samples."""
+    return t.batch_axis(x) is None and all(d == 1 for d in t.shape(x)[:-2])
+
+
+def _one_by_one(t: Emit, a: Operand, b: Operand) -> Operand:
+    """A matrix for each place along axis −3, the same for all samples: a `linear` each instead of copies per sample."""
+    axis, count = t.rank(a) - 3, static(t.shape(b)[:1])[0]
+    parts = []
+    for k in range(count):
+        rows = t.reshape(t.slice(a, axis, k, k + 1), (*t.shape(a)[:axis], *t.shape(a)[axis + 1 :]))
+        w = t.reshape(t.slice(b, 0, k, k + 1), t.shape(b)[1:])
+        y = linear(t, rows, t.permute(w, (1, 0)))
+        parts.append(t.reshape(y, (*t.shape(y)[:axis], 1, *t.shape(y)[axis:])))
+    return t.concat(parts, axis)
 
 
 def product(t: Emit, a: Operand, b: Operand, ta: bool = False, tb: bool = False) -> Value:
@@ -74,6 +96,15 @@ def outer(t: Emit, a: Operand, b: Operand) -> Any:
     return t.times(t.reshape(a, (*t.shape(a), 1)), b)
 
 
+@aten("bilinear")
+def bilinear(t: Emit, x: Operand, y: Operand, w: Operand, bias: Operand | None = None) -> Any:
+    outs, left, right = static(t.shape(w))
+    table = t.reshape(t.permute(w, (0, 2, 1)), (outs * right, left))
+    spread = t.reshape(linear(t, x, table), (*t.shape(x)[:-1], outs, right))
+    total = t.reduce("sum", t.times(spread, t.reshape(y, (*t.shape(y)[:-1], 1, right))), [-1])
+    return total if bias is None else t.plus(total, bias)
+
+
 @aten("embedding")
 def embedding(t: Emit, w: Operand, index: Operand, padding: int = -1, *_: Any) -> Operand:
     at = t.i32(index)
@@ -83,3 +114,45 @@ def embedding(t: Emit, w: Operand, index: Operand, padding: int = -1, *_: Any) -
     # The padding row does not learn: where it is read, the gradient stops.
     spread = t.reshape(t.add("eq", at, t.constant(padding, torch.int32)), (*t.shape(at), 1))
     return t.add("where", spread, t.detach(rows), rows)
+
+
+# One step of a recurrence. Whole sequences are unrolled by torch's own definition of them.
+
+
+def _gates(t: Emit, x: Operand, h: Operand, ws: Sequence[Operand | None], parts: int) -> tuple[list[Operand], ...]:
+    """Each gate's share from the input, and from the state."""
+    found = []
+    for value, w, bias in ((x, ws[0], ws[2]), (h, ws[1], ws[3])):
+        y = linear(t, value, w, bias)  # type: ignore[arg-type]
+        size = static(t.shape(y)[-1:])[0] // parts
+        found.append([t.slice(y, t.rank(y) - 1, k * size, (k + 1) * size) for k in range(parts)])
+    return tuple(found)
+
+
+@aten("lstm_cell")
+def lstm_cell(t: Emit, x: Operand, state: Sequence[Operand], *ws: Operand | None) -> Sequence[Operand]:
+    of_x, of_h = _gates(t, x, state[0], ws, 4)
+    i, f, g, o = (t.plus(a, b) for a, b in zip(of_x, of_h, strict=True))
+    i, f, g, o = (t.add(act, v) for act, v in zip(("sigmoid", "sigmoid", "tanh", "sigmoid"), (i, f, g, o), strict=True))
+    c = t.plus(t.times(f, state[1]), t.times(i, g))
+    return t.times(o, t.add("tanh", c)), c
+
+
+@aten("gru_cell")
+def gru_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
+    of_x, of_h = _gates(t, x, h, ws, 3)
+    r, z = (t.add("sigmoid", t.plus(of_x[k], of_h[k])) for k in (0, 1))
+    new = t.add("tanh", t.plus(of_x[2], t.times(r, of_h[2])))
+    return t.plus(new, t.times(z, t.minus(h, new)))  # type: ignore[no-any-return]
+
+
+@aten("rnn_tanh_cell")
+def rnn_tanh_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
+    of_x, of_h = _gates(t, x, h, ws, 1)
+    return t.add("tanh", t.plus(of_x[0], of_h[0]))
+
+
+@aten("rnn_relu_cell")
+def rnn_relu_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
+    of_x, of_h = _gates(t, x, h, ws, 1)
+    return t.add("relu", t.plus(of_x[0], of_h[0]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import sysconfig
 import traceback
+import types
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,11 +16,14 @@ from torch import fx
 
 OURS = str(Path(__file__).parent.parent)
 TORCH = str(Path(torch.__file__).parent)
+PYTHON = sysconfig.get_paths()["stdlib"]
 FRAME = re.compile(r'File "(.+?)", line (\d+), in [^\n]*\n?([^\n]*)')
 
 
 def is_users(path: str) -> bool:
-    return os.path.exists(path) and not path.startswith((OURS, TORCH))
+    """Not torch's, Python's or ours."""
+    builtin = path.startswith(PYTHON) and "site-packages" not in path
+    return os.path.exists(path) and not builtin and not path.startswith((OURS, TORCH))
 
 
 def place(path: str, line: int, code: str) -> str:
@@ -39,6 +45,17 @@ def line_of_error(error: BaseException) -> str:
     # Frames before the first one of torch belong to whoever called smidgen.
     first = next((i for i, frame in enumerate(inside) if frame[0].startswith(TORCH)), len(inside))
     return last_of(inside[first:])
+
+
+def line_of_frame(frame: types.FrameType | None) -> str:
+    """The user's line that is being run, seen from a frame of ours that torch called."""
+    frame = frame.f_back if frame else None
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = frame.f_back
+    if frame is None or not is_users(frame.f_code.co_filename):
+        return ""
+    context = inspect.getframeinfo(frame).code_context or [""]
+    return place(frame.f_code.co_filename, frame.f_lineno, context[0])
 
 
 def line_of_node(node: fx.Node) -> str:

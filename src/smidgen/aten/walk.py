@@ -7,6 +7,7 @@ sideways when it is next read.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ INSTEAD = {
     "floor_divide": "compute sizes in Python", "remainder": "compute sizes in Python",
     "randn": "F.dropout is the randomness that works", "rand": "F.dropout is the randomness that works",
     "randn_like": "F.dropout is the randomness that works", "rand_like": "F.dropout is the randomness that works",
+    "wrap_with_autocast": "keep the model in float32", "cond": "torch.where(condition, a, b)",
     "conv3d": "conv2d", "max_pool3d": "max_pool2d", "avg_pool3d": "avg_pool2d", "conv_transpose3d": "conv_transpose2d",
     "upsample_bicubic2d": "mode='bilinear' or mode='nearest'", "grid_sampler": "F.interpolate",
     "nonzero": "torch.where(mask, a, b)", "masked_select": "torch.where(mask, a, b)",
@@ -72,9 +74,12 @@ class Walk:
                 with self._located(node):
                     self._call(node)
             elif node.op == "output":
-                with self._located(node):
-                    return self.read(node.args[0])
+                return pytree.tree_map_only(fx.Node, self._output, node.args[0])
         raise Internal("torch's graph has no output")
+
+    def _output(self, node: fx.Node) -> Any:
+        with self._located(node):
+            return self.read(node)
 
     # Values.
 
@@ -115,6 +120,8 @@ class Walk:
         for dim in fake.shape:
             found = self.number(dim)
             if isinstance(found, Unsized):
+                if re.search(r"\bz?u\d", found.text):
+                    raise Unsupported("the size of its result depends on values", "torch.where(mask, x, 0) keeps the size")
                 raise ArithmeticError(f"a size of {found.text}")
             dims.append(found)
         if sum(isinstance(d, Batch) for d in dims) > 1:
@@ -144,7 +151,7 @@ class Walk:
         elif isinstance(target, torch._ops.OpOverload):
             self._translate(node, target)
         else:
-            raise Unsupported("torch exported it as a block of its own", "write this part with plain tensor operations")
+            raise Unsupported("torch exports it as a block of its own")
 
     def _see(self, node: fx.Node) -> None:
         results = [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
@@ -160,11 +167,11 @@ class Walk:
         if written:
             self._refuse_write(node.args[0])  # type: ignore[arg-type]
         value = self._result(node, op, args)
+        self._check(node, value)
         if written and not isinstance(value, torch.Tensor):  # a constant was written to for real
             self._write(node, value)
         else:
             self._bind(node, value)
-        self._check(node, value)
 
     def _result(self, node: fx.Node, op: torch._ops.OpOverload, args: list[Any]) -> Any:
         if is_constant(op, args):
@@ -200,7 +207,8 @@ class Walk:
                 module = make_fx(run)(*[values[i] for i in at])
         except Exception as error:
             raise Unsupported("smidgen has no rule for it") from error
-        if any(inner.target is op for inner in module.graph.nodes):
+        fixed = values[at[0]].fake_mode.shape_env.replace(self.symbol) != self.symbol
+        if fixed or any(inner.target is op for inner in module.graph.nodes):
             raise Unsupported("smidgen has no rule for it")
         self._kept.append(module)
         seen = self.t.node_shapes, self.t.node_dtypes
@@ -309,12 +317,13 @@ def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
     line = line_of_node(node)
     at = f"{src} ({line})" if src and line else src or line
     name = name_of(node)
+    label = f"aten.{name}" if hasattr(torch.ops.aten, name) else name
     if isinstance(error, Unsupported):
         help = error.help or INSTEAD.get(name) or did_you_mean(name, TABLE)
-        return UnsupportedOp(f"torch op aten.{name} is not supported", at=at, why=error.why, help=help)
+        return UnsupportedOp(f"torch op {label} is not supported", at=at, why=error.why, help=help)
     if isinstance(error, ArithmeticError):
         return ExportFailed(
-            f"aten.{name} makes a size that is not a multiple of the batch size", at=at, why=str(error),
+            f"{label} makes a size that is not a multiple of the batch size", at=at, why=str(error),
             help="keep the batch as one axis of its own; samples must not be combined with each other",
         )  # fmt: skip
     assert isinstance(error, SmidgenError)
@@ -324,6 +333,8 @@ def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
 
 def name_of(node: fx.Node) -> str:
     target = node.target
+    if target is operator.getitem:
+        return name_of(node.args[0])  # type: ignore[arg-type]
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.split("::")[1]
     return getattr(target, "__name__", str(target))

@@ -1,7 +1,9 @@
 """All operations. A family is one file here and one file of the same name in runtime/kernels."""
 
 # Importing a family defines its ops; optim comes last because it derives fused ops from the others.
-from . import io, movement, elementwise, activation, binary, reduce, matrix, conv, pool, norm, loss, random, optim  # noqa: F401, E401, I001
+from . import (  # noqa: F401, I001
+    io, movement, elementwise, activation, binary, reduce, matrix, conv, pool, resample, norm, loss, random, optim,
+)  # fmt: skip
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, Case, N, Op, Run, all_ops, define, get
 
 __all__ = ["NOT_DIFFERENTIABLE", "Bits", "Call", "Case", "N", "Op", "Run", "all_ops", "define", "get"]

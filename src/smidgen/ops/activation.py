@@ -77,6 +77,8 @@ differentiable(
     "Φ(x) + x Φ'(x)", _gelu_slope,
     constants=["approximate"], settings=[{"approximate": False}, {"approximate": True}],
 )  # fmt: skip
+
+
 def _elu_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     if attrs["alpha"] < 0:  # else the sign of y does not tell the sign of x
         raise BadShape(f"elu needs alpha ≥ 0, not {attrs['alpha']}")

@@ -23,7 +23,6 @@ from .registry import (
     case,
     define,
     out_size,
-    same_shape,
 )
 from .strides import broadcast, broadcast_params, show
 
@@ -38,7 +37,7 @@ def _broadcast(what: str, *allowed: DType, out: DType | None = None, like: int =
         if len(kinds) != 1 or ins[0].dtype not in allowed:
             raise BadShape(
                 f"{what} of {' and '.join(sorted(k.value for k in kinds))}",
-                why=f"all inputs must be {' or all '.join(d.value for d in allowed)}", help="cast them first",
+                why=f"it takes {' or '.join(d.value for d in allowed)}, the same for all inputs", help="cast first",
             )  # fmt: skip
         return [(broadcast(what, *[x.shape for x in ins]), out or ins[like].dtype)]
 
@@ -248,7 +247,7 @@ for _name, _logic in (("logical_and", np.logical_and), ("logical_or", np.logical
 
 define(
     "logical_not", doc="y = 1 where x is 0, else 0",
-    infer=same_shape, ref=lambda x: ((x == 0).astype(np.uint8),), vjp=NOT_DIFFERENTIABLE,
+    infer=_broadcast("logical_not", DType.U8), ref=lambda x: ((x == 0).astype(np.uint8),), vjp=NOT_DIFFERENTIABLE,
     kernels={"u8": "logical_not_u8"}, params=out_size, inplace=(0,),
     cases=[case(_of(_byte, 3, 5)), case(_of(_bool))],
 )  # fmt: skip

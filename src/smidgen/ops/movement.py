@@ -22,15 +22,16 @@ def sum_to(b: Builder, dy: str, shape: Shape) -> str:
     padded = (1,) * (len(wide) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (dim, whole) in enumerate(zip(padded, wide, strict=True)) if dim != whole)
     if not axes:
-        return _as(b, dy, shape)
+        return as_shape(b, dy, shape)
     if batch_axis(wide) not in axes:
-        return _as(b, b.add("sum", dy, axes=axes, keepdim=True), shape)
+        return as_shape(b, b.add("sum", dy, axes=axes, keepdim=True), shape)
     if all(dim == 1 for dim in padded[:-1]) and padded[-1] == wide[-1]:
-        return _as(b, b.add("bias_dw", dy), shape)
+        return as_shape(b, b.add("bias_dw", dy), shape)
     return b.add("batch_sum", dy, axes=axes, keepdim=True, shape=shape)
 
 
-def _as(b: Builder, name: str, shape: Shape) -> str:
+def as_shape(b: Builder, name: str, shape: Shape) -> str:
+    """`name` itself, or a view of it in another shape."""
     return name if b[name].shape == shape else b.add("reshape", name, shape=shape)
 
 
@@ -53,7 +54,6 @@ def _reshape_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
         raise BadShape(
             f"{show(x.shape)} cannot be reshaped to {show(shape)}",
             why=f"{x.size} elements do not fill {size(shape)}",
-            help="sizes that grow with the batch must stay multiples of it" if batch_axis(x.shape) is not None else "",
         )
     return [(shape, x.dtype)]
 
@@ -332,9 +332,15 @@ define(
     cases=[case((N, 3), dtype="f32"), case((N, 3), dtype="i32"), *_CASTS],
 )  # fmt: skip
 
+def _fill_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    if any(isinstance(d, int) and d < 0 for d in attrs["shape"]):
+        raise BadShape(f"fill of shape {show(attrs['shape'])}", why="sizes are 0 or more")
+    return [(tuple(attrs["shape"]), DType.F32)]
+
+
 define(
     "fill", doc="a tensor with the same value everywhere",
-    infer=lambda ins, attrs: [(tuple(attrs["shape"]), DType.F32)],
+    infer=_fill_infer,
     ref=lambda shape, value: (np.full(shape, value, np.float64),), vjp=lambda b, node, dys: [],
     kernels={"f32": "fill_f32"}, params=lambda call: [call.outs[0].size, float(call["value"])],
     cases=[case(shape=(N, 3), value=0.5), case(shape=(), value=-2.0)],

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadShape, BatchStatistics
-from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
+from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
+from .matrix import split_rows
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
 
 # Shape rules.
@@ -53,20 +54,11 @@ def _batch_infer(op: str, images: int = 1, out: str = "x") -> Infer:
     return infer
 
 
-def _rows(shape: Shape, trailing: int = 1) -> list[Dim]:
-    """A, B, P: sizes before, of and after the samples' axis, without the trailing axes."""
-    lead = shape[: len(shape) - trailing]
-    if not lead:
-        return [1, 1, 1]
-    axis = batch_axis(lead) or 0
-    return [size(lead[:axis]), lead[axis], size(lead[axis + 1 :])]
-
-
 def _rows_params(call: Call) -> Sequence[Param]:
-    """A, B, P, C and eps if there is one; x is input 0."""
+    """A, B, P, C and eps if there is one."""
     x = call.ins[0].shape
     eps = [float(call["eps"])] if "eps" in call.attrs else []
-    return [*_rows(x), x[-1], *eps]
+    return [*split_rows(x[:-1]), x[-1], *eps]
 
 
 def _flat_params(call: Call) -> Sequence[Param]:
@@ -318,7 +310,7 @@ define(
     "layer_norm_dgamma", doc="dgamma = sum over rows of dy · (x - mean) / sqrt(var + eps)",
     infer=_layer_infer("layer_norm_dgamma", images=2, out="tail"), ref=_layer_norm_dgamma_ref, vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "layer_norm_dgamma_f32"}, sink=True, macs=_macs(4), cases=_layer_cases(2, 0),
-    params=lambda call: [*_rows(call.ins[0].shape, call["axes"]), *_layer_params(call)[1:]],
+    params=lambda call: [*split_rows(call.ins[0].shape[: -call["axes"]]), *_layer_params(call)[1:]],
     scratch=lambda call: size((*call.ins[0].shape[: -call["axes"]], 8)),  # mean and 1/s of every row
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 An optimizer is described once, as a `Sink`; from it come the op of its own (`adam`) and, for each op with `sink=True`,
 the fused one (`conv2d_dw_adam`). Both run the same C (runtime/kernels/sink.h), so they give the same bits.
-Formulas are torch.optim's. lr is f32[], counter is i32[2] = (seed, step), the step counted from 1.
+Formulas are torch.optim's. lr is f32[], counter is i32[2] = (seed, steps done).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _adam(
     g: Array, w: Array, m: Array, v: Array, lr: Array, counter: Array, *,
     beta1: float, beta2: float, epsilon: float, weight_decay: float, decoupled: bool,
 ) -> tuple[Array, ...]:  # fmt: skip
-    step = max(1, int(counter[1]))
+    step = max(0, int(counter[1])) + 1  # this one; `count_step` runs after the updates
     w, g = (w * (1 - lr * weight_decay), g) if decoupled else (w, g + weight_decay * w)
     m = m + (1 - beta1) * (g - m)
     v = beta2 * v + (1 - beta2) * g * g
@@ -262,7 +262,7 @@ def _positive(rng: np.random.Generator, n: int) -> Array:
 
 
 define(
-    "count_step", doc="(seed, step) → (seed, step + 1); runs before the updates of a step",
+    "count_step", doc="(seed, step) → (seed, step + 1); runs after the updates of a step",
     infer=_same, ref=lambda counter: (np.array([counter[0], min(int(counter[1]) + 1, 2**31 - 1)], np.int32),),
     vjp=NOT_DIFFERENTIABLE, kernels={"i32": "count_step_i32"}, shares={0: 0}, batchwise=True,
     cases=[case(lambda rng, n: np.array([9, 0], np.int32)), case(lambda rng, n: np.array([-1, 2**31 - 1], np.int32))],

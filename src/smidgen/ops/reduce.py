@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor, batch_axis, size
+from .movement import as_shape
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, lines, merged, reduce_params, show
 
@@ -39,11 +40,10 @@ def _check(what: str, x: Tensor, axes: Sequence[int], across: bool = False) -> N
     if len(set(axes)) != len(axes) or any(not 0 <= axis < len(x.shape) for axis in axes):
         raise BadShape(f"{what} over axes {list(axes)} of {show(x.shape)}", why=f"it has {len(x.shape)} axes")
     if (batch_axis(x.shape) in axes) != across:
-        why = "no such axis holds the samples" if across else "one of them holds the samples"
-        raise BadShape(
-            f"{what} over axes {list(axes)} of {show(x.shape)}", why=why,
-            help="sum, mean work within a sample, batch_sum, batch_mean across samples",
-        )  # fmt: skip
+        why = "none of them holds the samples" if across else "one of them holds the samples"
+        other = what.removeprefix("batch_") if across else f"batch_{what}"
+        help = f"{other} is for that" if what.endswith(("sum", "mean")) and what != "cumsum" else ""
+        raise BadShape(f"{what} over axes {list(axes)} of {show(x.shape)}", why=why, help=help)
 
 
 def _check_gradient(what: str, dy: Tensor, shape: Shape) -> None:
@@ -77,7 +77,7 @@ def _batch_params(call: Call) -> Sequence[Param]:
 def _expand_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
     """Of a sum: every element gets the gradient of the total."""
     shape = b[node.ins[0]].shape
-    kept = b.add("reshape", str(dys[0]), shape=reduced_shape(shape, node.attrs["axes"], keepdim=True))
+    kept = as_shape(b, str(dys[0]), reduced_shape(shape, node.attrs["axes"], keepdim=True))
     return [b.add("expand", kept, shape=shape)]
 
 

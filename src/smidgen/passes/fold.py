@@ -104,7 +104,8 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
     A constant beta becomes part of the bias; one that learns is added afterwards.
     """
-    for norm in [node for node in graph.nodes if node.op == "batch_norm"]:
+    for name in [node.outs[0] for node in graph.nodes if node.op == "batch_norm"]:
+        norm = graph.producer()[name]  # folding the norms before it has renamed its input
         layer = _layer_before(graph, norm)
         if layer is not None:
             graph = _folded(graph, norm, layer)
@@ -150,7 +151,8 @@ def _folded(graph: Graph, norm: Node, layer: Node) -> Graph:
     added = () if gone else (norm.with_(op="add", ins=(norm.ins[0], beta), attrs={}),)
     nodes: list[Node] = []
     for node in graph.nodes:
-        node = scaled if node is layer else node
-        nodes += added if node is norm else (node.with_(ins=tuple(gone.get(i, i) for i in node.ins)),)
+        current = scaled if node.outs == layer.outs else node
+        renamed = current.with_(ins=tuple(gone.get(i, i) for i in current.ins))
+        nodes += added if node.outs == norm.outs else (renamed,)
     tensors = {name: t for name, t in tensors.items() if name not in gone}
     return _tidy(graph.with_(nodes=tuple(nodes), tensors=tensors, data=data))

@@ -18,9 +18,12 @@ def sample_loop(graph: Graph) -> Graph:
     first = [graph.nodes[i] for i in before]
     rest = [node for i, node in enumerate(graph.nodes) if i not in before and i not in inside]
     needed = {i for node in rest for i in node.ins}
-    # An input that is read on both sides is fed on both sides: the caller has it anyway.
-    refed = [node for node in body if node.op == "feed" and node.outs[0] in needed]
-    needed -= {node.outs[0] for node in refed}
+    # What costs nothing is done on both sides: feeds of an input (the caller has it anyway), and views.
+    again: list[Node] = []
+    for node in reversed(body):
+        if node.outs[0] in needed and (node.op == "feed" or ops.get(node.op).is_view):
+            again.insert(0, node)
+            needed = (needed - set(node.outs)) | set(node.ins)
     gathered = tuple(t for node in body for t in node.outs if t in needed)
     if not gathered and not any(node.op == "fetch" for node in body):
         return graph
@@ -29,7 +32,7 @@ def sample_loop(graph: Graph) -> Graph:
     specs = tuple((tensors[names[t]].shape, tensors[names[t]].dtype) for t in gathered)
     attrs = {"body": len(body), "yields": tuple(names[t] for t in gathered), "specs": specs}
     loop = Node("loop", (), gathered, attrs, "forward", "")
-    nodes = (*first, loop, *(_in_loop(node, names) for node in body), *refed, *rest)
+    nodes = (*first, loop, *(_in_loop(node, names) for node in body), *again, *rest)
     return graph.with_(nodes=nodes, tensors=tensors)
 
 

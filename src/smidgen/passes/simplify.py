@@ -6,6 +6,7 @@ Parameters keep their names. Where all graphs read one only through the same rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -47,18 +48,19 @@ def _fixpoint(
     graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str]
 ) -> tuple[dict[str, Graph], set[str]]:
     kept = {name: keep | _results(graph) for name, graph in graphs.items()}
-    current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
+    done = current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
     relaid: set[str] = set()
+    least = (math.inf, math.inf)
     while True:
         swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
-        relaid |= {w for s in swept.values() for w in s.relaid}
         moved = {name: without_dead(s.graph, kept[name]) for name, s in swept.items()}
         absorbed = absorb_layouts(moved, frozenset().union(*kept.values()))
-        folded = {name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()}
-        settled = all(len(folded[name].nodes) == len(moved[name].nodes) for name in folded)
-        current = folded
-        if settled:
-            return current, relaid
+        current = {name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()}
+        relaid |= {w for s in swept.values() for w in s.relaid}
+        now = (sum(s.cost for s in swept.values()), sum(len(graph.nodes) for graph in current.values()))
+        if now >= least:
+            return done, relaid
+        done, least = current, now
 
 
 def _exclusive(graphs: Mapping[str, Graph]) -> set[str]:
@@ -124,7 +126,7 @@ def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> S
         if found.cost < best.cost:
             choice, best, waiting = other, found, [name for name in found.copied if name not in other.as_written]
     unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
-    return unmoved if unmoved.cost < best.cost else best
+    return unmoved if unmoved.cost <= best.cost else best
 
 
 def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:

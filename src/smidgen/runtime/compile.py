@@ -21,10 +21,11 @@ LIBRARY = HERE / "libsmidgen.so"
 INPLACE = HERE / "kernels" / "inplace.txt"
 
 # Exact kernels allow no contraction and no reordering of floating-point operations.
-EXACT = ("-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fPIC")
+# Traps are never looked at, and without promising so gcc does not vectorise a choice between two values.
+EXACT = ("-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Werror=implicit-function-declaration")
-# Symbols bound at start: the linker must not eat stack in the middle of a step. tcc does not know the option.
-LINK = ("-Wl,-z,now",)
+# Symbols are bound at start, so that the dynamic linker does not eat stack in the middle of a step; all must be there.
+LINK = ("-Wl,-z,now", "-Wl,-z,defs")
 
 
 def sources() -> list[Path]:
@@ -111,9 +112,8 @@ def compile_runtime(
                 if done.returncode:
                     raise RuntimeError(f"C compilation failed: {' '.join(done.args)}")
         built = Path(folder) / "built"
-        link = [*command, *flags, *(() if main else ("-shared",)), *objects, "-o", str(built), "-lpthread"]
-        if subprocess.run([*link, *LINK], capture_output=True).returncode:
-            subprocess.run(link, check=True)
+        options = [*(() if main else ("-shared",)), *(() if Path(command[0]).name == "tcc" else LINK)]
+        subprocess.run([*command, *flags, *objects, *options, "-o", str(built), "-lpthread"], check=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(out.name + f".{os.getpid()}.part")
         shutil.copy(built, partial)

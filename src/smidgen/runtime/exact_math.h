@@ -144,8 +144,8 @@ static inline float smg_tanhf(float x) {
     q = q * z - 5.37847169e-2f;
     q = q * z + 1.33319363e-1f;
     q = q * z - 3.33332986e-1f;
-    const float inner = x + x * (z * q), outer = smg_copysignf(1.0f - 2.0f / (smg_expf(a + a) + 1.0f), x);
-    return a < 0.6f ? inner : outer;
+    const float inner = a + a * (z * q), outer = 1.0f - 2.0f / (smg_expf(a + a) + 1.0f);
+    return smg_copysignf(a < 0.6f ? inner : outer, x);
 }
 
 /* 1 / (1 + exp(-x)); 2.41 ulp, also where the result is tiny */
@@ -209,7 +209,8 @@ static inline float smg_sin_from(float x, uint32_t quarters) {
     float r;
     const uint32_t n = smg_quarter_turns(x, &r) + quarters;
     const float z = r * r;
-    const float s = r + r * z * (-1.66666538e-1f + z * (8.33210163e-3f + z * -1.95068438e-4f));
+    const float odd = r + r * z * (-1.66666538e-1f + z * (8.33210163e-3f + z * -1.95068438e-4f));
+    const float s = smg_copysignf(odd, r); /* -0 stays -0 */
     const float c = 1.0f - (0.5f * z - z * z * (4.16666456e-2f + z * (-1.38873025e-3f + z * 2.44308812e-5f)));
     const float y = n & 1 ? c : s;
     return n & 2 ? -y : y;

@@ -4,7 +4,7 @@
 #include "conv.h"
 #include "tile.h"
 
-/* One output pixel, `rows` (up to four) outputs, eight lanes each: dot products over the window that starts at (ih, iw).
+/* One pixel, `rows` (up to four) outputs, eight lanes each: dot products over the window that starts at (ih, iw).
  * With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w. */
 static void pixel(const Conv *v, float *lanes, int rows, const float *x, const float *w, int32_t ih, int32_t iw) {
     const int32_t Cg = v->C / v->G, fused = v->DW == 1 && v->G == 1;
@@ -95,8 +95,8 @@ static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, c
         }
 }
 
-/* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's first
- * column; of outputs outside first..last only some columns, or none, lie in the row. */
+/* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's
+ * first column; of outputs outside first..last only some columns, or none, lie in the row. */
 static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int64_t q, int32_t first, int32_t last) {
     const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
     for (int32_t ow = 0; ow < v->OW;) {
@@ -106,7 +106,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
             const float *d = dy + (ptrdiff_t)ow * v->O;
             if (ow >= first && ow < last) {
                 const int32_t count = (last < end ? last : end) - ow;
-                tile_outer(t, t->part, d, v->O, x + at, (ptrdiff_t)step, count);
+                smg_outer(t->part, t->rows, t->columns, d, v->O, x + at, (ptrdiff_t)step, count);
                 ow += count;
                 continue;
             }
@@ -120,37 +120,41 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
     }
 }
 
+/* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. */
+static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kh, int64_t q) {
+    /* outputs that meet all columns of the tile: 0 <= q + ow * step <= room */
+    const int64_t step = (int64_t)v->SW * v->C, room = (int64_t)v->W * v->C - t->columns;
+    const int64_t first = q >= 0 ? 0 : (step - 1 - q) / step, last = room < q ? 0 : (room - q) / step + 1;
+    const int32_t begin = first < v->OW ? (int32_t)first : v->OW, end = last < v->OW ? (int32_t)last : v->OW;
+    for (int32_t n = 0; n < v->N; n++) {
+        tile_sample_begin(t);
+        for (int32_t oh = 0; oh < v->OH; oh++) {
+            const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
+            if (ih < 0 || ih >= v->H) continue;
+            const float *xr = x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C;
+            row_dw(t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O, xr, q, begin, end);
+        }
+        tile_sample_end(t);
+    }
+}
+
+/* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. */
 static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
-    const int32_t taps = fused ? 1 : v->KW, run = fused ? v->KW * Cg : Cg;
-    const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
+    const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
     Tile t;
     for (int32_t g = 0; g < v->G; g++)
         for (int32_t o = 0; o < Og; o += t.rows) {
             tile_rows(&t, &o, Og);
             for (int32_t kh = 0; kh < v->KH; kh++)
-                for (int32_t kw = 0; kw < taps; kw++)
+                for (int32_t kw = 0; kw < v->KW; kw += taps)
                     for (int32_t k = 0; k < run; k += t.columns) {
                         tile_columns(&t, &k, run);
-                        const size_t place = ((size_t)kh * (size_t)v->KW + (size_t)kw) * (size_t)Cg + (size_t)k;
-                        const size_t at = (size_t)(g * Og + o) * filter + place;
-                        const int64_t q = ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k;
-                        /* outputs that meet all columns of the tile: 0 <= q + ow * step <= length - columns */
-                        const int64_t room = length - t.columns - q;
-                        const int64_t first = q >= 0 ? 0 : (step - 1 - q) / step, last = room < 0 ? 0 : room / step + 1;
+                        const size_t tap = (size_t)kh * (size_t)v->KW + (size_t)kw;
+                        const size_t at = (size_t)(g * Og + o) * filter + tap * (size_t)Cg + (size_t)k;
                         tile_begin(&t, sink, at, filter);
-                        for (int32_t n = 0; n < v->N; n++) {
-                            tile_sample_begin(&t);
-                            for (int32_t oh = 0; oh < v->OH; oh++) {
-                                const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
-                                if (ih < 0 || ih >= v->H) continue;
-                                row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + g * Og + o,
-                                       x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C, q,
-                                       (int32_t)(first < v->OW ? first : v->OW), (int32_t)(last < v->OW ? last : v->OW));
-                            }
-                            tile_sample_end(&t);
-                        }
+                        tile_dw(&t, v, dy + g * Og + o, x, kh, ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k);
                         tile_end(&t, sink, at, filter);
                     }
         }

@@ -24,7 +24,8 @@ static inline int conv_axis_ok(int32_t in, int32_t out, int32_t kernel, int32_t 
     if (stride > limit || dilation > limit || pad > limit || pad < -limit) return 0;
     if (smg_mul((uint64_t)in, (uint64_t)channels) > (uint64_t)limit) return 0;
     if (smg_mul((uint64_t)kernel, (uint64_t)channels) > (uint64_t)limit) return 0;
-    return smg_add(smg_mul((uint64_t)out, (uint64_t)stride), smg_mul((uint64_t)kernel, (uint64_t)dilation)) <= (uint64_t)limit;
+    const uint64_t reach = smg_mul((uint64_t)kernel, (uint64_t)dilation);
+    return smg_add(smg_mul((uint64_t)out, (uint64_t)stride), reach) <= (uint64_t)limit;
 }
 
 /* Bytes of the image x, the weights and the image y; -1 refuses. */
@@ -45,8 +46,8 @@ static inline void conv_clip(int32_t at, int32_t kernel, int32_t dilation, int32
     *hi = at + (kernel - 1) * dilation < size ? kernel : at < size ? (size - 1 - at) / dilation + 1 : 0;
 }
 
-/* The outputs that one input coordinate meets: tap `first` meets output `out` (perhaps outside 0..OH or 0..OW), and every
- * tap_step taps later comes the output out_step earlier. first = taps if it meets none. */
+/* The outputs that one input coordinate meets: tap `first` meets output `out` (perhaps outside 0..OH or 0..OW), and
+ * every tap_step taps later comes the output out_step earlier. first = taps if it meets none. */
 typedef struct {
     int32_t first, out, tap_step, out_step;
 } Meets;

@@ -4,6 +4,7 @@
 #include "tile.h"
 
 #define TAPS 8
+#define LANES(l) for (int l = 0; l < 8; l++)
 
 /* The next eight of `size` channels; the last eight overlap where fewer are left. */
 static int eight(int32_t *at, int32_t size) {
@@ -37,8 +38,8 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
         float sum[8] = {0};
         if (plain) {
             a += from[0];
-            for (int32_t k = lo; k < hi; k++, a += step) SMG_LANES(l) sum[l] += a[l] * taps[k][l];
-            SMG_LANES(l) y[l] += sum[l];
+            for (int32_t k = lo; k < hi; k++, a += step) LANES(l) sum[l] += a[l] * taps[k][l];
+            LANES(l) y[l] += sum[l];
         } else {
             for (int32_t k = lo; k < hi; k++, a += step)
                 for (int l = 0; l < width; l++) sum[l] += a[from[l]] * taps[k][l];
@@ -65,14 +66,16 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const float *w, cons
                     for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                         const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
                         load(taps, count, width, w + o * filter + (ptrdiff_t)kh * v->KW + kw, filter);
-                        row(v, yr + o, x + ((ptrdiff_t)n * v->H + ih + kh * v->DH) * v->W * v->C, taps, kw, count, width, from);
+                        const float *xr = x + ((ptrdiff_t)n * v->H + ih + kh * v->DH) * v->W * v->C;
+                        row(v, yr + o, xr, taps, kw, count, width, from);
                     }
             }
         }
 }
 
 /* dx[iw][l] += taps first..first+count of one row of dy, whose output for channel l is l * M further on. */
-static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8], int32_t first, int count, int width) {
+static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8], int32_t first, int count,
+                   int width) {
     const int32_t M = v->O / v->C;
     const int plain = width == 8 && M == 1;
     for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) { /* pixels a stride apart meet the same taps */
@@ -80,16 +83,22 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
         if (m.first == first + count) continue;
         for (int32_t iw = phase; iw < v->W; iw += v->SW, m.out++) {
             float sum[8] = {0}, *out = dx + (ptrdiff_t)iw * v->C;
-            int32_t ow = m.out;
-            for (int32_t k = m.first - first; k < count; k += m.tap_step, ow -= m.out_step) {
-                if (ow < 0 || ow >= v->OW) continue;
-                const float *d = dy + (ptrdiff_t)ow * v->O;
-                if (plain)
-                    SMG_LANES(l) sum[l] += d[l] * taps[k][l];
-                else
+            /* taps k, k + tap_step, … of the piece meet outputs ow, ow - out_step, …: those inside 0..OW */
+            int32_t k = m.first - first, ow = m.out;
+            for (; ow >= v->OW && k < count; ow -= m.out_step) k += m.tap_step;
+            if (plain) {
+                for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
+                    const float *d = dy + (ptrdiff_t)ow * v->O;
+                    LANES(l) sum[l] += d[l] * taps[k][l];
+                }
+                LANES(l) out[l] += sum[l];
+            } else {
+                for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
+                    const float *d = dy + (ptrdiff_t)ow * v->O;
                     for (int l = 0; l < width; l++) sum[l] += d[(ptrdiff_t)l * M] * taps[k][l];
+                }
+                for (int l = 0; l < width; l++) out[l] += sum[l];
             }
-            for (int l = 0; l < width; l++) out[l] += sum[l];
         }
     }
 }
@@ -111,7 +120,8 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w,
                     for (int32_t j = 0; j < M; j++)
                         for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                             const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
-                            load(taps, count, width, w + ((ptrdiff_t)at * M + j) * filter + (ptrdiff_t)kh * v->KW + kw, filter * M);
+                            const float *wk = w + ((ptrdiff_t)at * M + j) * filter + (ptrdiff_t)kh * v->KW + kw;
+                            load(taps, count, width, wk, filter * M);
                             row_dx(v, out + at, d + j, taps, kw, count, width);
                         }
                 }
@@ -119,24 +129,24 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w,
         }
 }
 
-/* `count` outputs of one row with all taps inside; a kernel row of fewer than three taps repeats its first, to no effect. */
+/* `count` outputs of one row with all taps inside. Fewer than three taps repeat the first, to no effect. */
 static void inside_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t count) {
     const ptrdiff_t tap = (ptrdiff_t)v->DW * v->C, step = (ptrdiff_t)v->SW * v->C;
     const float *x1 = t->rows > 1 ? x + tap : x, *x2 = t->rows > 2 ? x + 2 * tap : x;
     float *part = t->part, s0[8], s1[8], s2[8];
     ptrdiff_t at = 0;
-    SMG_LANES(l) s0[l] = part[l], s1[l] = part[8 + l], s2[l] = part[16 + l];
+    LANES(l) s0[l] = part[l], s1[l] = part[8 + l], s2[l] = part[16 + l];
     for (; count > 0; count--, dy += v->O, at += step) {
-        SMG_LANES(l) s0[l] += dy[l] * x[at + l];
-        SMG_LANES(l) s1[l] += dy[l] * x1[at + l];
-        SMG_LANES(l) s2[l] += dy[l] * x2[at + l];
+        LANES(l) s0[l] += dy[l] * x[at + l];
+        LANES(l) s1[l] += dy[l] * x1[at + l];
+        LANES(l) s2[l] += dy[l] * x2[at + l];
     }
-    SMG_LANES(l) part[l] = s0[l], part[8 + l] = s1[l], part[16 + l] = s2[l];
+    LANES(l) part[l] = s0[l], part[8 + l] = s1[l], part[16 + l] = s2[l];
 }
 
 /* One row of outputs, taps kw.. of a kernel row; outputs first..last have all of them inside the row of x. */
-static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kw, const int32_t *from, int32_t first,
-                   int32_t last) {
+static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kw, const int32_t *from,
+                   int32_t first, int32_t last) {
     for (int32_t ow = 0; ow < v->OW;) {
         const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
         while (ow < end) {
@@ -160,7 +170,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
     }
 }
 
-/* A tile holds up to three taps (rows) of eight outputs (columns); in the gradient the taps of an output are neighbours. */
+/* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. */
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
     const int32_t M = v->O / v->C;
     const size_t filter = (size_t)v->KH * (size_t)v->KW;

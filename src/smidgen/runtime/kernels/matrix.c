@@ -2,11 +2,10 @@
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "tile.h"
 
-#define LIMIT (1 << 28) /* sizes below this can be added and stepped without overflow */
-
-static int sizes_ok(const int32_t *p, int count) {
+/* All sizes are positive and small enough to be added and stepped without overflow; p[batch] may be zero. */
+static int sizes_ok(const int32_t *p, int count, int batch) {
     for (int i = 0; i < count; i++)
-        if (p[i] < 0 || p[i] > LIMIT) return 0;
+        if (p[i] < (i != batch) || p[i] > 1 << 28) return 0;
     return 1;
 }
 static uint64_t floats(int32_t a, int32_t b, int32_t c) {
@@ -31,7 +30,8 @@ static void dot_rows(float *y, const float *x, const float *w, const float *b, i
 }
 
 /* total[l] = sum over t of a[t * a_step] * b[t * b_step + l] */
-static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
+static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
+                     int32_t T) {
     float part[16] = {0};
     for (int l = 0; l < width; l++) total[l] = 0.0f;
     for (int32_t t = 0; t < T; t += SMG_BLOCK) {
@@ -44,7 +44,7 @@ static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, 
 /* p: R rows, O, K; x[R][K], w[O][K], b[O] */
 EXTENT(linear_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3)) return -1;
+    if (!sizes_ok(p, 3, 0)) return -1;
     need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1);
     if (operands > 3) need[3] = floats(p[1], 1, 1);
     return 0;
@@ -57,7 +57,7 @@ KERNEL(linear_f32, "oiii?", 3) {
 /* p: R rows, O, K; dy[R][O], w[O][K] */
 EXTENT(linear_dx_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3)) return -1;
+    if (!sizes_ok(p, 3, 0)) return -1;
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[0], p[1], 1), need[2] = floats(p[1], p[2], 1);
     return 0;
 }
@@ -78,14 +78,15 @@ KERNEL(linear_dx_f32, "oii", 3) {
 /* y = a b for B pairs. p: B, M, K, N, ta, tb; a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
 EXTENT(matmul_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 4)) return -1;
+    for (int i = 0; i < 4; i++)
+        if (p[i] < 0 || p[i] > 1 << 28) return -1;
     need[0] = floats(p[0], p[1], p[3]), need[1] = floats(p[0], p[1], p[2]), need[2] = floats(p[0], p[2], p[3]);
     return 0;
 }
 KERNEL(matmul_f32, "oii", 6) {
     const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
     float total[16];
-    for (int32_t i = 0; i < B; i++) {
+    for (int32_t i = 0; i < B && M && N; i++) {
         float *y = OUT(0) + (ptrdiff_t)i * M * N;
         const float *a = IN(1) + (ptrdiff_t)i * M * K, *b = IN(2) + (ptrdiff_t)i * K * N;
         if (!ta && tb) {
@@ -120,7 +121,7 @@ static uint64_t all_rows(const int32_t *p) { return floats(p[0], p[1], p[2]) / 4
 /* dw[O][K] = sum over rows of dy[row][O] x[row][K]. p: outer, samples, rows, O, K */
 static int linear_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 5)) return -1;
+    if (!sizes_ok(p, 5, 1)) return -1;
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), own[1] = smg_mul(all_rows(p), floats(p[4], 1, 1));
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;
@@ -135,14 +136,15 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
             tile_columns(&t, &k, K);
             const size_t at = (size_t)o * (size_t)K + (size_t)k;
             tile_begin(&t, sink, at, (size_t)K);
-            if (A == 1 && R == 1) tile_outer(&t, t.tile, dy + o, O, x + k, K, N); /* a sample is one row */
+            if (A == 1 && R == 1) /* a sample is one row */
+                smg_outer(t.tile, t.rows, t.columns, dy + o, O, x + k, K, N);
             for (int32_t n = 0; n < N && (A != 1 || R != 1); n++) {
                 tile_sample_begin(&t);
                 for (int32_t a = 0; a < A; a++) {
                     for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                         const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
                         const ptrdiff_t row = first_row(c->p, a, n) + r;
-                        tile_outer(&t, t.part, dy + row * O + o, O, x + row * K + k, K, count);
+                        smg_outer(t.part, t.rows, t.columns, dy + row * O + o, O, x + row * K + k, K, count);
                         tile_count(&t, count);
                     }
                 }
@@ -158,7 +160,7 @@ SINK_KERNELS(linear_dw, 2, "ii", 5, "")
 /* db[C] = sum over rows of dy[row][C]. p: outer, samples, rows, C */
 static int bias_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 4)) return -1;
+    if (!sizes_ok(p, 4, 1)) return -1;
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), *elements = (uint64_t)p[3];
     return 0;
 }
@@ -191,7 +193,7 @@ static const char *const bad_index = "an embedding index is outside the table";
 /* p: R indices, V, D; w[V][D], index[R] */
 EXTENT(embedding_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3)) return -1;
+    if (!sizes_ok(p, 3, 0)) return -1;
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[1], p[2], 1), need[2] = floats(p[0], 1, 1);
     return 0;
 }
@@ -209,7 +211,7 @@ KERNEL(embedding_f32, "oii", 3) {
 /* dw[V][D] = sum of the rows of dy whose index is v. p: outer, samples, rows, V, D; dy[…][D], index[…] */
 static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 5)) return -1;
+    if (!sizes_ok(p, 5, 1)) return -1;
     own[0] = smg_mul(all_rows(p), floats(p[4], 1, 1)), own[1] = smg_mul(all_rows(p), 4);
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;

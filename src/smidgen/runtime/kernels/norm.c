@@ -241,6 +241,13 @@ KERNEL(running_stats_f32, "uuii", 3) {
 
 /* ---- layer_norm: rows of K contiguous elements ---- */
 
+#define EACH_OF_8(l) for (int l = 0; l < 8; l++)
+/* A step that the compiler cannot know, so that gcc vectorises across lanes: see sum.c. */
+static ptrdiff_t eight(void) {
+    volatile ptrdiff_t step = 8;
+    return step;
+}
+
 static float long_sum(const float *x, int32_t K) {
     float total = 0;
     for (int32_t k = 0; k < K; k += CHUNK) total += smg_sum8(x + k, K - k < CHUNK ? K - k : CHUNK);
@@ -248,13 +255,13 @@ static float long_sum(const float *x, int32_t K) {
 }
 
 static float long_squares(const float *x, int32_t K, float mean) {
-    const ptrdiff_t step = smg_eight();
+    const ptrdiff_t step = eight();
     float total = 0;
     while (K > 0) {
         float lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         int32_t more = K < CHUNK ? K : CHUNK;
         K -= more;
-        for (; more >= 8; more -= 8, x += step) SMG_LANES(l) lanes[l] += (x[l] - mean) * (x[l] - mean);
+        for (; more >= 8; more -= 8, x += step) EACH_OF_8(l) lanes[l] += (x[l] - mean) * (x[l] - mean);
         for (int l = 0; l < more; l++) lanes[l] += (x[l] - mean) * (x[l] - mean);
         total += smg_lanes8(lanes);
     }
@@ -295,7 +302,7 @@ EXTENT(layer_norm_dx_f32) {
 KERNEL(layer_norm_dx_f32, "oiii", 3) {
     const int32_t R = P(0), K = P(1);
     const float *gamma = IN(3);
-    const ptrdiff_t step = smg_eight();
+    const ptrdiff_t step = eight();
     for (int32_t i = 0; i < R; i++) {
         float *dx = OUT(0) + (size_t)i * (size_t)K, mean, inverse, base = 0, slope = 0;
         const float *dy = IN(1) + (size_t)i * (size_t)K, *x = IN(2) + (size_t)i * (size_t)K;
@@ -306,8 +313,8 @@ KERNEL(layer_norm_dx_f32, "oiii", 3) {
             left -= more;
             for (; more >= 8; more -= 8, at += (int32_t)step) {
                 const float *d = dy + at, *g = gamma + at, *v = x + at;
-                SMG_LANES(l) b[l] += d[l] * g[l];
-                SMG_LANES(l) s[l] += d[l] * g[l] * (v[l] - mean);
+                EACH_OF_8(l) b[l] += d[l] * g[l];
+                EACH_OF_8(l) s[l] += d[l] * g[l] * (v[l] - mean);
             }
             for (int l = 0; l < more; l++) {
                 b[l] += dy[at + l] * gamma[at + l];

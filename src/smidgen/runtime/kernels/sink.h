@@ -69,7 +69,7 @@ static inline Sink smg_sink(int mode, void *const *outs, const float *lr, const 
     if (mode == SMG_ADAM) {
         s.m = (float *)outs[1], s.v = (float *)outs[2];
         const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
-        const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] : 1u;
+        const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u; /* counted after the update */
         s.beta1 = smg_to_float(b1), s.take1 = smg_to_float(1.0 - b1);
         s.beta2 = smg_to_float(b2), s.take2 = smg_to_float(1.0 - b2);
         s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);

@@ -53,22 +53,4 @@ static inline void tile_count(Tile *t, int32_t count) {
     smg_flush(t->sample, t->part, 32);
     t->pending = 0;
 }
-
-/* sum[8 * i + l] += a[t * a_step + i] * b[t * b_step + l] for t = 0..T in order; sum is `part`, or `tile` itself. */
-static inline void tile_outer(const Tile *t, float *sum, const float *a, ptrdiff_t a_step, const float *b,
-                              ptrdiff_t b_step, int32_t T) {
-    if (t->rows < 4 || t->columns < 8) {
-        for (int i = 0; i < t->rows; i++) smg_rows(sum + 8 * i, t->columns, a + i, a_step, b, b_step, T);
-        return;
-    }
-    float s0[8], s1[8], s2[8], s3[8];
-    SMG_LANES(l) s0[l] = sum[l], s1[l] = sum[8 + l], s2[l] = sum[16 + l], s3[l] = sum[24 + l];
-    for (; T > 0; T--, a += a_step, b += b_step) {
-        SMG_LANES(l) s0[l] += a[0] * b[l];
-        SMG_LANES(l) s1[l] += a[1] * b[l];
-        SMG_LANES(l) s2[l] += a[2] * b[l];
-        SMG_LANES(l) s3[l] += a[3] * b[l];
-    }
-    SMG_LANES(l) sum[l] = s0[l], sum[8 + l] = s1[l], sum[16 + l] = s2[l], sum[24 + l] = s3[l];
-}
 #endif
