@@ -36,7 +36,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 parity: setup
 	$(BIN)/python -m benchmarks.parity --all --out docs/results/parity.json

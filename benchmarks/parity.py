@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import itertools
 import json
 import multiprocessing
@@ -81,18 +82,17 @@ def measure(row: Row) -> dict[str, Any]:
     pair = [net.data(row.batch, seed) for seed in (1, 2)]
     # Two batches again and again, so that the loss can fall.
     batches = [([x], y) for x, y in (pair[k % 2] for k in range(prove.FREE_STEPS))]
-    entries = api.build(
-        model, batches[0][0][0], loss=net.loss, optimizer=optimizer, method=row.method, batch=row.batch, bn=row.bn
-    )
+    entries = api.lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
     result: dict[str, Any] = asdict(row)
-    refused = raises(lambda: parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, torch.float64).step(*batches[0]))
+
+    def reference(dtype: torch.dtype) -> parity.Reference:
+        return parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, dtype)
+
+    refused = raises(lambda: reference(torch.float64).step(*batches[0]))
     program = api.encode(entries)
     if refused:
         ours = raises(lambda: Job(program).train_step(batches[0][0][0], batches[0][1]))
         return {**result, "torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
-
-    def reference(dtype: torch.dtype) -> parity.Reference:
-        return parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, dtype)
 
     job = Job(program)
     a = parity.float64(entries, reference(torch.float64), batches[: prove.STEPS])
@@ -111,6 +111,15 @@ def measure(row: Row) -> dict[str, Any]:
         "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"],
         "seconds": round(time.monotonic() - start, 1), "passed": passed,
     }  # fmt: skip
+
+
+@functools.cache
+def imported(name: str, bn: str) -> Any:
+    """Exporting takes longer than everything else, and does not depend on the other settings."""
+    from smidgen.torch_import import import_model
+
+    net = NETS[name]
+    return import_model(net.model().eval(), net.data(2)[0], loss=net.loss, bn=bn)
 
 
 def raises(run: Any) -> str:
@@ -140,7 +149,7 @@ def main() -> int:
     found = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
-        for row, result in zip(table, pool.map(measure, table), strict=True):
+        for row, result in zip(table, pool.map(measure, table, chunksize=6), strict=True):
             found.append(result)
             figures = {k: f"{result[k]['worst']:.2g}" for k in "abc" if k in result}
             print(f"{len(found):4}/{len(table)} {'pass' if result['passed'] else 'FAIL'} {row} {figures} "

@@ -263,6 +263,7 @@ def test_the_machine_maps_and_refuses_what_it_cannot_run() -> None:
 X = Buffer("x", DType.F32, (Batch(3),), "input")
 Y = Buffer("y", DType.F32, (Batch(3),), "output")
 B = Buffer("b", DType.U8, (Batch(5),), "input")
+THREE = Batch(3)
 
 
 def at(region: OperandRegion, offset: int = 0, stride: int = 0) -> Operand:
@@ -273,7 +274,7 @@ def relu(out: Operand, source: Operand, count: int | Batch = 4) -> Instruction:
     return Instruction("relu_f32", (out, source), (count,))
 
 
-def copy(out: Operand, source: Operand, count: int | Batch = Batch(3), kernel: str = "copy_b4") -> Instruction:
+def copy(out: Operand, source: Operand, count: int | Batch = THREE, kernel: str = "copy_b4") -> Instruction:
     return Instruction(kernel, (out, source), tuple(copy_params([count], [1], [1])))  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import methods, native, place, program, verify
 from .build import Builder, fetch
@@ -24,6 +24,9 @@ from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Decision, Plan, cost_of
 from .program import Program
 from .trainer import Job
+
+if TYPE_CHECKING:
+    from .torch_import import Imported
 
 
 def compile(
@@ -77,15 +80,27 @@ def build(
     accumulate: bool = False,
     seed: int = 0,
 ) -> Entries:
-    """import → simplify → choose what learns → fold → autodiff → update: the graphs of all entry points."""
+    """The graphs of all entry points: `import_model`, then everything that does not need torch."""
     from .torch_import import import_model  # torch is needed here and nowhere else
 
-    if bn not in ("frozen", "batch"):
-        raise BadOption(f"bn='{bn}' is not understood", help="bn='frozen' or bn='batch'")
-    optimizer = optimizer or SGD(lr=0.01)
+    batch = _checked_batch(batch)
     imported = import_model(model, example, loss=loss, target=target, bn=bn)
-    batch = _checked_batch(batch, imported.batch)
+    return lower(
+        imported, optimizer=optimizer, method=method, batch=batch or imported.batch, accumulate=accumulate, seed=seed
+    )
 
+
+def lower(
+    imported: Imported,
+    *,
+    optimizer: Optimizer | None = None,
+    method: str | Sequence[str] = "full",
+    batch: int,
+    accumulate: bool = False,
+    seed: int = 0,
+) -> Entries:
+    """simplify → choose what learns → fold → autodiff → update."""
+    optimizer = optimizer or SGD(lr=0.01)
     forward = _checked(simplify_all({"train": imported.train, "infer": imported.infer}), "simplify")
     trainable = [p.name for p in imported.parameters if p.requires_grad]
     chosen = [u.param for u in methods.choose(method, forward["train"], trainable)]
@@ -174,10 +189,8 @@ def encode(entries: Entries) -> Program:
     return done
 
 
-def _checked_batch(batch: int | None, example: int) -> int:
-    if batch is None:
-        return example
-    if not isinstance(batch, int) or batch < 1:
+def _checked_batch(batch: int | None) -> int | None:
+    if batch is not None and (not isinstance(batch, int) or batch < 1):
         raise BadOption(f"batch={batch!r} is not a number of samples", help="batch=8, for instance")
     return batch
 

@@ -1,6 +1,6 @@
 """A PyTorch model as graphs: torch.export captures it with a free batch size, smidgen.aten translates it op by op.
 
-`infer` is the model in evaluation mode, `train` the model in the mode it is in, with its loss. The model is not changed.
+`infer` is the model in evaluation mode, `train` the model in the mode it is in, with its loss. It is not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import sympy
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
@@ -28,9 +27,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from .aten import Emit, Value
-from .aten.emit import dtype_of
 from .aten.source import line_of_error, line_of_frame
 from .aten.walk import Walk, memory_of
+from .aten.writer import dtype_of
 from .build import Builder, feed, fetch
 from .errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
 from .ir import Graph, Role, Shape, dead_removed
@@ -73,9 +72,9 @@ class Imported:
 def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = None, bn: str = "frozen") -> Imported:
     """Capture `model` for training with `loss` and for inference.
 
-    `example` is one input or a tuple of them, batch dimension first. `loss` is a name or a function of (output, target);
-    a function also needs a `target` example. `bn`: batch-norm uses its running statistics ("frozen") or those of each
-    batch ("batch").
+    `example` is one input or a tuple of them, batch dimension first. `loss` is a name, or a function of output and
+    target that comes with an example `target`. `bn`: batch-norm uses its running statistics ("frozen") or those of the
+    batch at hand ("batch").
     """
     _check_options(model, loss, target, bn)
     inputs = _tensors(example, model, "example")
@@ -120,7 +119,7 @@ def _check_options(model: nn.Module, loss: Loss, target: Any, bn: str) -> None:
 
 def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
     """Examples as torch tensors; floats in the precision of the model, integers as torch's indices."""
-    floats = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    floats = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     found = []
     for x in given if isinstance(given, (tuple, list)) else [given]:
         if not isinstance(x, (torch.Tensor, np.ndarray)):
@@ -129,7 +128,7 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
         if not tensor.dim() or not tensor.shape[0]:
             raise BadShape(f"the {what} has no samples", help="the first axis is the batch, with at least one sample")
         integers = torch.bool if tensor.dtype is torch.bool else torch.int64
-        found.append(tensor.to(floats if tensor.is_floating_point() else integers))
+        found.append(tensor.to((floats or tensor.dtype) if tensor.is_floating_point() else integers))
     if not found or len({x.shape[0] for x in found}) > 1:
         raise BadShape(f"the tensors of the {what} have different batch sizes", help="the first axis is the batch")
     return found
@@ -154,11 +153,11 @@ def _target_for(loss: str, outputs: Sequence[_Result], batch: int) -> torch.Tens
         )  # fmt: skip
     shape = [batch if i == 0 else d for i, d in enumerate(outputs[0].shape)]
     if loss != "cross_entropy":
-        return torch.zeros(shape, dtype=torch.float32)  # type: ignore[arg-type]
+        return torch.zeros(shape, dtype=torch.float32)
     if len(shape) < 2:
         raise BadShape("cross_entropy needs a class axis", why=f"the output has the shape {outputs[0].shape}",
                        help="loss='bce_with_logits' takes one score per sample")  # fmt: skip
-    return torch.zeros([shape[0], *shape[2:]], dtype=torch.int64)  # type: ignore[list-item]
+    return torch.zeros([shape[0], *shape[2:]], dtype=torch.int64)
 
 
 class _WithLoss(nn.Module):
@@ -172,7 +171,7 @@ class _WithLoss(nn.Module):
         *inputs, target = given
         output = self.model(*inputs)
         if self.loss in LOSSES.values() and not isinstance(output, torch.Tensor):
-            [output] = pytree.tree_leaves(output)
+            [output] = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
         value = self.loss(output, target)
         if not isinstance(value, torch.Tensor) or value.dim():
             shape = tuple(value.shape)[1:] if isinstance(value, torch.Tensor) else ()
@@ -229,13 +228,31 @@ def _quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+@contextmanager
+def _own_gradients_refused(training: bool) -> Iterator[None]:
+    """torch.export takes only the forward half of a torch.autograd.Function, which would silently change gradients."""
+    real = torch.autograd.Function.apply
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if training and not cls.__module__.startswith("torch."):
+            raise UnsupportedOp(
+                f"the gradient that '{cls.__name__}' defines itself is not supported",
+                at=line_of_frame(inspect.currentframe()), why="torch.export keeps only the forward computation",
+                help="write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through",
+            )  # fmt: skip
+        return real.__func__(cls, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+        yield
+
+
 def _export(module: nn.Module, given: Sequence[torch.Tensor], size: Any = None) -> ExportedProgram:
     """Capture with a free batch size; `given` are the caller's examples."""
     inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet():
+        with _quiet(), _own_gradients_refused(isinstance(module, _WithLoss)):
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise
@@ -285,7 +302,11 @@ def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:
     except Exception:  # only a better message is at stake
         pass
     guards = environments[-1].guards if environments else []
-    lines = [g.sloc.maybe_user_loc for g in guards if g.sloc.maybe_user_loc and isinstance(g.expr, sympy.Eq)]
+    lines = [
+        g.sloc.maybe_user_loc
+        for g in guards
+        if g.sloc.maybe_user_loc and g.expr.is_Relational and g.expr.rel_op == "=="
+    ]
     return lines[0] if lines else ""
 
 
@@ -315,7 +336,7 @@ def _graph(
         tracked = str(spec.target).endswith(COUNTED)
         if spec.kind is not InputKind.CONSTANT_TENSOR and not tracked:
             walk.owners[memory_of(node) or 0] = str(spec.target).removeprefix("model.")
-    results = pytree.tree_leaves(walk.run(exported.graph_module, values))
+    results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
     outputs = []
     for k, (value, kind) in enumerate(zip(results, kinds, strict=True)):
@@ -329,7 +350,7 @@ def _graph(
 
 def _outputs(exported: ExportedProgram) -> list[Any]:
     [output] = [n for n in exported.graph.nodes if n.op == "output"]
-    leaves = pytree.tree_leaves(output.args[0])
+    leaves = [leaf for leaf in pytree.tree_leaves(output.args[0]) if leaf is not None]
     for leaf in leaves:
         if not hasattr(leaf, "meta") or not isinstance(leaf.meta.get("val"), torch.Tensor):
             raise BadShape(f"the model returns {leaf!r}, which is not a tensor", help="return tensors only")

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from ..errors import BatchStatistics
-from ..ir import Batch, Role, size
-from .emit import Emit, Operand, Unsupported, Value, aten, static
+from ..ir import Batch, DType, Role, size
+from .emit import Emit
 from .matrix import product
+from .writer import Operand, Unsupported, Value, aten, static
 
 
 def image(t: Emit, x: Operand, spatial: int) -> Operand:
@@ -64,7 +65,7 @@ def conv(
     kernel = image(t, w, spatial)
     sides: list[tuple[int, int]] = []
     for axis, around in enumerate((0, 0) if padding == "valid" or padding == "same" else pair(padding, spatial, 0)):
-        total = dilation[axis] * (int(t.shape(kernel)[1 + axis]) - 1)  # type: ignore[arg-type]
+        total = dilation[axis] * (t.length(kernel, 1 + axis) - 1)
         sides.append((total // 2, total - total // 2) if padding == "same" else (around, around))
     ins = [t.f32(image(t, x, spatial)), kernel, *([] if bias is None else [bias])]
     y = t.add("conv2d", *ins, stride=stride, padding=tuple(sides), dilation=dilation, groups=groups)
@@ -254,9 +255,7 @@ def group_norm(
 
 
 @aten("rms_norm")
-def rms_norm(
-    t: Emit, x: Operand, shape: Sequence[int], w: Operand | None = None, eps: float | None = None
-) -> Any:
+def rms_norm(t: Emit, x: Operand, shape: Sequence[int], w: Operand | None = None, eps: float | None = None) -> Any:
     axes = list(range(t.rank(x) - len(shape), t.rank(x)))
     small = torch.finfo(t.node_dtypes[0]).eps if eps is None else eps
     power = t.plus(t.reduce("mean", t.add("square", t.f32(x)), axes, True), small)
@@ -274,15 +273,14 @@ def attention(
 ) -> Any:  # fmt: skip
     """softmax(q·kᵀ·scale + mask)·v; rows whose every key is masked give 0, as in torch."""
     if gqa:
-        raise Unsupported("grouped-query attention", "repeat_interleave keys and values over the heads, enable_gqa=False")
+        raise Unsupported("grouped-query attention", "keys and values repeated over the heads, enable_gqa=False")
     lead = t.shape(q)[:-2]
     k, v = (t.expand(x, (*lead, *t.shape(x)[-2:])) for x in (k, v))
-    width = static(t.shape(q)[-1:])[0]
-    scores = product(t, t.times(q, 1 / math.sqrt(width) if scale is None else scale), k, tb=True)
+    scores = product(t, t.times(q, 1 / math.sqrt(t.length(q, -1)) if scale is None else scale), k, tb=True)
     if causal:
         mask = torch.ones(static((t.shape(q)[-2], t.shape(k)[-2])), dtype=torch.bool).tril()
     allowed = None
-    if mask is not None and str(t.dtype(mask).value) == "u8":
+    if mask is not None and t.dtype(mask) is DType.U8:
         allowed = mask
         scores = t.add("where", allowed, scores, t.constant(-1e30))
     elif mask is not None:

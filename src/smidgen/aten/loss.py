@@ -9,8 +9,9 @@ import torch
 
 from ..errors import BadShape
 from ..ir import DType, batch_axis, size
-from .emit import Emit, Operand, Unsupported, aten, static
-from .movement import hits
+from .emit import Emit
+from .indexing import hits
+from .writer import Operand, Unsupported, aten
 
 REDUCTIONS = {1: "mean", 2: "sum"}
 
@@ -58,7 +59,7 @@ def _soft_cross_entropy(
     t: Emit, scores: Operand, target: Operand, weight: Operand | None, reduction: int, smoothing: float
 ) -> Any:
     """Targets that are probabilities."""
-    classes = static(t.shape(scores)[1:2])[0]
+    classes = t.length(scores, 1)
     target = t.plus(t.times(target, 1 - smoothing), smoothing / classes)
     logp = t.add("log_softmax", t.f32(scores), axis=1)
     if weight is not None:
@@ -71,7 +72,7 @@ def _each_nll(
     t: Emit, logp: Operand, target: Operand, weight: Operand | None, ignore: int, smoothing: float = 0.0
 ) -> Any:
     """One loss a sample: the log-probability of its class, through a mask."""
-    classes = static(t.shape(logp)[1:2])[0]
+    classes = t.length(logp, 1)
     shape = (classes, *[1] * (t.rank(logp) - 2))
     mask: Operand = hits(t, target, 1, classes)
     if 0 <= ignore < classes:

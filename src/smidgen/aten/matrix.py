@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from ..ir import Batch, batch_axis
-from .emit import Emit, Operand, Unsupported, Value, aten, broadcast, static
+from .emit import Emit
+from .writer import Operand, Unsupported, Value, aten, broadcast, static
 
 
 @aten("linear")
 def linear(t: Emit, x: Operand, w: Operand, bias: Operand | None = None) -> Operand:
     if t.batch_axis(w) is not None or t.rank(w) != 2:
-        return t.plus(matmul(t, x, t.permute(w, (*range(t.rank(w) - 2), t.rank(w) - 1, t.rank(w) - 2))), bias or 0)  # type: ignore[no-any-return]
+        return t.plus(matmul(t, x, t.permute(w, (*range(t.rank(w) - 2), t.rank(w) - 1, t.rank(w) - 2))), bias or 0)
     apart = t.unmerged(x)
     if apart is not None:  # keep samples in sequence: the reshape moves behind the product
         return t.reshape(linear(t, apart, w, bias), (*t.shape(x)[:-1], t.shape(w)[0]))
@@ -57,7 +58,7 @@ def _is_matrix(t: Emit, x: Operand) -> bool:
 
 def _one_by_one(t: Emit, a: Operand, b: Operand) -> Operand:
     """A matrix for each place along axis −3, the same for all samples: a `linear` each instead of copies per sample."""
-    axis, count = t.rank(a) - 3, static(t.shape(b)[:1])[0]
+    axis, count = t.rank(a) - 3, t.length(b, 0)
     parts = []
     for k in range(count):
         rows = t.reshape(t.slice(a, axis, k, k + 1), (*t.shape(a)[:axis], *t.shape(a)[axis + 1 :]))
@@ -114,45 +115,3 @@ def embedding(t: Emit, w: Operand, index: Operand, padding: int = -1, *_: Any) -
     # The padding row does not learn: where it is read, the gradient stops.
     spread = t.reshape(t.add("eq", at, t.constant(padding, torch.int32)), (*t.shape(at), 1))
     return t.add("where", spread, t.detach(rows), rows)
-
-
-# One step of a recurrence. Whole sequences are unrolled by torch's own definition of them.
-
-
-def _gates(t: Emit, x: Operand, h: Operand, ws: Sequence[Operand | None], parts: int) -> tuple[list[Operand], ...]:
-    """Each gate's share from the input, and from the state."""
-    found = []
-    for value, w, bias in ((x, ws[0], ws[2]), (h, ws[1], ws[3])):
-        y = linear(t, value, w, bias)  # type: ignore[arg-type]
-        size = static(t.shape(y)[-1:])[0] // parts
-        found.append([t.slice(y, t.rank(y) - 1, k * size, (k + 1) * size) for k in range(parts)])
-    return tuple(found)
-
-
-@aten("lstm_cell")
-def lstm_cell(t: Emit, x: Operand, state: Sequence[Operand], *ws: Operand | None) -> Sequence[Operand]:
-    of_x, of_h = _gates(t, x, state[0], ws, 4)
-    i, f, g, o = (t.plus(a, b) for a, b in zip(of_x, of_h, strict=True))
-    i, f, g, o = (t.add(act, v) for act, v in zip(("sigmoid", "sigmoid", "tanh", "sigmoid"), (i, f, g, o), strict=True))
-    c = t.plus(t.times(f, state[1]), t.times(i, g))
-    return t.times(o, t.add("tanh", c)), c
-
-
-@aten("gru_cell")
-def gru_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
-    of_x, of_h = _gates(t, x, h, ws, 3)
-    r, z = (t.add("sigmoid", t.plus(of_x[k], of_h[k])) for k in (0, 1))
-    new = t.add("tanh", t.plus(of_x[2], t.times(r, of_h[2])))
-    return t.plus(new, t.times(z, t.minus(h, new)))  # type: ignore[no-any-return]
-
-
-@aten("rnn_tanh_cell")
-def rnn_tanh_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
-    of_x, of_h = _gates(t, x, h, ws, 1)
-    return t.add("tanh", t.plus(of_x[0], of_h[0]))
-
-
-@aten("rnn_relu_cell")
-def rnn_relu_cell(t: Emit, x: Operand, h: Operand, *ws: Operand | None) -> Operand:
-    of_x, of_h = _gates(t, x, h, ws, 1)
-    return t.add("relu", t.plus(of_x[0], of_h[0]))

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from ..ir import Batch, Dim, DType, Shape, batch_axis
-from .emit import Emit, Operand, Unsupported, Value, aten, axis_of, is_tensor, static
+from ..ir import Batch, Dim, DType
+from .emit import Emit
+from .writer import MOST_PIECES, Operand, Unsupported, aten, axis_of
 
 LAST = 9223372036854775807
 
@@ -17,7 +18,7 @@ RESHAPES = (
     "view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze",
     "atleast_1d", "atleast_2d", "atleast_3d", "view_copy",
 )  # fmt: skip
-COPIES = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj", "copy_to")
+COPIES = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj")
 PERMUTES = (
     "permute", "transpose", "swapaxes", "swapdims", "t", "numpy_T", "mT", "adjoint", "mH", "movedim", "moveaxis",
 )  # fmt: skip
@@ -36,7 +37,7 @@ def same(t: Emit, x: Operand, *_: Any) -> Operand:
 
 @aten("detach", "detach_copy")
 def detach(t: Emit, x: Operand) -> Operand:
-    return t.detach(x)  # type: ignore[no-any-return]
+    return t.detach(x)
 
 
 @aten("to", "_to_copy", "type_as", "to_copy")
@@ -146,7 +147,7 @@ def places(t: Emit, name: str, x: Operand, args: Sequence[Any], pick: int = 0) -
     if name == "narrow":
         return axis, args[1], args[1] + args[2], 1
     sizes = [shape[axis] for shape in t.node_shapes]
-    return axis, sum(sizes[:pick]), sum(sizes[: pick + 1]), 1  # type: ignore[arg-type]
+    return axis, sum(sizes[:pick]), sum(sizes[: pick + 1]), 1
 
 
 @aten("slice", "narrow")
@@ -172,7 +173,7 @@ def unbind(t: Emit, x: Operand, *args: Any) -> list[Operand]:
 
 @aten("slice_scatter")
 def slice_scatter(t: Emit, x: Operand, piece: Operand, *args: Any) -> Operand:
-    return t.put(x, piece, *places(t, "slice", x, args))  # type: ignore[arg-type]
+    return t.put(x, piece, *places(t, "slice", x, args))
 
 
 @aten("select_scatter")
@@ -180,24 +181,12 @@ def select_scatter(t: Emit, x: Operand, piece: Operand, *args: Any) -> Operand:
     at = places(t, "select", x, args)
     shape = list(t.shape(x))
     shape[at[0]] = 1
-    return t.put(x, t.reshape(piece, shape), *at)  # type: ignore[arg-type]
+    return t.put(x, t.reshape(piece, shape), *at)
 
 
 @aten("copy")
 def copy(t: Emit, x: Operand, source: Operand, *_: Any) -> Operand:
     return t.expand(t.cast(source, t.node_dtypes[0]), t.shape(x))
-
-
-@aten("fill", "fill.Tensor")
-def fill(t: Emit, x: Operand, value: Any) -> Operand:
-    if isinstance(value, Value):
-        return t.expand(value, t.shape(x))
-    return full(t, t.shape(x), t.number(value))
-
-
-@aten("zero")
-def zero(t: Emit, x: Operand) -> Operand:
-    return full(t, t.shape(x), 0)
 
 
 @aten("flip")
@@ -223,78 +212,6 @@ def _indices(t: Emit, x: Operand, axis: int) -> list[int]:
     if isinstance(size, Batch):
         raise Unsupported("it reorders the samples of a batch", "shuffle the data, not the batch")
     return list(range(size))
-
-
-@aten("index_select")
-def index_select(t: Emit, x: Operand, axis: int, index: Operand) -> Operand:
-    return pick(t, x, axis_of(axis, t.rank(x)), index)
-
-
-@aten("index")
-def index(t: Emit, x: Operand, indices: Sequence[Operand | None]) -> Operand:
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if len(given) != 1:
-        raise Unsupported("it indexes several axes at once", "index one axis at a time")
-    axis, at = given[0]
-    if t.dtype(at) is DType.U8:
-        raise Unsupported("the result's size depends on values", "torch.where(mask, x, 0) keeps the size")
-    return pick(t, x, axis, at)
-
-
-def pick(t: Emit, x: Operand, axis: int, at: Operand) -> Operand:
-    """x[at] along one axis: slices if the places are known, else rows of a table."""
-    size = t.shape(x)[axis]
-    rest = (*t.shape(x)[:axis], *t.shape(x)[axis + 1 :])
-    if isinstance(size, Batch):
-        raise Unsupported("it reorders the samples of a batch", "shuffle the data, not the batch")
-    if batch_axis(rest) is None:
-        table = t.permute(x, (axis, *[a for a in range(t.rank(x)) if a != axis]))
-        rows = t.reshape(table, (size, math.prod(static(rest))))
-        if isinstance(at, torch.Tensor):
-            at = torch.where(at < 0, at + size, at)
-        found = t.reshape(t.add("embedding", rows, t.i32(at)), (*t.shape(at), *rest))
-        lead = len(t.shape(at))
-        order = [*range(lead, lead + axis), *range(lead), *range(lead + axis, lead + len(rest))]
-        return t.permute(found, order)
-    if not isinstance(at, torch.Tensor):
-        raise Unsupported("it looks up values of a sample at computed places", "torch.where or a product with a mask")
-    taken = t.take(x, axis, [int(i) % size for i in at.flatten()])
-    return t.reshape(taken, (*t.shape(x)[:axis], *at.shape, *t.shape(x)[axis + 1 :]))
-
-
-@aten("one_hot")
-def one_hot(t: Emit, x: Operand, classes: int = -1) -> Operand:
-    if classes < 0:
-        raise Unsupported("the number of classes depends on values", "F.one_hot(x, num_classes)")
-    return t.add("cast", hits(t, x, t.rank(x), classes), dtype="f32")
-
-
-def hits(t: Emit, index: Operand, axis: int, size: int) -> Value:
-    """u8: is this the place that `index` names, along a new axis?"""
-    shape = t.shape(index)
-    spread = t.reshape(t.i32(index), (*shape[:axis], 1, *shape[axis:]))
-    return t.add("eq", spread, torch.arange(size).reshape(-1, *[1] * (len(shape) - axis)))
-
-
-@aten("gather", "gather.default")
-def gather(t: Emit, x: Operand, axis: int, at: Operand, *_: Any) -> Operand:
-    axis = axis_of(axis, t.rank(x))
-    size, shape = t.shape(x)[axis], t.shape(at)
-    others = [i for i in range(len(shape)) if i != axis]
-    if isinstance(size, Batch) or shape[axis] != 1 or any(shape[i] != t.shape(x)[i] for i in others):
-        raise Unsupported("it gathers several values a row", "gather one value a row, or index with constants")
-    mask = hits(t, t.reshape(at, [shape[i] for i in others]), axis, size)
-    return t.reduce("sum", t.add("where", mask, t.f32(x), t.constant(0.0)), [axis], keepdim=True)
-
-
-@aten("triu")
-def triu(t: Emit, x: Operand, diagonal: int = 0) -> Operand:
-    return t.add("where", torch.ones(static(t.shape(x)[-2:])).triu(diagonal).bool(), t.f32(x), t.constant(0.0))
-
-
-@aten("tril")
-def tril(t: Emit, x: Operand, diagonal: int = 0) -> Operand:
-    return t.add("where", torch.ones(static(t.shape(x)[-2:])).tril(diagonal).bool(), t.f32(x), t.constant(0.0))
 
 
 @aten("constant_pad_nd")
@@ -353,7 +270,7 @@ def pixel_shuffle(t: Emit, x: Operand, r: int) -> Operand:
 def pixel_unshuffle(t: Emit, x: Operand, r: int) -> Operand:
     *lead, c, h, w = t.shape(x)
     k = len(lead)
-    apart = t.reshape(x, (*lead, c, h // r, r, w // r, r))  # type: ignore[operator]
+    apart = t.reshape(x, (*lead, c, h // r, r, w // r, r))
     return t.reshape(t.permute(apart, (*range(k), k, k + 2, k + 4, k + 1, k + 3)), t.out_shape)
 
 
@@ -379,46 +296,21 @@ def unfold(t: Emit, x: Operand, axis: int, size: int, step: int) -> Operand:
     return t.permute(apart, (*range(axis + 1), *range(axis + 2, rank + 1), axis + 1))
 
 
-# Creating. Static sizes are folded before a rule is asked, so these see sizes with the batch, or `…_like`.
-
-
-def full(t: Emit, shape: Shape, value: Any) -> Operand:
-    filled = t.fill(shape, float(value))
-    return t.cast(filled, t.node_dtypes[0])
-
-
-@aten("full", "full_like")
-def full_(t: Emit, like: Any, value: Any, *_: Any) -> Operand:
-    if isinstance(value, Value):
-        return t.expand(t.cast(value, t.node_dtypes[0]), t.out_shape)
-    return full(t, t.out_shape, t.number(value))
-
-
-@aten("new_full")
-def new_full(t: Emit, x: Operand, shape: Any, value: Any, *_: Any) -> Operand:
-    return full_(t, x, value)
-
-
-@aten("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty")
-def zeros(t: Emit, *_: Any) -> Operand:
-    return full(t, t.out_shape, 0)
-
-
-@aten("ones", "ones_like", "new_ones")
-def ones(t: Emit, *_: Any) -> Operand:
-    return full(t, t.out_shape, 1)
-
-
-@aten("arange")
-def arange(t: Emit, *_: Any) -> Operand:
-    raise Unsupported("it counts the samples of a batch", "number positions within a sample only")
-
-
-@aten("bernoulli.p", "bernoulli")
-def bernoulli(t: Emit, x: Operand, p: Any = None, *_: Any) -> Operand:
-    """Ones with probability p: a dropout of ones, without its scaling."""
-    if not isinstance(p, (int, float)) or is_tensor(p):
-        raise Unsupported("probabilities that are tensors", "F.dropout(x, p)")
-    if not p:
-        return t.fill(t.shape(x), 0)
-    return t.times(t.dropout(t.fill(t.shape(x), 1), 1 - p), p) if p < 1 else t.fill(t.shape(x), 1)
+@aten("im2col")
+def im2col(
+    t: Emit, x: Operand, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Operand:
+    """F.unfold: the windows of an image, one slice for each place in a window."""
+    if math.prod(kernel) > MOST_PIECES:
+        raise Unsupported(f"windows of {math.prod(kernel)} elements", f"windows of at most {MOST_PIECES}")
+    x = pad(t, x, [padding[1], padding[1], padding[0], padding[0]])
+    parts = []
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            part = x
+            for axis, at, side in ((t.rank(x) - 2, i, 0), (t.rank(x) - 1, j, 1)):
+                count = (t.length(x, axis) - dilation[side] * (kernel[side] - 1) - 1) // stride[side] + 1
+                start = at * dilation[side]
+                part = t.slice(part, axis, start, start + (count - 1) * stride[side] + 1, stride[side])
+            parts.append(part)
+    return t.reshape(stack(t, parts, -3), t.out_shape)

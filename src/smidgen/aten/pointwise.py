@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..ir import Batch, DType
-from .emit import Emit, Operand, Unsupported, Value, aten, axis_of, is_tensor
+from .emit import Emit
+from .writer import Operand, Unsupported, Value, aten, axis_of, is_tensor
 
 SAME_NAME = (
     "neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "erf", "sign",
@@ -114,6 +115,23 @@ def expm1(t: Emit, x: Operand) -> Any:
 @aten("erfc")
 def erfc(t: Emit, x: Operand) -> Any:
     return t.minus(1, t.add("erf", t.f32(x)))
+
+
+@aten("tan")
+def tan(t: Emit, x: Operand) -> Any:
+    return t.over(t.add("sin", t.f32(x)), t.add("cos", t.f32(x)))
+
+
+@aten("sinh")
+def sinh(t: Emit, x: Operand) -> Any:
+    up, down = t.add("exp", t.f32(x)), t.add("exp", t.add("neg", t.f32(x)))
+    return t.times(t.minus(up, down), 0.5)
+
+
+@aten("cosh")
+def cosh(t: Emit, x: Operand) -> Any:
+    up, down = t.add("exp", t.f32(x)), t.add("exp", t.add("neg", t.f32(x)))
+    return t.times(t.plus(up, down), 0.5)
 
 
 @aten("maximum", "max.other", "fmax")
@@ -223,7 +241,7 @@ def softshrink(t: Emit, x: Operand, border: float = 0.5) -> Any:
 @aten("glu")
 def glu(t: Emit, x: Operand, axis: int = -1) -> Any:
     axis = axis_of(axis, t.rank(x))
-    half = t.out_shape[axis]
+    half = t.length(x, axis) // 2
     gate = t.slice(x, axis, half, half + half)
     return t.times(t.slice(x, axis, 0, half), t.add("sigmoid", gate))
 
@@ -292,7 +310,9 @@ def masked_fill(t: Emit, x: Operand, mask: Operand, value: Any) -> Operand:
 
 
 @aten("index_put")
-def index_put(t: Emit, x: Operand, indices: Sequence[Operand | None], value: Operand, accumulate: bool = False) -> Operand:
+def index_put(
+    t: Emit, x: Operand, indices: Sequence[Operand | None], value: Operand, accumulate: bool = False
+) -> Operand:
     mask = indices[0]
     if len(indices) != 1 or mask is None or t.dtype(mask) is not DType.U8 or t.shape(value) != () or accumulate:
         raise Unsupported("it writes to computed places", "x.masked_fill(mask, number), slices, or torch.where")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..ir import Batch, Dim, size
-from .emit import Emit, Operand, Unsupported, Value, aten, axis_of
+from .emit import Emit
+from .writer import MOST_PIECES, Operand, Unsupported, Value, aten, axis_of
 
 
 def _axes(axes: Any) -> Sequence[int]:
@@ -69,6 +70,23 @@ def min_dim(t: Emit, x: Operand, axis: int, keep: bool = False) -> Sequence[Oper
     return t.add("neg", least), index
 
 
+@aten("aminmax")
+def aminmax(t: Emit, x: Operand, axis: int | None = None, keep: bool = False) -> Sequence[Operand]:
+    return amin(t, x, axis, keep), amax(t, x, axis, keep)
+
+
+@aten("prod.dim_int")
+def prod(t: Emit, x: Operand, axis: int, keep: bool = False, *_: Any) -> Any:
+    axis = _own_axis(t, x, axis)
+    factors = t.length(x, axis)
+    if factors > MOST_PIECES:
+        raise Unsupported(f"a product of {factors} factors", f"at most {MOST_PIECES} factors, or exp of a sum of logs")
+    total = t.slice(x, axis, 0, 1)
+    for k in range(1, factors):
+        total = t.times(total, t.slice(x, axis, k, k + 1))
+    return t.reshape(total, t.out_shape)
+
+
 @aten("argmax")
 def argmax(t: Emit, x: Operand, axis: int | None = None, keep: bool = False) -> Operand:
     if axis is None:
@@ -95,12 +113,12 @@ def spread(t: Emit, x: Operand, axes: Sequence[int], correction: float, keep: bo
     """(variance, mean) over axes."""
     over = [axis_of(a, t.rank(x)) for a in axes] or list(range(t.rank(x)))
     count: Dim = size([t.shape(x)[a] for a in over])
-    if isinstance(count, Batch) and correction:
-        raise Unsupported("an unbiased variance over the batch", "var(…, correction=0)")
     center = t.reduce("mean", x, over, True)
     squares = t.reduce("mean", t.add("square", t.minus(x, center)), over, keep)
-    if correction:
-        squares = t.times(squares, int(count) / max(int(count) - correction, 0))  # type: ignore[arg-type]
+    if correction and isinstance(count, Batch):
+        raise Unsupported("an unbiased variance over the batch", "var(…, correction=0)")
+    if correction and not isinstance(count, Batch):
+        squares = t.times(squares, count / (count - correction) if count > correction else math.nan)
     shape = [d for a, d in enumerate(t.shape(x)) if a not in over]
     return squares, center if keep else t.reshape(center, shape)
 
@@ -126,7 +144,12 @@ for _overload, _names in {
     def _var_mean(t: Emit, x: Operand, *args: Any, names: Sequence[str] = _names) -> Sequence[Operand]:
         return spread(t, x, *_spread_args(args, names))
 
+    def _std_mean(t: Emit, x: Operand, *args: Any, names: Sequence[str] = _names) -> Sequence[Operand]:
+        squares, center = spread(t, x, *_spread_args(args, names))
+        return root(t, squares), center
+
     aten(f"var.{_suffix}")(_var)
+    aten(f"std_mean.{_suffix}")(_std_mean)
     aten(f"std.{_suffix}")(_std)
     aten(f"var_mean.{_suffix}")(_var_mean)
 
@@ -159,6 +182,13 @@ def norm_all(t: Emit, x: Operand, order: Any = 2) -> Any:
 @aten("norm.ScalarOpt_dim")
 def norm_dim(t: Emit, x: Operand, order: Any, axes: Any, keep: bool = False) -> Any:
     return vector_norm(t, x, 2 if order is None else order, axes, keep)
+
+
+@aten("cdist")
+def cdist(t: Emit, x: Operand, y: Operand, order: float = 2.0, *_: Any) -> Any:
+    rows, columns = t.shape(x), t.shape(y)
+    apart = t.minus(t.reshape(x, (*rows[:-1], 1, rows[-1])), t.reshape(y, (*columns[:-2], 1, *columns[-2:])))
+    return vector_norm(t, apart, order, [-1])
 
 
 @aten("softmax", "_softmax")

@@ -1,11 +1,12 @@
 """From torch's graph to ours, op by op: constants are folded, writes in place become new values.
 
-Torch's graph may write into views. Here a write gives a new value to everything that shares the memory: upwards at once,
+Torch's graph may write into views. Here a write gives a new value to all that shares the memory: upwards at once,
 sideways when it is next read.
 """
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Iterator, Sequence
@@ -18,26 +19,27 @@ from torch._decomp import decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from ..errors import ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
+from ..errors import ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ..ir import Batch, Dim, Shape
 from . import movement
-from .emit import TABLE, Emit, Unsupported, Value
+from .emit import Emit
 from .layers import Missing
 from .source import line_of_node, module_of
+from .writer import TABLE, Unsupported, Value
 
 SKIPPED = ("_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range", "_functional_assert")
 INSTEAD = {
-    "sort": "max, min, argmax along an axis", "topk": "max, min, argmax along an axis", "cumprod": "cumsum of logs",
-    "prod": "exp of a sum of logs", "floor": "compute sizes in Python", "round": "compute sizes in Python",
-    "floor_divide": "compute sizes in Python", "remainder": "compute sizes in Python",
-    "randn": "F.dropout is the randomness that works", "rand": "F.dropout is the randomness that works",
-    "randn_like": "F.dropout is the randomness that works", "rand_like": "F.dropout is the randomness that works",
-    "wrap_with_autocast": "keep the model in float32", "cond": "torch.where(condition, a, b)",
-    "conv3d": "conv2d", "max_pool3d": "max_pool2d", "avg_pool3d": "avg_pool2d", "conv_transpose3d": "conv_transpose2d",
-    "upsample_bicubic2d": "mode='bilinear' or mode='nearest'", "grid_sampler": "F.interpolate",
-    "nonzero": "torch.where(mask, a, b)", "masked_select": "torch.where(mask, a, b)",
-    "scatter": "torch.where with F.one_hot", "index_add": "a product with F.one_hot", "fft_fft": "matmul with a table",
-}  # fmt: skip
+    **dict.fromkeys(("sort", "topk", "median", "kthvalue", "argsort"), "max, min, argmax or mean along an axis"),
+    **dict.fromkeys(("floor", "round", "ceil", "trunc", "floor_divide", "remainder"), "compute sizes in Python"),
+    **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "normal"), "F.dropout is the randomness that works"),
+    **dict.fromkeys(("nonzero", "masked_select", "cond"), "torch.where(condition, a, b)"),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add"), "torch.where, or a product, with F.one_hot"),
+    **{f"{name}3d": f"{name}2d" for name in ("conv", "max_pool", "avg_pool", "conv_transpose")},
+    "cumprod": "exp of a cumsum of logs",
+    "wrap_with_autocast": "keep the model in float32",
+    "upsample_bicubic2d": "mode='bilinear' or mode='nearest'",
+    "grid_sampler": "F.interpolate",
+}
 
 
 class Unsized:
@@ -61,7 +63,7 @@ class Walk:
         self._depth = 0
 
     def run(self, module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
-        graph: fx.Graph = module.graph  # type: ignore[assignment]
+        graph: fx.Graph = module.graph
         for node in graph.nodes:
             self._order[node] = len(self._order)
         given = iter(inputs)
@@ -110,8 +112,8 @@ class Walk:
         expression = value.node.expr
         if expression.is_number:
             return int(expression) if isinstance(value, torch.SymInt) else float(expression)
-        times, rest = expression.as_coeff_Mul() if isinstance(value, torch.SymInt) else (0, None)
-        if rest == self.symbol and times.is_Integer and times > 0:
+        times, rest = expression.as_coeff_Mul()
+        if isinstance(value, torch.SymInt) and rest == self.symbol and times.is_Integer and times > 0:
             return Batch(int(times))
         return Unsized(str(expression).replace(str(self.symbol), "batch"))
 
@@ -121,7 +123,7 @@ class Walk:
             found = self.number(dim)
             if isinstance(found, Unsized):
                 if re.search(r"\bz?u\d", found.text):
-                    raise Unsupported("the size of its result depends on values", "torch.where(mask, x, 0) keeps the size")
+                    raise Unsupported("the size of its result depends on values", "torch.where(mask, x, 0)")
                 raise ArithmeticError(f"a size of {found.text}")
             dims.append(found)
         if sum(isinstance(d, Batch) for d in dims) > 1:
@@ -139,14 +141,14 @@ class Walk:
     def _call(self, node: fx.Node) -> None:
         target, result = node.target, node.meta.get("val")
         if target is operator.getitem:
-            self._bind(node, self.env[node.args[0]][node.args[1]])  # type: ignore[index]
+            self._bind(node, self.env[node.args[0]][node.args[1]])
         elif isinstance(result, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
             self.env[node] = self.number(result)
         elif name_of(node).startswith(SKIPPED):
             return
         elif target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             enabled, module, *inputs = node.args
-            outputs = self.run(self.env[module], self.read(inputs))  # type: ignore[index]
+            outputs = self.run(self.env[module], self.read(inputs))
             self._bind(node, outputs if enabled else self.t.detach(outputs))
         elif isinstance(target, torch._ops.OpOverload):
             self._translate(node, target)
@@ -165,7 +167,7 @@ class Walk:
         self._see(node)
         args = [self.read(a) for a in bound(op, node)]
         if written:
-            self._refuse_write(node.args[0])  # type: ignore[arg-type]
+            self._refuse_write(node.args[0])
         value = self._result(node, op, args)
         self._check(node, value)
         if written and not isinstance(value, torch.Tensor):  # a constant was written to for real
@@ -212,7 +214,10 @@ class Walk:
             raise Unsupported("smidgen has no rule for it")
         self._kept.append(module)
         seen = self.t.node_shapes, self.t.node_dtypes
-        result = self.run(module, self.read([flat[i] for i in at]))
+        try:
+            result = self.run(module, self.read([flat[i] for i in at]))
+        except Unsupported as error:
+            raise Unsupported(error.why if self._depth > 1 else f"in one of its steps {error.why}") from error
         self.t.node_shapes, self.t.node_dtypes = seen
         return result
 
@@ -232,7 +237,7 @@ class Walk:
             )
 
     def _write(self, node: fx.Node, value: Any) -> None:
-        target: fx.Node = node.args[0]  # type: ignore[assignment]
+        target: fx.Node = node.args[0]
         memory = memory_of(target)
         self.env[target] = value
         self._bind(node, value)
@@ -261,21 +266,22 @@ class Walk:
         """`old` with its part that `child` shows replaced by `new`."""
         pick, view = 0, child
         if child.target is operator.getitem:
-            pick, view = child.args[1], child.args[0]  # type: ignore[assignment]
+            pick, view = child.args[1], child.args[0]
         self._see(view)
         name = name_of(view)
-        args = [self.read(a) for a in bound(view.target, view)][1:]  # type: ignore[arg-type]
+        args = [self.read(a) for a in bound(view.target, view)][1:]
         if name in movement.RESHAPES:
             return self.t.reshape(new, self.t.shape(old))
         if name in movement.PERMUTES:
             perm = movement.perm_of(name, self.t.rank(old), args)
             return self.t.permute(new, [perm.index(a) for a in range(len(perm))])
         if name in movement.SLICES:
-            axis, start, stop, step = movement.places(self.t, name, old, args, pick)
-            shape = list(self.t.shape(old))
-            shape[axis] = len(range(start, stop, step)) if isinstance(shape[axis], int) else shape[axis]  # type: ignore[arg-type]
-            return self.t.put(old, self.t.reshape(new, shape), axis, start, stop, step)  # type: ignore[arg-type]
-        if name in (*movement.COPIES, "detach", "to") or name.endswith("_"):
+            places = movement.places(self.t, name, old, args, pick)
+            if self.t.rank(new) < self.t.rank(old):  # select and unbind drop the axis
+                shape = self.t.shape(new)
+                new = self.t.reshape(new, (*shape[: places[0]], 1, *shape[places[0] :]))
+            return self.t.put(old, new, *places)
+        if self.t.shape(new) == self.t.shape(old):  # a result in place, detach, contiguous, …
             return new
         raise Unsupported(f"it writes into the result of {name}", "use the form that returns its result")
 
@@ -283,14 +289,15 @@ class Walk:
         """Recompute a view of memory that was written to."""
         seen = self.t.node_shapes, self.t.node_dtypes
         if node.target is operator.getitem:
-            source: fx.Node = node.args[0]  # type: ignore[assignment]
+            source, pick = node.args
             self._see(source)
-            self.env[node] = self._result(source, source.target, [self.read(a) for a in bound(source.target, source)])[node.args[1]]  # type: ignore[arg-type, index]  # noqa: E501
+            pieces = self._result(source, source.target, [self.read(a) for a in bound(source.target, source)])
+            self.env[node] = pieces[pick]
         elif name_of(node).endswith("_"):
             self.env[node] = self.read(node.args[0])
         else:
             self._see(node)
-            self.env[node] = self._result(node, node.target, [self.read(a) for a in bound(node.target, node)])  # type: ignore[arg-type]
+            self.env[node] = self._result(node, node.target, [self.read(a) for a in bound(node.target, node)])
         self.t.node_shapes, self.t.node_dtypes = seen
 
     # Messages.
@@ -307,7 +314,7 @@ class Walk:
         except (Unsupported, ArithmeticError, SmidgenError) as error:
             if self._depth > 1:
                 raise
-            raise explained(error, node, self.t.b.src) from error.__cause__
+            raise explained(error, node, self.t.b.src) from None
         finally:
             self._depth -= 1
             self.t.b.src = outer if self._depth else ""
@@ -319,7 +326,8 @@ def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
     name = name_of(node)
     label = f"aten.{name}" if hasattr(torch.ops.aten, name) else name
     if isinstance(error, Unsupported):
-        help = error.help or INSTEAD.get(name) or did_you_mean(name, TABLE)
+        close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.8)
+        help = error.help or INSTEAD.get(name) or (close[0] if close else "compose it of simpler operations")
         return UnsupportedOp(f"torch op {label} is not supported", at=at, why=error.why, help=help)
     if isinstance(error, ArithmeticError):
         return ExportFailed(
@@ -334,10 +342,10 @@ def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
 def name_of(node: fx.Node) -> str:
     target = node.target
     if target is operator.getitem:
-        return name_of(node.args[0])  # type: ignore[arg-type]
+        return name_of(node.args[0])
     if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.split("::")[1]
-    return getattr(target, "__name__", str(target))
+        return str(target._schema.name.split("::")[1])
+    return str(getattr(target, "__name__", target))
 
 
 def memory_of(node: fx.Node) -> int | None:

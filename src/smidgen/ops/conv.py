@@ -31,6 +31,9 @@ class Window:
     dilation: Pair = (1, 1)
     groups: int = 1
 
+    def __str__(self) -> str:
+        return f"stride {self.stride}, padding {self.padding}, dilation {self.dilation}, groups {self.groups}"
+
     @staticmethod
     def of(attrs: Mapping[str, Any]) -> Window:
         names = ("stride", "padding", "dilation", "groups")
@@ -187,7 +190,7 @@ def _macs(y: Shape, w: Shape) -> Dim:
 
 _SAME: Padding = ((1, 1), (1, 1))
 
-# name: image [N, H, W, C], weight, attributes. Each op below is tried on all of them.
+# Image, weight, attributes. Each op below is tried on all of them.
 _SETTINGS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
     ((N, 6, 5, 3), (4, 3, 3, 3), {"padding": _SAME}),
     ((N, 5, 7, 16), (9, 3, 3, 16), {"padding": _SAME, "stride": (2, 2)}),

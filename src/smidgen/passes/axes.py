@@ -6,8 +6,8 @@ A rule either writes the node for the axes as they lie and says how the result i
 from __future__ import annotations
 
 from .. import ops
-from ..ir import Node, Shape
-from .layout import Perm, Rule, Sweep, View, inverse
+from ..ir import Batch, Node, Shape, batch_axis
+from .layout import Rule, Sweep, View, inverse
 
 _FUNCTIONS = """
     neg abs exp log sqrt rsqrt reciprocal square sin cos erf sign scale shift pow_scalar
@@ -37,12 +37,21 @@ def _each(s: Sweep, node: Node, count: int) -> bool:
         if small is not None and _broadcast(shapes) == shape:
             views[k] = small
     rest = [s.copy(s.views[i], i) for i in node.ins[count:]]
+    if count == 1 and (not views[0].natural or _same_samples(s.b[views[0].name].shape, shape)):
+        y = s.emit(node.op, [views[0].name, *rest], node.attrs, s.names(node))[0]
+        s.views[node.outs[0]] = View(y, views[0].dims, views[0].groups)
+        return True
     found = s.arranged(views, shape)
     if found is None:
         ins = [s.copy(view, name) for view, name in zip(views, node.ins, strict=False)]
         s.results(node, s.emit(node.op, [*ins, *rest], node.attrs, [s.own_name(o) for o in node.outs]))
         return True
     return s.framed(node, found[0], found[1], node.attrs, rest)
+
+
+def _same_samples(a: Shape, b: Shape) -> bool:
+    """Bits of a row are packed sample by sample, and loops take samples from the first axis."""
+    return batch_axis(a) in (0, None) and a[: batch_axis(a) is not None] == b[: batch_axis(b) is not None]
 
 
 def _broadcast(shapes: list[Shape]) -> Shape | None:
@@ -85,12 +94,6 @@ def _neutral(attr: str, value: float, other: Rule) -> Rule:
     return lambda s, node: _same(s, node) if node.attrs[attr] == value else other(s, node)
 
 
-def _alone(s: Sweep, node: Node) -> tuple[View, Shape, Perm] | None:
-    """The first operand's view, the shape below it and the places of its axes; None if it is as written."""
-    view = s.views[node.ins[0]].joined()
-    return None if view.natural else (view, *s.frame(view))
-
-
 def _along(s: Sweep, node: Node) -> bool:
     """The op works along one axis, on one or more operands of the same shape."""
     axis = node.attrs["axis"]
@@ -117,11 +120,11 @@ def _pad(s: Sweep, node: Node) -> bool:
     pads = node.attrs["pads"]
     if _same(s, node):
         return True
-    found = _alone(s, node)
+    lead = s.views[node.ins[0]].joined()
     padded = [axis for axis, pair in enumerate(pads) if any(pair)]
-    if found is None or any(len(found[0].groups[axis]) != 1 for axis in padded):
+    if lead.natural or any(len(lead.groups[axis]) != 1 for axis in padded):
         return False
-    lead, shape, places = found
+    shape, places = s.frame(lead)
     laid = [(0, 0)] * len(shape)
     for axis in padded:
         laid[places[lead.groups[axis][0]]] = tuple(pads[axis])
@@ -129,11 +132,12 @@ def _pad(s: Sweep, node: Node) -> bool:
 
 
 def _reduce(s: Sweep, node: Node) -> bool:
-    found = _alone(s, node)
     attr = "axes" if "axes" in node.attrs else "axis"
-    if found is None or set(node.attrs) - {attr, "keepdim"}:
+    lead = s.views[node.ins[0]]
+    lead = lead.joined() if attr == "axis" else lead
+    if lead.natural or set(node.attrs) - {attr, "keepdim"}:
         return False
-    lead, shape, places = found
+    shape, places = s.frame(lead)
     axes = node.attrs[attr] if attr == "axes" else (node.attrs[attr],)
     gone = sorted(places[a] for axis in axes for a in lead.groups[axis])
     if not gone or (attr == "axis" and len(gone) != 1):
@@ -146,10 +150,28 @@ def _reduce(s: Sweep, node: Node) -> bool:
     return s.framed(node, lead, [s.whole(lead)], attrs, groups=groups)
 
 
+def _last_together(s: Sweep, node: Node, count: int) -> View:
+    """The first operand, for an op that works on the last `count` axes whatever the others are.
+
+    If a copy is needed to bring those together at the end of memory, the others lie in a good order too: samples first.
+    """
+    view = s.views[node.ins[0]]
+    rank, m = len(view.groups), len(view.dims)
+    last = sorted(a for group in view.groups[rank - count :] for a in group)
+    if last == list(range(m - len(last), m)):
+        return view
+    samples = [any(isinstance(view.dims[a], Batch) for a in group) for group in view.groups]
+    order = sorted(range(rank - count), key=lambda i: (not samples[i], view.groups[i]))
+    perm = (*order, *range(rank - count, rank))
+    if perm == tuple(range(rank)):
+        return view
+    return s.as_is(s.copy(view.permuted(perm), node.ins[0], laid=True)).permuted(inverse(perm))
+
+
 def _linear(s: Sweep, node: Node) -> bool:
     """Works on the last axis whatever the others are. If that is a merge of axes that lie in another order, the columns
     of the weight can be brought into that order instead."""
-    view, weight = s.views[node.ins[0]], s.views[node.ins[1]]
+    view, weight = _last_together(s, node, 1), s.views[node.ins[1]]
     last, m = view.groups[-1], len(view.dims)
     start = m - len(last)
     if view.natural or not last or sorted(last) != list(range(start, m)):
@@ -169,17 +191,17 @@ def _linear(s: Sweep, node: Node) -> bool:
         s.copy(weight, node.ins[1], laid=weight is not s.views[node.ins[1]]),
         *[s.copy(s.views[i], i) for i in node.ins[2:]],
     ]
-    y = s.emit("linear", [x, *rest], node.attrs, [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs])[0]
+    y = s.emit("linear", [x, *rest], node.attrs, s.names(node))[0]
     s.views[node.outs[0]] = s.over(y, [*view.groups[:-1], (start,)])
     return True
 
 
 def _batch_norm(s: Sweep, node: Node) -> bool:
     """Works on the last axis whatever the others are."""
-    found = _alone(s, node)
-    if found is None:
+    lead = _last_together(s, node, 1).joined()
+    if lead.natural:
         return False
-    lead, shape, places = found
+    shape, places = s.frame(lead)
     if not lead.groups[-1] or places[lead.groups[-1][0]] != len(shape) - 1:
         return False
     rest = [s.copy(s.views[i], i) for i in node.ins[1:]]
@@ -189,7 +211,8 @@ def _batch_norm(s: Sweep, node: Node) -> bool:
 
 def _layer_norm(s: Sweep, node: Node) -> bool:
     """Any order of the normalised axes will do if gamma and beta have it too."""
-    view, count = s.views[node.ins[0]], node.attrs["axes"]
+    count = node.attrs["axes"]
+    view = _last_together(s, node, count)
     last = tuple(a for group in view.groups[-count:] for a in group)
     start = len(view.dims) - len(last)
     if view.natural or not last or sorted(last) != list(range(start, len(view.dims))):
@@ -200,8 +223,7 @@ def _layer_norm(s: Sweep, node: Node) -> bool:
         return False
     rest = [s.copy(v.permuted(inverse(last)), i, laid=True) for v, i in zip(split, node.ins[1:], strict=True) if v]
     x = s.reshape(view.name, view.dims, s.new_name(f"{node.ins[0]}.laid"))
-    names = [s.own_name(f"{o}.laid" if o in s.keep else o) for o in node.outs]
-    y = s.emit(node.op, [x, *rest], {**node.attrs, "axes": len(last)}, names)[0]
+    y = s.emit(node.op, [x, *rest], {**node.attrs, "axes": len(last)}, s.names(node))[0]
     s.views[node.outs[0]] = s.over(y, view.groups)
     return True
 

@@ -15,7 +15,7 @@ from typing import Any
 from .. import ops
 from ..build import Builder
 from ..errors import Internal
-from ..ir import Batch, Dim, Graph, Node, Role, Shape, at, size
+from ..ir import Batch, Dim, Graph, Node, Role, Shape, at, batch_axis, size
 
 Perm = tuple[int, ...]
 
@@ -78,10 +78,12 @@ class View:
         return View(self.name, dims, tuple(tuple(first[a] + k for a, k in group) for group in groups))
 
     def joined(self) -> View:
-        """With axes that are neighbours in memory and in one group made one."""
+        """With axes that are neighbours in memory and in one group made one. Samples keep an axis of their own."""
         dims: list[Dim] = []
         new: dict[int, int] = {}
-        follows = {b for group in self.groups for a, b in pairwise(group) if b == a + 1}
+        samples = batch_axis(self.dims)
+        pairs = [pair for group in self.groups for pair in pairwise(group)]
+        follows = {b for a, b in pairs if b == a + 1 and samples not in (a, b)}
         for a, dim in enumerate(self.dims):
             if a in follows:
                 dims[-1] = size((dims[-1], dim))
@@ -109,7 +111,9 @@ SHARED = frozenset({"permute", "reshape", "expand", "slice", "cast"})
 """Written once for all readers of the same input."""
 
 
-_COPY = 16.0  # elements that take as long as starting to copy
+def price(shape: Shape) -> float:
+    """Of a copy: its elements for one sample, and a little for being one more instruction."""
+    return 16.0 + float(at(size(shape), 1))
 
 
 def _key(op: str, ins: Sequence[str], attrs: Mapping[str, Any]) -> object:
@@ -127,8 +131,9 @@ class Choice:
 @dataclass(frozen=True)
 class Swept:
     graph: Graph
-    cost: float  # of permutes: elements of one sample copied, and a little for each
+    cost: float  # of all permutes
     copied: tuple[str, ...]  # values that had to be copied
+    held: frozenset[str]  # values that lie in another order than written
     relaid: frozenset[str]  # weights that were rearranged so that their input need not be
 
 
@@ -151,7 +156,6 @@ class Sweep:
         self.memo: dict[object, tuple[str, ...]] = {}
         self.root: dict[str, str] = {}  # result of a reshape → what it views
         self.overwritten = _overwritten(graph)
-        self.cost = 0.0
         self.copied: list[str] = []
         self.relaid: set[str] = set()
 
@@ -169,7 +173,14 @@ class Sweep:
                     name = self.copy(self.views[out], out)
                     if name != out:
                         self.emit("reshape", [name], {"shape": self.graph[out].shape}, [out])
-        return Swept(self.b.graph(), self.cost, tuple(dict.fromkeys(self.copied)), frozenset(self.relaid))
+        held = frozenset(name for name, view in self.views.items() if not view.natural)
+        graph = without_dead(self.b.graph(), self.keep)
+        cost = sum(
+            price(graph[node.outs[0]].shape)
+            for node in graph.nodes
+            if node.op == "permute" and self.root.get(node.ins[0], node.ins[0]) not in self.exclusive
+        )
+        return Swept(graph, cost, tuple(dict.fromkeys(self.copied)), held, frozenset(self.relaid))
 
     # Writing nodes.
 
@@ -185,9 +196,8 @@ class Sweep:
             if k in record.shares and not record.is_view:
                 role = self.b[ins[record.shares[k]]].role
             outs.append(self.b.tensor(names[k], tuple(shape), dtype, role))
-        self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), self.b.stage, self.b.src))
-        if op == "permute" and self.root.get(ins[0], ins[0]) not in self.exclusive:
-            self.cost += _COPY + float(at(self.b[outs[0]].size, 1))
+        stage = "forward" if op in SHARED and self.b.stage == "io" else self.b.stage
+        self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), stage, self.b.src))
         if op == "reshape":
             self.root[outs[0]] = self.root.get(ins[0], ins[0])
         self.memo.setdefault(key, tuple(outs))
@@ -204,6 +214,10 @@ class Sweep:
     def own_name(self, name: str) -> str:
         """The name itself unless a value in another layout already took it."""
         return self.new_name(name) if name in self.b.tensors else name
+
+    def names(self, node: Node) -> list[str]:
+        """For results in another layout; the name of a value to keep is for that value as written."""
+        return [self.own_name(f"{out}.laid" if out in self.keep else out) for out in node.outs]
 
     def verbatim(self, node: Node) -> None:
         ins = [self.copy(self.views[i], i) for i in node.ins]
@@ -292,9 +306,8 @@ class Sweep:
         perm = self.plain(view)
         if view.natural or (perm and _key("permute", [view.name], {"perm": perm}) in self.memo):
             return 0.0
-        elements = _COPY + float(at(size(view.dims), 1))
         stored = self.b[self.root.get(view.name, view.name)].role is not Role.VALUE
-        return elements / 1000 if stored else elements
+        return price(view.dims) / (1000 if stored else 1)
 
     def arranged(
         self, views: Sequence[View], shape: Shape, vary: int | None = None, joined: bool = False
@@ -332,12 +345,28 @@ class Sweep:
         _, places = self.frame(lead)
         if groups is None:
             groups = [tuple(places[a] for a in group) for group in lead.groups]
-        names = [self.own_name(f"{o}.laid" if o in self.keep else o) for o in node.outs]
-        for out, name in zip(node.outs, self.emit(node.op, [*ins, *rest], attrs, names), strict=True):
+        for out, name in zip(node.outs, self.emit(node.op, [*ins, *rest], attrs, self.names(node)), strict=True):
             self.views[out] = self.over(name, groups)
             if self.views[out].shape != self.graph[out].shape:
                 raise Internal(f"layout of '{node.op}' went wrong: {self.views[out].shape}", at=node.src)
         return True
+
+
+def without_dead(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """`ir.dead_removed`, but `keep` counts as used."""
+    used = set(keep)
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(out in used or graph[out].role is not Role.VALUE for out in node.outs):
+            nodes.append(node)
+            used.update(node.ins)
+    named = {t for node in nodes for t in (*node.ins, *node.outs)} | {*graph.inputs, *graph.outputs} | set(keep)
+    return graph.with_(
+        nodes=tuple(reversed(nodes)),
+        tensors={name: t for name, t in graph.tensors.items() if name in named},
+        data={name: value for name, value in graph.data.items() if name in named},
+        layouts={name: steps for name, steps in graph.layouts.items() if name in named},
+    )
 
 
 def _overwritten(graph: Graph) -> set[str]:

@@ -12,10 +12,10 @@ def sample_loop(graph: Graph) -> Graph:
     In an inference entry that is the whole network. The loop gathers what the rest of the graph reads.
     """
     before, inside = _split(graph)
-    body = [graph.nodes[i] for i in inside]
+    body = [graph.nodes[i] for i in sorted(inside)]
     if not any(_works(node) for node in body):
         return graph
-    first = [graph.nodes[i] for i in before]
+    first = [graph.nodes[i] for i in sorted(before)]
     rest = [node for i, node in enumerate(graph.nodes) if i not in before and i not in inside]
     needed = {i for node in rest for i in node.ins}
     # What costs nothing is done on both sides: feeds of an input (the caller has it anyway), and views.

@@ -7,15 +7,16 @@ Parameters keep their names. Where all graphs read one only through the same rea
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from ..errors import Internal
-from ..ir import Graph, Node, Role, Step, Tensor
+from ..ir import Graph, Role, Step, Tensor
 from .axes import RULES
-from .fold import fold_constants
-from .layout import Choice, Perm, Sweep, Swept
+from .fold import fold_constants, named_by_content
+from .layout import Choice, Perm, Sweep, Swept, without_dead
 
 STORED = (Role.PARAM, Role.STAT, Role.CONST)
 _TRIALS = 32  # of other choices per graph; each costs one sweep
@@ -40,7 +41,7 @@ def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(
         # A weight rearranged for one graph's sake, which another graph reads as it was, would be copied every time.
         failed = {name for name in relaid for g in done.values() if _still_moved(g, name)}
         if not failed:
-            return done
+            return _distinct(done)
         exclusive -= failed
 
 
@@ -53,14 +54,36 @@ def _fixpoint(
     least = (math.inf, math.inf)
     while True:
         swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
-        moved = {name: without_dead(s.graph, kept[name]) for name, s in swept.items()}
-        absorbed = absorb_layouts(moved, frozenset().union(*kept.values()))
-        current = {name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()}
+        absorbed = absorb_layouts({name: s.graph for name, s in swept.items()}, frozenset().union(*kept.values()))
+        current = {
+            name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()
+        }
         relaid |= {w for s in swept.values() for w in s.relaid}
         now = (sum(s.cost for s in swept.values()), sum(len(graph.nodes) for graph in current.values()))
         if now >= least:
             return done, relaid
         done, least = current, now
+
+
+def _distinct(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """With other names where graphs use one name for different constants: entry points share constants by name."""
+    known: dict[str, bytes] = {}
+    done: dict[str, Graph] = {}
+    for key, graph in graphs.items():
+        new: dict[str, str] = {}
+        for name in [t.name for t in graph.of_role(Role.CONST) if t.name in graph.data]:
+            value = np.ascontiguousarray(graph.data[name])
+            if known.setdefault(name, value.tobytes()) != value.tobytes():
+                new[name] = named_by_content(name, value)
+        done[key] = _renamed(graph, new) if new else graph
+    return done
+
+
+def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    tensors = {new.get(k, k): Tensor(new.get(k, k), t.shape, t.dtype, t.role) for k, t in graph.tensors.items()}
+    nodes = tuple(node.with_(ins=tuple(new.get(i, i) for i in node.ins)) for node in graph.nodes)
+    data, layouts = ({new.get(k, k): v for k, v in of.items()} for of in (graph.data, graph.layouts))
+    return graph.with_(tensors=tensors, nodes=nodes, data=data, layouts=layouts)
 
 
 def _exclusive(graphs: Mapping[str, Graph]) -> set[str]:
@@ -86,23 +109,6 @@ def _results(graph: Graph) -> set[str]:
     return {out for out in graph.nodes[-1].outs if graph[out].role is Role.VALUE}
 
 
-def without_dead(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """`ir.dead_removed`, but `keep` counts as used."""
-    used = set(keep)
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(out in used or graph[out].role is not Role.VALUE for out in node.outs):
-            nodes.insert(0, node)
-            used.update(node.ins)
-    named = {t for node in nodes for t in (*node.ins, *node.outs)} | {*graph.inputs, *graph.outputs} | set(keep)
-    return graph.with_(
-        nodes=tuple(nodes),
-        tensors={name: t for name, t in graph.tensors.items() if name in named},
-        data={name: value for name, value in graph.data.items() if name in named},
-        layouts={name: steps for name, steps in graph.layouts.items() if name in named},
-    )
-
-
 def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> Swept:
     """The cheapest sweep found by changing one choice at a time."""
 
@@ -116,17 +122,33 @@ def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> S
         other = Choice({**choice.feeds, **feeds})
         found = sweep(other) if best.cost else best
         choice, best = (other, found) if found.cost < best.cost else (choice, best)
-    # A copy near its origin may serve several readers that would each have needed one further down.
-    waiting = list(best.copied)
+    waiting = _shared_origins(graph, best)
     for _ in range(_TRIALS):
-        if not waiting or best.cost == 0 or len(best.copied) < 2:
+        if not waiting:
             break
         other = Choice(choice.feeds, choice.as_written | {waiting.pop(0)})
         found = sweep(other)
         if found.cost < best.cost:
-            choice, best, waiting = other, found, [name for name in found.copied if name not in other.as_written]
+            choice, best, waiting = other, found, _shared_origins(graph, found)
     unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
     return unmoved if unmoved.cost <= best.cost else best
+
+
+def _shared_origins(graph: Graph, swept: Swept) -> list[str]:
+    """Values of which one copy may serve where now several are made further down, most of them first."""
+    producer = graph.producer()
+    serves: Counter[str] = Counter()
+    for copied in swept.copied:
+        above = {copied}
+        waiting = [copied]
+        while waiting:
+            node = producer.get(waiting.pop())
+            new = {i for i in node.ins if i in swept.held and i in producer} - above if node else set()
+            above |= new
+            waiting += new
+        serves.update(above)
+    shared = [out for node in graph.nodes for out in node.outs if serves[out] > 1]
+    return sorted(shared, key=lambda name: -serves[name])
 
 
 def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:

@@ -1,0 +1,234 @@
+"""Planted faults are each caught by a named test: one change to a copy of the sources, one test that must then fail.
+
+Needs a C compiler; with tcc a build of the runtime takes half a second.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = "src/smidgen"
+
+PARITY = "tests/test_pipeline.py::test_c_runtime_follows_the_interpreter_with_full_and_partial_batches"
+MOMENTUM = f"{PARITY}[w1-b1-w2-b2-w3-b3-SGD-momentum-None0]"
+ADAM = f"{PARITY}[w1-b1-w2-b2-w3-b3-Adam-adam-None]"
+LOOPED = f"{PARITY}[w3-b3-SGD-momentum-None0]"
+PARTS = "tests/test_pipeline.py::test_a_batch_in_parts_gives_the_same_bits_as_the_whole"
+SAVED = "tests/test_pipeline.py::test_saved_state_continues_where_it_was"
+KERNEL = "tests/test_ops.py::test_c_kernel_equals_ref_and_declares_its_extents"
+GRADIENT = "tests/test_ops.py::test_gradient_equals_finite_differences"
+PLANS = "tests/test_verify.py::test_plans_are_accepted[w1-b1-w2-b2-w3-b3]"
+LOOPED_PLANS = "tests/test_verify.py::test_plans_are_accepted[w3-b3]"
+IMPORT = "tests/test_import.py::test_outputs_loss_and_gradients_are_those_of_torch"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`old` stands exactly once in `file`; with `new` in its place `test` must fail."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+FAULTS = [
+    # Gradients.
+    Fault(
+        "wrong sign in a C kernel", "runtime/kernels/loss.c", "dx[t] -= take;", "dx[t] += take;",
+        f"{KERNEL}[cross_entropy_dx-0]",
+    ),
+    Fault(
+        "wrong sign in a gradient rule", "ops/binary.py", 'return [da, db and b.add("neg", db)]', "return [da, db]",
+        f"{GRADIENT}[sub-0]",
+    ),
+    Fault(
+        "missing fan-out add", "passes/autodiff.py",
+        'grads[name] = b.add("add", grads[name], grad, name=f"d:{name}") if name in grads else grad',
+        "grads[name] = grad",
+        "tests/test_autodiff.py::test_gradients_add_at_fan_out",
+    ),
+    Fault(
+        "only the first gradient of a weight used twice", "passes/autodiff.py",
+        'grads[name] = b.add("add", grads[name], grad, name=f"d:{name}") if name in grads else grad',
+        "grads.setdefault(name, grad)",
+        "tests/test_autodiff.py::test_a_weight_used_twice_gets_the_sum_of_both_gradients",
+    ),
+    Fault(
+        "gradient of a broadcast not summed", "ops/binary.py",
+        "sum_to(b, rule(b, node, dy), b[x].shape) if b.need(x)", "rule(b, node, dy) if b.need(x)",
+        f"{GRADIENT}[add-2]",
+    ),
+    Fault(
+        "off-by-one padding", "runtime/kernels/conv.c",
+        "oh * v->SH - v->PT, ow * v->SW - v->PL)", "oh * v->SH - v->PT, ow * v->SW - v->PL + 1)",
+        f"{KERNEL}[conv2d-0]",
+    ),
+    Fault(
+        "gradient of the image at the wrong tap", "runtime/kernels/conv.c",
+        "conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH)", "conv_meets(ih, v->PL, 0, v->KH, v->SH, v->DH)",
+        f"{KERNEL}[conv2d_dx-4]",
+    ),
+    Fault(
+        "a threshold that includes its bound", "runtime/kernels/activation.c",
+        ": (x > lo) & (x < hi);", ": (x >= lo) & (x < hi);", MOMENTUM,
+    ),
+    Fault(
+        "dropout redrawn in the backward pass", "ops/random.py",
+        "node.ins[1], **node.attrs)", 'node.ins[1], **{**node.attrs, "key": node.attrs["key"] + 1})',
+        f"{GRADIENT}[dropout-0]",
+    ),
+    # Updates.
+    Fault(
+        "update before a late reader", "passes/update.py",
+        "if any(views.get(name, name) in overwritten for name in node.ins):", "if False:",
+        "tests/test_update.py::test_an_update_waits_for_the_last_reader_of_the_weight",
+    ),
+    Fault(
+        "momentum not applied", "runtime/kernels/sink.h", "m[i] = beta1 * m[i] + g;", "m[i] = g;", MOMENTUM,
+    ),
+    Fault(
+        "bias correction of Adam one step late", "runtime/kernels/sink.h",
+        "counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u", "counter[1] > 0 ? (uint32_t)counter[1] : 1u", ADAM,
+    ),
+    Fault(
+        "steps not counted", "passes/update.py",
+        'nodes.append(_update(b, "count_step", (COUNTER,), {}))', "pass", MOMENTUM,
+    ),
+    Fault(
+        "running statistics written twice", "aten/layers.py",
+        't.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)',
+        "for _ in range(2):\n"
+        "            stats = list(map(Value, t.add_many(\n"
+        '                "running_stats", *stats, *now, momentum=float(momentum), count=count)))',
+        f"{IMPORT}[batch_norm2d-batch]",
+    ),
+    Fault(
+        "running variance left biased", "runtime/kernels/norm.c",
+        "take * (var[l] * unbiased)", "take * var[l]", f"{KERNEL}[running_stats-0]",
+    ),
+    Fault(
+        "optimizer state not saved", "trainer.py",
+        "self.program.with_state(self._machine.state.tobytes()).save(path)", "self.program.save(path)", SAVED,
+    ),
+    # Batches that are not full, or come in parts.
+    Fault(
+        "partial batch counted as full: sizes", "runtime/vm.c",
+        "why = execute(x, at, buffers, &c, n, 0);", "why = execute(x, at, buffers, &c, smg_batch(x), 0);", MOMENTUM,
+    ),
+    Fault(
+        "partial batch counted as full: mean", "runtime/vm.c",
+        "SmgCall c = {.run = {n, total, before}};", "SmgCall c = {.run = {n, smg_batch(x), before}};", MOMENTUM,
+    ),
+    Fault(
+        "mean over a part instead of the whole batch", "runtime/kernels/loss.c",
+        "counted / (double)run.n * (double)run.total : counted", "counted : counted", f"{PARTS}[0.0-SGD-sgd]",
+    ),
+    Fault(
+        "every part draws the mask of the first", "runtime/vm.c",
+        "SmgCall c = {.run = {n, total, before}};", "SmgCall c = {.run = {n, total, 0}};", f"{PARTS}[0.4-SGD-sgd]",
+    ),
+    Fault(
+        "accumulators not cleared", "trainer.py",
+        'self._machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
+    ),
+    # Memory.
+    Fault(
+        "slot freed one step early", "place.py",
+        "align), birth[top], death[top])", "align), birth[top], max(birth[top], death[top] - 1))", PLANS,
+    ),
+    Fault(
+        "in place over a value that is read later", "place.py",
+        "is not Role.VALUE or death[top] != position:", "is not Role.VALUE:", PLANS,
+    ),
+    Fault(
+        "views and updates not joined", "place.py", "families.join(node.outs[out], node.ins[source])", "pass", PLANS,
+    ),
+    Fault(
+        "a value outside the loop freed within it", "place.py",
+        "last = body[-1] if i in body and top not in families.in_body else i", "last = i", LOOPED_PLANS,
+    ),
+    Fault(
+        "loop stride wrong in the plan", "place.py",
+        "return self.graph[top].bytes(1) if inside else 0", "return self.graph[top].bytes(1) - 4 if inside else 0",
+        LOOPED_PLANS,
+    ),
+    Fault(
+        "loop stride wrong in the runtime", "runtime/vm.c",
+        "(size_t)iteration * strides[i]", "(size_t)iteration * strides[0]", LOOPED,
+    ),
+    Fault(
+        "scratch not kept apart", "place.py",
+        'Block(f"scratch:{i}", align_up(count, align), i, i)', 'Block(f"scratch:{i}", 0, i, i)', PLANS,
+    ),
+]  # fmt: skip
+TESTS = sorted({fault.test for fault in FAULTS})
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the project without its compiled library."""
+    unwanted = shutil.ignore_patterns("*.so", "*.part", "*.egg-info")
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def built(folder: Path) -> Path:
+    """The runtime of a copy."""
+    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "compile.py"))["compile_runtime"]
+    cc = "tcc" if shutil.which("tcc") else ""
+    library: Path = compile_runtime(folder / "lib.so", cc, () if cc else ("-O1",), checks=False)
+    return library
+
+
+def outcome(folder: Path, library: Path, *tests: str) -> tuple[int, str]:
+    """Exit status and output of pytest in a copy: 0 all passed, 1 some failed, anything else could not run."""
+    script = (
+        "import sys, pathlib, pytest, smidgen\n"
+        "assert pathlib.Path(smidgen.__file__).is_relative_to(pathlib.Path('src').resolve()), smidgen.__file__\n"
+        "sys.exit(pytest.main(['-p', 'no:cacheprovider', '-p', 'no:xdist', '-x', '--tb=short', *sys.argv[1:]]))"
+    )
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SMIDGEN"))}
+    env = own | {"PYTHONPATH": str(folder / "src"), "SMIDGEN_LIBRARY": str(library), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script, *tests], cwd=folder, env=env, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runtime without a fault, for all faults in Python."""
+    return built(copied(tmp_path_factory.mktemp("sound")))
+
+
+def test_every_named_test_passes_without_a_fault(library: Path) -> None:
+    status, said = outcome(library.parent, library, *TESTS)
+    assert status == 0, said
+    assert f"{len(TESTS)} passed" in said, said
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what.replace(" ", "-"))
+def test_a_planted_fault_is_caught_by_its_named_test(fault: Fault, library: Path, tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    path = folder / SOURCES / fault.file
+    text = path.read_text()
+    found = text.count(fault.old)
+    assert found == 1, f"cannot plant '{fault.what}': {fault.file} has {fault.old!r} {found} times; adapt this table"
+    path.write_text(text.replace(fault.old, fault.new))
+    status, said = outcome(folder, built(folder) if path.suffix in (".c", ".h") else library, fault.test)
+    assert status != 0, f"'{fault.what}' in {fault.file} passes {fault.test}:\n{said}"
+    assert status == 1 and "1 failed" in said, f"{fault.test} could not run (status {status}):\n{said}"
+
+
+def test_faults_have_names_of_their_own() -> None:
+    assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 9
