@@ -781,7 +781,7 @@ def test_a_loss_may_use_the_models_parameters() -> None:
 
     imported = import_model(model, torch.zeros(1, 3), loss=decayed, target=torch.zeros(1, 2))
     env = interp.run(imported.train, {"input": np.zeros((2, 3)), "target": np.zeros((2, 2))}, n=2)
-    want = float(decayed(model(torch.zeros(2, 3)), torch.zeros(2, 2)))
+    want = decayed(model(torch.zeros(2, 3)), torch.zeros(2, 2)).item()
     assert env[imported.loss] == pytest.approx(want, rel=1e-6)
 
 

@@ -101,10 +101,11 @@ def lower(
 ) -> Entries:
     """simplify → choose what learns → fold → autodiff → update."""
     optimizer = optimizer or SGD(lr=0.01)
-    forward = _checked(simplify_all({"train": imported.train, "infer": imported.infer}), "simplify")
+    keep = {imported.loss}
+    forward = _checked(simplify_all({"train": imported.train, "infer": imported.infer}, keep), "simplify")
     trainable = [p.name for p in imported.parameters if p.requires_grad]
     chosen = [u.param for u in methods.choose(method, forward["train"], trainable)]
-    forward = _checked(simplify_all(_frozen(forward, set(chosen))), "fold")
+    forward = _checked(simplify_all(_frozen(forward, set(chosen)), keep), "fold")
 
     b = Builder(forward["train"])
     fetch(b, imported.loss, "loss")

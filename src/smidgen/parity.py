@@ -67,20 +67,21 @@ class Reference:
         self.optimizer.step()
         return float(loss.detach())
 
-    def gradients(self, inputs: Sequence[Array], target: Array) -> dict[str, Array]:
-        """As the update would see them, weight decay included; nothing is changed."""
+    def gradients(self, inputs: Sequence[Array], target: Array) -> tuple[dict[str, Array], dict[str, float]]:
+        """As the update would see them, and the largest magnitude of each before weight decay; changes nothing."""
         statistics = [b.clone() for b in self.model.buffers()]
         self.optimizer.zero_grad()
         self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target)).backward()
         if self.clip is not None:
             nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
         found = {p: self.params[p].grad.numpy().astype(np.float64) for p in self.learns}
+        sizes = {p: _largest(g) for p, g in found.items()}
         if not self.decoupled:
             found = {p: g + self.decay * self.params[p].detach().numpy() for p, g in found.items()}
         with torch.no_grad():
             for buffer, before in zip(self.model.buffers(), statistics, strict=True):
                 buffer.copy_(before)
-        return found
+        return found, sizes
 
     def _tensor(self, value: Array) -> torch.Tensor:
         t = torch.from_numpy(np.ascontiguousarray(value))
@@ -169,7 +170,7 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
             job.load_optimizer_state(start, k)
             job.train_step(tuple(moved), target)
             ours = seen_gradients(optimizer, before, start, job.state_dict(), job.optimizer_state())
-            found = gradient_errors(ours, reference.gradients(moved, target))
+            found = gradient_errors(ours, *reference.gradients(moved, target))
             errors = {p: min(errors[p], found[p]) for p in errors}
             if max(errors.values()) <= B_LIMIT:
                 break
@@ -182,13 +183,15 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
     return worst if not nudged else replace(worst, where=f"{worst.where}; {nudged} nudges")
 
 
-def gradient_errors(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, float]:
+def gradient_errors(
+    ours: Mapping[str, Array], theirs: Mapping[str, Array], sizes: Mapping[str, float]
+) -> dict[str, float]:
     """Largest difference of each tensor, relative to its largest magnitude."""
-    largest = max(_largest(g) for g in theirs.values())
+    largest = max(sizes.values())
     found = {}
     for name, want in theirs.items():
         scale = _largest(want)
-        if scale <= ZERO_F32 * largest:
+        if sizes[name] <= ZERO_F32 * largest:
             scale = largest * ZERO_F32_LIMIT / B_LIMIT
         found[name] = _largest(ours[name] - want) / max(scale, 1e-300)
     return found

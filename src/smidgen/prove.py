@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from . import api, parity
-from .errors import BadOption
+from .aten.source import line_of_error
+from .errors import BadModelSource, BadOption
 from .ir import Array
 from .optimizers import SGD, Adam, Optimizer
 from .plan import Plan
@@ -86,7 +87,8 @@ def prove(
     for _ in range(FREE_STEPS):
         xs = [example_of(text, rng) for text in inputs]
         batches.append((xs, _target(model, xs, loss, rng)))
-    made: Optimizer = SGD(lr or 0.01, momentum=0.9) if optimizer == "sgd" else Adam(lr or 1e-3)
+    lr = (0.01 if optimizer == "sgd" else 1e-3) if lr is None else lr
+    made: Optimizer = SGD(lr, momentum=0.9) if optimizer == "sgd" else Adam(lr)
     return prove_model(model, source, batches, loss, method, made, bn, progress)
 
 
@@ -134,8 +136,13 @@ def frozen_untouched(job: Job, model: torch.nn.Module) -> bool:
 
 def _target(model: torch.nn.Module, xs: Sequence[Array], loss: str, rng: np.random.Generator) -> Array:
     """A random target that fits the model's output."""
-    with torch.no_grad():
-        out = model(*[torch.from_numpy(x) for x in xs])
+    try:
+        with torch.no_grad():
+            out = model(*[torch.from_numpy(x) for x in xs])
+    except Exception as error:  # whatever the user's code or torch raises
+        shapes, why = ", ".join("x".join(map(str, x.shape)) for x in xs), str(error).partition("\n")[0]
+        help = "--input 8x3x32x32, batch first; once for each input of the model"
+        raise BadModelSource(f"the model does not take {shapes}", at=line_of_error(error), why=why, help=help) from error
     if not isinstance(out, torch.Tensor):
         raise BadOption(f"the model returns a {type(out).__name__}", help="verify needs a model with one output tensor")
     if loss == "cross_entropy":
