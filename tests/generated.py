@@ -297,7 +297,8 @@ def sample(seed: int) -> tuple[RandomNet, str, str, str, int]:
     net = RandomNet(seed)
     r = random.Random(seed + 10**6)
     method = r.choice(["full", "full", "last_layer", "last:2", "bias", "head.*", "*.weight"])
-    return net, method, r.choice(["sgd", "momentum", "adam"]), r.choice(["cross_entropy", "mse"]), r.choice([1, 2, 3, 5])
+    optimizer, loss = r.choice(["sgd", "momentum", "adam"]), r.choice(["cross_entropy", "mse"])
+    return net, method, optimizer, loss, r.choice([1, 2, 3, 5])
 
 
 def data(net: RandomNet, loss: str, n: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:

@@ -63,6 +63,6 @@ def close(job: Job, graph: smidgen.api.Graph, state: dict[str, np.ndarray], seed
 
 @pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
 def test_random_networks_train_as_the_interpreter_says(first: int) -> None:
-    """Twenty groups of fifteen; with no refusal in any group all 300 compile, which is more than the 95 % we promise."""
+    """Twenty groups of fifteen; without a refusal in any of them all 300 compile, more than the 95 % we promise."""
     refusals = {seed: code for seed in range(first, first + CHUNK) if (code := one(seed))}
     assert not refusals

@@ -58,9 +58,7 @@ def test_losses_of_labels_equal_torch(
     if smoothing is not None:
         options["label_smoothing"] = smoothing
     function = F.cross_entropy if name == "cross_entropy" else F.nll_loss
-    want = function(
-        logits, torch.tensor(target), weight=torch.tensor(weight) if weighted else None, **options
-    )
+    want = function(logits, torch.tensor(target), weight=torch.tensor(weight) if weighted else None, **options)
     (want * 0.7).backward()
     arrays = [channels_last(logits).detach().numpy(), target.astype(np.int32)]
     arrays += [] if weight is None else [weight]

@@ -51,10 +51,9 @@ def entries(name: str) -> api.Entries:
 
     net = NETS[name]
     optimizer = Adam(1e-3) if name == "lenet5" else SGD(0.01, momentum=0.9)
-    return api.build(
-        net.model(), net.data(BATCH)[0], loss=net.loss, optimizer=optimizer, bn="batch" if name == "dscnn" else "frozen",
-        accumulate=True,
-    )  # fmt: skip
+    bn = "batch" if name == "dscnn" else "frozen"
+    x, _ = net.data(BATCH)
+    return api.build(net.model(), x, loss=net.loss, optimizer=optimizer, bn=bn, accumulate=True)
 
 
 @functools.cache

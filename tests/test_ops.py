@@ -135,5 +135,3 @@ def test_every_op_is_complete() -> None:
         assert op.doc, op.name
         assert op.name == "loop" or op.cases, f"{op.name} has no cases"
         assert op.kernels or op.shares or op.name == "loop", f"{op.name} has neither kernel nor view"
-
-

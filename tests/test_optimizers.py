@@ -102,9 +102,7 @@ FUSED = [(op, sink) for op in ops.all_ops().values() if op.sink for sink in SINK
 def test_a_fused_update_has_the_bits_of_gradient_then_update(op: ops.Op, sink: Any) -> None:
     case = ops.get(f"{op.name}_{sink.name}").cases[0]
     rng, run = np.random.default_rng(9), (SAMPLES, SAMPLES, 0)
-    arrays = [
-        np.asarray(s(rng, SAMPLES) if callable(s) else rng.standard_normal(at(s, SAMPLES))) for s in case.inputs
-    ]
+    arrays = [np.asarray(s(rng, SAMPLES) if callable(s) else rng.standard_normal(at(s, SAMPLES))) for s in case.inputs]
     tensors = [
         Tensor(f"t{i}", a.shape if callable(s) else s, DType.F32 if a.dtype.kind == "f" else DType.I32)
         for i, (s, a) in enumerate(zip(case.inputs, arrays, strict=True))

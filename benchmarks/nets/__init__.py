@@ -35,7 +35,8 @@ class Net:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 nn.init.uniform_(module.weight, 0.7, 1.3)
                 nn.init.uniform_(module.bias, -0.2, 0.2)
-                assert module.running_mean is not None and module.running_var is not None
+                assert module.running_mean is not None
+                assert module.running_var is not None
                 nn.init.uniform_(module.running_mean, -0.2, 0.2)
                 nn.init.uniform_(module.running_var, 0.6, 1.6)
         if self.weights and (WEIGHTS / f"{self.weights}.fp32.npz").exists():

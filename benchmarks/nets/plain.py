@@ -1,6 +1,8 @@
-"""Networks without branches: LeNet-5, VGG-11, DS-CNN for keywords, the ToyCar autoencoder; and a Transformer encoder."""
+"""Networks without branches: LeNet-5, VGG-11, DS-CNN, the ToyCar autoencoder; and a Transformer encoder."""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ class ToyCarAutoencoder(nn.Sequential):
     def __init__(self) -> None:
         widths = [640, 128, 128, 128, 128, 8, 128, 128, 128, 128]
         layers: list[nn.Module] = []
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in itertools.pairwise(widths):
             layers += [nn.Linear(a, b), nn.BatchNorm1d(b, eps=1e-3), nn.ReLU()]
         super().__init__(*layers, nn.Linear(128, 640))
 

@@ -141,7 +141,7 @@ def assemble(
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         graphs["zero"] = zero_entry(whole, grads)
-        graphs["grad"] = lowered(grad_entry(save_bits(whole), grads))
+        graphs["grad"] = lowered(grad_entry(save_bits(whole), grads, seed))
         graphs["apply"] = apply_entry(whole, grads, optimizer, seed)
     decisions = _decisions(whole, grads, optimizer, batch)
     return Entries(_checked(graphs, "update"), batch, method, tuple(grads), aliases, shapes, decisions)

@@ -15,8 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     verify = commands.add_parser("verify", help="prove parity with PyTorch and memory safety for your own model")
     verify.add_argument("model", help="file.py:function or package.module:attribute that gives an nn.Module")
-    verify.add_argument("--input", required=True, action="append", metavar="SHAPE",
-                        help="8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs")  # fmt: skip
+    shapes = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
+    verify.add_argument("--input", required=True, action="append", metavar="SHAPE", help=shapes)
     verify.add_argument("--loss", default="cross_entropy", help="cross_entropy, mse, bce_with_logits, l1 or huber")
     verify.add_argument("--method", default="full")
     verify.add_argument("--optimizer", default="sgd", choices=["sgd", "adam"])

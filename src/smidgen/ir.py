@@ -67,7 +67,7 @@ def size(shape: Iterable[Dim]) -> Dim:
     """Number of elements."""
     total: Dim = 1
     for dim in shape:
-        total = dim * total if isinstance(dim, Batch) else total * dim
+        total = dim * total if isinstance(dim, Batch) else total * dim  # type: ignore[operator]
     return total
 
 
@@ -215,5 +215,3 @@ def unnamed_removed(graph: Graph) -> Graph:
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
-
-

@@ -8,7 +8,7 @@ against torch-f32's own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,23 +18,24 @@ from torch import nn
 
 from . import interp
 from .api import Entries
-from .ir import Array
-from .optimizers import SGD, AdamW, Optimizer
+from .ir import Array, Graph
+from .optimizers import SGD, Adam, AdamW, Optimizer
+from .program import Program
 from .trainer import Job, unlaid
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 
 A_LIMIT, B_LIMIT, C_LIMIT = 1e-9, 1e-4, 4.0
 
-# A gradient this much smaller than the network's largest is zero but for rounding (a bias in front of a norm with batch
-# statistics). It has no digits to compare: it must stay small, and Adam, which turns any noise into a step, may move the
-# parameter a little.
+# A gradient this much smaller than the network's largest is zero but for rounding (a bias in front of a norm with
+# batch statistics). It has no digits to compare: it must stay small, and Adam, which turns any noise into a step, may
+# move the parameter a little.
 ZERO_F64, ZERO_F64_LIMIT = 1e-12, 1e-6
 ZERO_F32, ZERO_F32_LIMIT = 1e-6, 1e-5
 
-# A value within rounding of a threshold (relu, max-pooling) may fall on either side, which changes gradients by more than
-# any rounding does; torch-f32 differs from torch-f64 in the same way. Such a miss goes away when the inputs of both sides
-# are moved a little, a wrong kernel does not: each tensor has this many tries.
+# A value within rounding of a threshold (relu, max-pooling) may fall on either side, which changes gradients by more
+# than any rounding does; torch-f32 differs from torch-f64 in the same way. Such a miss goes away when the inputs of
+# both sides are moved a little, a wrong kernel does not: each tensor has this many tries.
 TRIES = 8
 NUDGE = 1e-6
 
@@ -59,29 +60,33 @@ class Reference:
         self.optimizer = _torch_optimizer(optimizer, [self.params[p] for p in learns])
 
     def step(self, inputs: Sequence[Array], target: Array) -> float:
+        loss = self._backward(inputs, target)
+        self.optimizer.step()
+        return loss
+
+    def gradients(self, inputs: Sequence[Array], target: Array) -> tuple[dict[str, Array], dict[str, float]]:
+        """As the update would see them, and the largest magnitude of each before weight decay; changes nothing."""
+        statistics = [b.clone() for b in self.model.buffers()]
+        self._backward(inputs, target)
+        with torch.no_grad():
+            for buffer, before in zip(self.model.buffers(), statistics, strict=True):
+                buffer.copy_(before)
+        return self._seen()
+
+    def _seen(self) -> tuple[dict[str, Array], dict[str, float]]:
+        found = {p: self.params[p].grad.numpy().astype(np.float64) for p in self.learns}
+        sizes = {p: _largest(g) for p, g in found.items()}
+        if not self.decoupled:
+            found = {p: g + self.decay * self.params[p].detach().numpy() for p, g in found.items()}
+        return found, sizes
+
+    def _backward(self, inputs: Sequence[Array], target: Array) -> float:
         self.optimizer.zero_grad()
         loss = self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target))
         loss.backward()
         if self.clip is not None:
             nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
-        self.optimizer.step()
         return float(loss.detach())
-
-    def gradients(self, inputs: Sequence[Array], target: Array) -> tuple[dict[str, Array], dict[str, float]]:
-        """As the update would see them, and the largest magnitude of each before weight decay; changes nothing."""
-        statistics = [b.clone() for b in self.model.buffers()]
-        self.optimizer.zero_grad()
-        self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target)).backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
-        found = {p: self.params[p].grad.numpy().astype(np.float64) for p in self.learns}
-        sizes = {p: _largest(g) for p, g in found.items()}
-        if not self.decoupled:
-            found = {p: g + self.decay * self.params[p].detach().numpy() for p, g in found.items()}
-        with torch.no_grad():
-            for buffer, before in zip(self.model.buffers(), statistics, strict=True):
-                buffer.copy_(before)
-        return found, sizes
 
     def _tensor(self, value: Array) -> torch.Tensor:
         t = torch.from_numpy(np.ascontiguousarray(value))
@@ -131,27 +136,62 @@ class Verdict:
         return bool(self.worst <= self.limit)
 
 
-def float64(entries: Entries, reference: Reference, batches: Batches) -> Verdict:
-    """(a) Interpreter = torch, norm-relative per tensor, after every step of a free run."""
+def free_run(entries: Entries, reference: Reference, batches: Batches) -> Verdict:
+    """(a) Interpreter = torch-f64, after every step."""
     graph = entries.graphs["train"]
     state = interp.initial_state(graph)
     worst = Verdict("a", 0.0, A_LIMIT, "")
-    size: dict[str, float] = {}  # largest gradient seen so far
+    sizes: dict[str, float] = {}  # largest gradient so far
     for k, (inputs, target) in enumerate(batches):
+        loss = reference.step(inputs, target)
         feeds = dict(zip(graph.inputs, [*inputs, target], strict=True))
         outputs, state = interp.advance(graph, state, feeds, n=len(target))
-        loss = reference.step(inputs, target)
-        size = {p: max(size.get(p, 0.0), _largest(reference.params[p].grad.numpy())) for p in reference.learns}
-        found = {"loss": relative(outputs["loss"], np.array(loss))}
-        for name, want in reference.values().items():
-            if name in state:
-                got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))
-                zero = size.get(name, 1.0) <= ZERO_F64 * max(size.values())
-                found[name] = relative(got, want) * (A_LIMIT / ZERO_F64_LIMIT if zero else 1.0)
+        sizes = {p: max(sizes.get(p, 0.0), _largest(reference.params[p].grad.numpy())) for p in reference.learns}
+        found = {"loss": relative(outputs["loss"], np.array(loss)), **_state_errors(graph, state, reference, sizes)}
         name = max(found, key=lambda key: found[key])
         if not found[name] <= worst.worst:
             worst = Verdict("a", found[name], A_LIMIT, f"{name}, step {k + 1}")
     return worst
+
+
+def distance(
+    program: Program, reference: Callable[[torch.dtype], Reference], batches: Batches
+) -> tuple[Verdict, list[float], Job]:
+    """(c) The C runtime's distance to torch-f64 over torch-f32's own; with its losses, and the trained job."""
+    rng = np.random.default_rng(0)
+    best: tuple[Verdict, list[float], Job] | None = None
+    for attempt in range(TRIES):
+        moved = batches if attempt == 0 else [([_nudged(x, rng) for x in xs], y) for xs, y in batches]
+        job, exact, single = Job(program), reference(torch.float64), reference(torch.float32)
+        losses = []
+        for inputs, target in moved:
+            losses.append(job.train_step(tuple(inputs), target))
+            exact.step(inputs, target)
+            single.step(inputs, target)
+        want, theirs, ours = exact.values(), single.values(), job.state_dict()
+        mine = _distance({n: ours[n] for n in want if n in ours}, want)
+        other = _distance({n: theirs[n] for n in want if n in ours}, want)
+        ratio = mine / other if other > 0 else (0.0 if mine == 0 else float("inf"))
+        where = f"ours {mine:.2e}, torch-f32 {other:.2e}" + (f"; {attempt} nudges" if attempt else "")
+        if best is None or ratio < best[0].worst:
+            best = Verdict("c", ratio, C_LIMIT, where), losses, job
+        if ratio <= C_LIMIT:
+            break
+    assert best is not None
+    return best
+
+
+def _state_errors(
+    graph: Graph, state: Mapping[str, Array], reference: Reference, sizes: Mapping[str, float]
+) -> dict[str, float]:
+    """Norm-relative difference of everything that changes."""
+    found = {}
+    for name, want in reference.values().items():
+        if name in state:
+            zero = sizes.get(name, 1.0) <= ZERO_F64 * max(sizes.values())
+            error = relative(unlaid(state[name], want.shape, graph.layouts.get(name, ())), want)
+            found[name] = error * (A_LIMIT / ZERO_F64_LIMIT if zero else 1.0)
+    return found
 
 
 def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Batches) -> Verdict:
@@ -197,23 +237,6 @@ def gradient_errors(
     return found
 
 
-def free_running(
-    job: Job, reference: Reference, single: Reference, batches: Batches
-) -> tuple[Verdict, float, float]:
-    """(c) Our distance to torch-f64 over torch-f32's; with the first and last loss."""
-    losses = []
-    for inputs, target in batches:
-        losses.append(job.train_step(tuple(inputs), target))
-        reference.step(inputs, target)
-        single.step(inputs, target)
-    exact, theirs, ours = reference.values(), single.values(), job.state_dict()
-    names = [n for n in exact if n in ours]
-    mine = _distance({n: ours[n] for n in names}, exact)
-    other = _distance({n: theirs[n] for n in names}, exact)
-    ratio = mine / other if other > 0 else (0.0 if mine == 0 else float("inf"))
-    return Verdict("c", ratio, C_LIMIT, f"ours {mine:.2e}, torch-f32 {other:.2e}"), losses[0], losses[-1]
-
-
 def seen_gradients(
     optimizer: Optimizer,
     w0: Mapping[str, Array],
@@ -228,7 +251,8 @@ def seen_gradients(
             assert isinstance(optimizer, SGD)
             found[p] = s1[p]["momentum"].astype(np.float64) - optimizer.momentum * s0[p]["momentum"]
         elif optimizer.op == "adam":
-            beta1 = optimizer.betas[0]  # type: ignore[attr-defined]
+            assert isinstance(optimizer, Adam | AdamW)
+            beta1 = optimizer.betas[0]
             found[p] = (s1[p]["exp_avg"].astype(np.float64) - beta1 * s0[p]["exp_avg"]) / (1 - beta1)
         else:
             found[p] = (w0[p] - w1[p].astype(np.float64)) / optimizer.lr
@@ -270,8 +294,6 @@ def _torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.
         return torch.optim.SGD(params, lr=optimizer.lr, momentum=optimizer.momentum,
                                weight_decay=optimizer.weight_decay, nesterov=optimizer.nesterov)  # fmt: skip
     kind = getattr(torch.optim, type(optimizer).__name__)
-    made: torch.optim.Optimizer = kind(params, lr=optimizer.lr, betas=optimizer.betas,  # type: ignore[attr-defined]
+    made: torch.optim.Optimizer = kind(params, lr=optimizer.lr, betas=optimizer.betas,
                                        eps=optimizer.eps, weight_decay=optimizer.weight_decay)  # fmt: skip
     return made
-
-

@@ -31,7 +31,7 @@ class Block:
 
 
 class Families:
-    """Tensors that are the same memory, each family named by one of them: what is stored, or gathered by the loop, wins."""
+    """Tensors that are the same memory, each family named by one: what is stored, or gathered by the loop, wins."""
 
     def __init__(self, graph: Graph, stored: Mapping[str, Slot]) -> None:
         self.graph, self.stored = graph, stored
@@ -164,11 +164,11 @@ def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[
     for i, node in enumerate(graph.nodes):
         for source in ops.get(node.op).inplace:
             if _may_overwrite(families, node, source, death, i):
-                out, dying = families.root(node.outs[0]), families.root(node.ins[source])
-                families.join(out, dying)
-                top = families.root(out)
-                birth[top] = min(birth[out], birth[dying])
-                death[top] = max(death[out], death[dying])
+                taken, dying = families.root(node.outs[0]), families.root(node.ins[source])
+                families.join(taken, dying)
+                top = families.root(taken)
+                birth[top] = min(birth[taken], birth[dying])
+                death[top] = max(death[taken], death[dying])
                 break
     return families, birth, death
 

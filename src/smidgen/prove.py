@@ -109,17 +109,17 @@ def prove_model(
         model, example, loss=loss, target=batches[0][1], optimizer=optimizer, method=method, bn=bn,
         batch=len(batches[0][1]),
     )  # fmt: skip
-    job = Job(api.encode(entries))
+    program = api.encode(entries)
 
     def reference(dtype: torch.dtype) -> parity.Reference:
         return parity.Reference(model, loss, optimizer, entries.learns, bn, dtype)
 
     tell(MEANING["a"] + " …")
-    a = parity.float64(entries, reference(torch.float64), batches[:STEPS])
+    a = parity.free_run(entries, reference(torch.float64), batches[:STEPS])
     tell(MEANING["b"] + " …")
-    b = parity.restarted(Job(job.program), reference(torch.float64), optimizer, batches[:STEPS])
+    b = parity.restarted(Job(program), reference(torch.float64), optimizer, batches[:STEPS])
     tell(MEANING["c"] + " …")
-    c, _, _ = parity.free_running(job, reference(torch.float64), reference(torch.float32), batches)
+    c, _, job = parity.distance(program, reference, batches)
     return Proof(name, job.plan, (a, b, c), job.mapped_bytes, frozen_untouched(job, model))
 
 
@@ -141,8 +141,10 @@ def _target(model: torch.nn.Module, xs: Sequence[Array], loss: str, rng: np.rand
             out = model(*[torch.from_numpy(x) for x in xs])
     except Exception as error:  # whatever the user's code or torch raises
         shapes, why = ", ".join("x".join(map(str, x.shape)) for x in xs), str(error).partition("\n")[0]
-        help = "--input 8x3x32x32, batch first; once for each input of the model"
-        raise BadModelSource(f"the model does not take {shapes}", at=line_of_error(error), why=why, help=help) from error
+        raise BadModelSource(
+            f"the model does not take {shapes}", at=line_of_error(error), why=why,
+            help="--input 8x3x32x32, batch first; once for each input of the model",
+        ) from error  # fmt: skip
     if not isinstance(out, torch.Tensor):
         raise BadOption(f"the model returns a {type(out).__name__}", help="verify needs a model with one output tensor")
     if loss == "cross_entropy":

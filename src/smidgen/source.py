@@ -37,7 +37,8 @@ def _module(place: str) -> Any:
         try:
             return importlib.import_module(place)
         except ImportError as error:
-            raise BadModelSource(f"cannot import {place}", why=str(error), help="or give a file: path/to/nets.py:build") from None
+            help = "or give a file: path/to/nets.py:build"
+            raise BadModelSource(f"cannot import {place}", why=str(error), help=help) from None
     path = Path(place)
     if not path.is_file():
         raise BadModelSource(f"no file {place}")

@@ -101,7 +101,7 @@ class Job:
         for name, fact in self._tensors.items():
             if fact["role"] in ("param", "stat"):
                 value = unlaid(self._view(name), fact["shape"], _steps(fact)).copy()
-                found |= {alias: value for alias in (name, *fact["aliases"])}
+                found |= dict.fromkeys((name, *fact["aliases"]), value)
         return found
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:

@@ -107,8 +107,8 @@ class _Replay:
         if not head.is_loop or head.body != len(working):
             raise self._unsafe("the program's loop is not the graph's", loop, "")
         self.body_tensors = {o for node in body for o in node.outs}
-        for self.index in range(self.n):
-            at_ = cursor + 1
+        for index in range(self.n):
+            self.index, at_ = index, cursor + 1
             for node in body:
                 if not self._view(node):
                     self._step(node, self._at(steps, at_, node), 1)
@@ -122,7 +122,8 @@ class _Replay:
         """After the last iteration every sample's piece must stand at its place in the gathered tensor."""
         slot = self.slots[gathered]
         per_sample = self.graph[gathered].bytes(1)
-        for self.index in range(self.n):
+        for index in range(self.n):
+            self.index = index
             part = self._cells(slot.region, slot.offset + self.index * per_sample, per_sample)
             if not (part == self._value(piece)).all():
                 raise self._unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part))

@@ -42,7 +42,7 @@ define(
 def _fetch_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     shape = tuple(ins[0].shape[p] for p in attrs["perm"])
     if attrs.get("sample"):
-        shape = (Batch(int(shape[0])), *shape[1:])  # type: ignore[arg-type]
+        shape = (Batch(int(shape[0])), *shape[1:])
     return [(shape, ins[0].dtype)]
 
 

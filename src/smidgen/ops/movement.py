@@ -332,6 +332,7 @@ define(
     cases=[case((N, 3), dtype="f32"), case((N, 3), dtype="i32"), *_CASTS],
 )  # fmt: skip
 
+
 def _fill_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     if any(isinstance(d, int) and d < 0 for d in attrs["shape"]):
         raise BadShape(f"fill of shape {show(attrs['shape'])}", why="sizes are 0 or more")
@@ -344,4 +345,11 @@ define(
     ref=lambda shape, value: (np.full(shape, value, np.float64),), vjp=lambda b, node, dys: [],
     kernels={"f32": "fill_f32"}, params=lambda call: [call.outs[0].size, float(call["value"])],
     cases=[case(shape=(N, 3), value=0.5), case(shape=(), value=-2.0)],
+)  # fmt: skip
+
+define(
+    "detach", doc="y = x, and no gradient comes back",
+    infer=lambda ins, attrs: [(ins[0].shape, ins[0].dtype)], ref=lambda x: (x,), vjp=lambda b, node, dys: [None],
+    shares={0: 0},
+    cases=[case((N, 3), smooth=False)],
 )  # fmt: skip

@@ -266,9 +266,7 @@ def _avg_pool2d_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequen
     return [(out, DType.F32)]
 
 
-def _avg_pool2d_ref(
-    x: Array, kernel: Pair, stride: Pair, padding: Pair, out_hw: Pair, **counting: Any
-) -> tuple[Array]:
+def _avg_pool2d_ref(x: Array, kernel: Pair, stride: Pair, padding: Pair, out_hw: Pair, **counting: Any) -> tuple[Array]:
     pads, positions = _windows(x.shape[1:3], out_hw, kernel, stride, padding)
     padded = np.pad(x, ((0, 0), *pads, (0, 0)))
     total = np.zeros((len(x), *out_hw, x.shape[3]), x.dtype)

@@ -45,9 +45,11 @@ def train_entry(
     return _with_updates(b, updates)
 
 
-def grad_entry(graph: Graph, grads: Mapping[str, str]) -> Graph:
+def grad_entry(graph: Graph, grads: Mapping[str, str], seed: int = 0) -> Graph:
     """Forward and backward of one part of a batch; gradients are added to accumulators."""
     b = Builder(graph)
+    if COUNTER in b.tensors:
+        b.data[COUNTER] = np.array([seed, 0], np.int32)
     b.stage = "update"
     updates = []
     for param, grad in grads.items():
@@ -89,8 +91,10 @@ def accumulator(param: str) -> str:
 
 def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
     b.stored(LR, np.array(optimizer.lr, np.float64), Role.SETTING)
+    start = np.array([seed, 0], np.int32)
     if COUNTER not in b.tensors:
-        b.stored(COUNTER, np.array([seed, 0], np.int32), Role.SETTING)
+        b.stored(COUNTER, start, Role.SETTING)
+    b.data[COUNTER] = start  # dropout brings the counter along, but does not know the seed
 
 
 def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
