@@ -198,10 +198,11 @@ def outcome(folder: Path, library: Path, *tests: str) -> tuple[int, str]:
     script = (
         "import sys, pathlib, pytest, smidgen\n"
         "assert pathlib.Path(smidgen.__file__).is_relative_to(pathlib.Path('src').resolve()), smidgen.__file__\n"
-        "sys.exit(pytest.main(['-p', 'no:cacheprovider', '-p', 'no:xdist', '-x', '--tb=short', *sys.argv[1:]]))"
+        "sys.exit(pytest.main(['-p', 'no:cacheprovider', '--tb=short', *sys.argv[1:]]))"
     )
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SMIDGEN"))}
-    env = own | {"PYTHONPATH": str(folder / "src"), "SMIDGEN_LIBRARY": str(library), "OMP_NUM_THREADS": "1"}
+    env = own | {"PYTHONPATH": str(folder / "src"), "SMIDGEN_LIBRARY": str(library)}
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}  # seconds that a single test does not need
     done = subprocess.run([sys.executable, "-c", script, *tests], cwd=folder, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

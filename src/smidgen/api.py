@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import methods, native, place, program, verify
 from .build import Builder, fetch
 from .check import check
-from .errors import BadOption, NotDifferentiable
+from .errors import BadOption, MissingPart, NotDifferentiable
 from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Slot
 from .optimizers import SGD, Optimizer
@@ -81,7 +81,10 @@ def build(
     seed: int = 0,
 ) -> Entries:
     """The graphs of all entry points: `import_model`, then everything that does not need torch."""
-    from .torch_import import import_model  # torch is needed here and nowhere else
+    try:
+        from .torch_import import import_model  # torch is needed here and nowhere else
+    except ModuleNotFoundError as error:
+        raise MissingPart("compiling needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
 
     batch = _checked_batch(batch)
     imported = import_model(model, example, loss=loss, target=target, bn=bn)

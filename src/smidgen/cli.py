@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from .errors import SmidgenError
+from .errors import MissingPart, SmidgenError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from .prove import prove
+    try:
+        from .prove import prove
+    except ModuleNotFoundError as error:
+        raise MissingPart("verify needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
 
     proof = prove(
         args.model, args.input, loss=args.loss, method=args.method, optimizer=args.optimizer, lr=args.lr, bn=args.bn,

@@ -143,9 +143,9 @@ def free_run(entries: Entries, reference: Reference, batches: Batches) -> Verdic
     worst = Verdict("a", 0.0, A_LIMIT, "")
     sizes: dict[str, float] = {}  # largest gradient so far
     for k, (inputs, target) in enumerate(batches):
-        loss = reference.step(inputs, target)
         feeds = dict(zip(graph.inputs, [*inputs, target], strict=True))
-        outputs, state = interp.advance(graph, state, feeds, n=len(target))
+        outputs, state = interp.advance(graph, state, feeds, n=len(target))  # first: its refusals have help
+        loss = reference.step(inputs, target)
         sizes = {p: max(sizes.get(p, 0.0), _largest(reference.params[p].grad.numpy())) for p in reference.learns}
         found = {"loss": relative(outputs["loss"], np.array(loss)), **_state_errors(graph, state, reference, sizes)}
         name = max(found, key=lambda key: found[key])
