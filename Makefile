@@ -39,6 +39,7 @@ unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 parity: setup
+	rm -f docs/results/parity.json
 	$(BIN)/python -m benchmarks.parity --all --out docs/results/parity.json
 
 clean:

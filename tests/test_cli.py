@@ -78,7 +78,7 @@ def _beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "nets", None)  # type: ignore[arg-type]  # removed again after the test
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def line_of(code: str) -> str:
@@ -135,6 +135,31 @@ def test_a_learning_rate_of_zero_is_zero(capsys: pytest.CaptureFixture[str]) -> 
     status, out, _ = run(capsys, "nets.py:build", *INPUT, "--method", "bn", "--lr", "0", "--json")
     assert status == 0
     assert json.loads(out)["parity"][2]["where"] == "ours 0.00e+00, torch-f32 0.00e+00"
+
+
+def test_the_model_may_import_its_neighbours_late_and_be_called_like_a_standard_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "neighbour_of_the_model.py").write_text("from torch import nn\n")
+    (tmp_path / "numbers.py").write_text(
+        "def build():\n    import neighbour_of_the_model\n    return neighbour_of_the_model.nn.Linear(3, 2)\n"
+    )
+    status, out, err = run(capsys, "numbers.py:build", "--input", "2x3", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["passed"]
+    import numbers
+
+    assert numbers.Rational
+
+
+def test_an_installed_command_finds_packages_where_the_user_is(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "models.py").write_text("def build():\n    return 3\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "smidgen").write_text("from smidgen.cli import main\nraise SystemExit(main())\n")
+    command = [sys.executable, tmp_path / "bin" / "smidgen", "verify", "project.models:build", *INPUT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == "error[E104]: project.models:build gives a int, not a torch.nn.Module\n"
 
 
 # What does not. Each error is all of stderr; nothing goes to stdout.

@@ -30,7 +30,7 @@ from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.plan import Plan
 from smidgen.program import Program
-from smidgen.runtime.compile import compile_runtime
+from smidgen.runtime.compile import EXACT, HERE, compile_runtime, sources
 
 from . import small
 from .test_verify import planned, prove
@@ -206,6 +206,20 @@ def test_an_allocation_after_open_ends_the_harness(how: str, careless: Path, tmp
     done = subprocess.run(command, env={"ALLOCATE": how}, capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (3, f"{how} was called after open\n", "")
     assert subprocess.run(command, env={"ALLOCATE": "nothing"}, capture_output=True).returncode == 0
+
+
+def test_the_runtime_calls_nothing_but_memcpy_memset_and_strcmp(tmp_path: Path) -> None:
+    """So there is no allocator, file or thread that it could use; ports are the system's side of it."""
+    cc, missing, defined = shutil.which("cc") or "cc", set(), set()
+    paths = [path for path in sources() if path.parent.name != "ports"]
+    command = [cc, *EXACT, "-O0", "-fno-stack-protector", f"-I{HERE}", "-c", *paths]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    listed = subprocess.run(["nm", "-P", *tmp_path.glob("*.o")], capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        name, _, kind = line.partition(" ")
+        (missing if kind.startswith("U") else defined).add(name)
+    table = {"smg_kernels", "smg_kernel_inplace", "smg_kernel_count"}  # written by compile.py for each build
+    assert missing - defined - table - {"_GLOBAL_OFFSET_TABLE_"} == {"memcpy", "memset", "strcmp"}
 
 
 # Sizes.

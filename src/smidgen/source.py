@@ -34,6 +34,7 @@ def load_model(source: str) -> Any:
 
 def _module(place: str) -> Any:
     if not place.endswith(".py"):
+        sys.path.append(str(Path.cwd()))  # an installed command does not look there by itself
         try:
             return importlib.import_module(place)
         except ImportError as error:
@@ -42,16 +43,17 @@ def _module(place: str) -> Any:
     path = Path(place)
     if not path.is_file():
         raise BadModelSource(f"no file {place}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file may be called random.py.
+    spec = importlib.util.spec_from_file_location(f"model_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise BadModelSource(f"cannot read {place} as Python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
     finally:
-        sys.path.pop(0)
+        sys.path.append(sys.path.pop(0))  # its functions may import later; what is installed comes first
     return module
 
 
