@@ -79,8 +79,10 @@ def measure(row: Row) -> dict[str, Any]:
     model = net.model().eval()
     # A parameter in front of a norm with batch statistics has no gradient but rounding, which Adam's default eps of
     # 1e-8 turns into steps of any direction; the norm's running mean then follows that noise.
-    adam = Adam(1e-3, eps=1e-8 if row.bn == "frozen" else 1e-6)
-    optimizer = SGD(net.lr, momentum=0.9, weight_decay=1e-4) if row.optimizer == "momentum" else adam
+    # Batch statistics make small batches chaotic at rates where frozen ones are not: steps are a fifth as large.
+    calm = 1.0 if row.bn == "frozen" else 0.2
+    adam = Adam(1e-3 * calm, eps=1e-8 if row.bn == "frozen" else 1e-6)
+    optimizer = SGD(net.lr * calm, momentum=0.9, weight_decay=1e-4) if row.optimizer == "momentum" else adam
     pair = [net.data(row.batch, seed) for seed in (1, 2)]
     # Two batches again and again, so that the loss can fall.
     batches = [([x], y) for x, y in (pair[k % 2] for k in range(prove.FREE_STEPS))]
@@ -103,12 +105,12 @@ def measure(row: Row) -> dict[str, Any]:
     gaps = {}
     for verdict in (a, b, c):
         gaps[verdict.rule] = {"worst": verdict.worst, "limit": verdict.limit, "where": verdict.where}
-    frozen = prove.frozen_untouched(job, model)
+    home = prove.goes_home(job, model, batches[0][0])
     gap = plan.arena_bytes / plan.lower_bound_bytes - 1
     first, last = sum(losses[:2]) / 2, sum(losses[-2:]) / 2  # over both batches
-    passed = all(v.passed for v in (a, b, c)) and frozen and gap <= 0.05 and last < first
+    passed = all(v.passed for v in (a, b, c)) and home and gap <= 0.05 and last < first
     return {
-        **result, **gaps, "frozen_untouched": frozen, "loss_first": first, "loss_last": last,
+        **result, **gaps, "goes_home": home, "loss_first": first, "loss_last": last,
         "ram_bytes": plan.ram_bytes, "arena_bytes": plan.arena_bytes, "state_bytes": plan.state_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"],
         "seconds": round(time.monotonic() - start, 1), "passed": passed,

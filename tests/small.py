@@ -31,7 +31,7 @@ def forward(dropout: float = 0.0) -> tuple[Graph, Graph, str]:
     r = b.add("conv2d", h, param("w2", 6, 3, 3, 6), param("b2", 6), **CONV)
     h = b.add("relu", b.add("add", h, r))
     if dropout:
-        counter = b.stored("counter", np.array([7, 0], np.int32), Role.SETTING)
+        counter = b.stored(":counter", np.array([7, 0], np.int32), Role.SETTING)
         h = b.add("dropout", h, counter, p=dropout, key=1)
     h, _ = b.add_many("max_pool2d", h, **POOL)
     h = b.add("mean", h, axes=(1, 2), keepdim=False)

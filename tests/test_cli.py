@@ -104,11 +104,11 @@ def test_a_residual_network_with_batch_norm_passes(capsys: pytest.CaptureFixture
     first, *rows = out.splitlines()
     assert status == 0
     assert first.startswith("PASS  nets.py:build: 7 tensors learn (full), batch 4, RAM ")
-    meanings = [*MEANING.values(), "frozen parameters untouched to the bit",
-                "no live byte overwritten (replayed for 1 and all samples)", "RAM planned = RAM mapped"]  # fmt: skip
-    assert [row[:8] + row[8:66].rstrip() for row in rows] == [f"  pass  {text}" for text in meanings]
+    meanings = [*MEANING.values(), "loaded back: same predictions, the rest untouched to the bit",
+                "no live byte overwritten", "RAM planned = RAM asked for"]  # fmt: skip
+    assert [row[:8] + row[8:68].rstrip() for row in rows] == [f"  pass  {text}" for text in meanings]
     ram = int(first.split("RAM ")[1].removesuffix(" bytes").replace(",", ""))
-    parts = rows[-1][66:].replace(",", "").split(" + ")
+    parts = rows[-1][68:].replace(",", "").split(" + ")
     assert [part.split()[1] for part in parts] == ["state", "arena", "context", "stack"]
     assert sum(int(part.split()[0]) for part in parts) == ram
     assert err.splitlines()[0] == "compiling …"
@@ -119,8 +119,8 @@ def test_batch_statistics_pass_and_json_has_the_documented_keys(capsys: pytest.C
     status, out, err = run(capsys, "nets.py:ready", *INPUT, "--bn", "batch", "--json")
     assert (status, err) == (0, "")
     proof: dict[str, Any] = json.loads(out)
-    assert list(proof) == ["model", "passed", "parity", "ram_bytes", "mapped_bytes", "frozen_untouched", "plan"]
-    assert (proof["model"], proof["passed"], proof["frozen_untouched"]) == ("nets.py:ready", True, True)
+    assert list(proof) == ["model", "passed", "parity", "ram_bytes", "mapped_bytes", "goes_home", "replayed", "plan"]
+    assert (proof["model"], proof["passed"], proof["goes_home"]) == ("nets.py:ready", True, True)
     assert [row["rule"] for row in proof["parity"]] == ["a", "b", "c"]
     for row in proof["parity"]:
         assert list(row) == ["rule", "worst", "limit", "where", "passed"]

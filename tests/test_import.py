@@ -698,7 +698,7 @@ def test_dropout_keeps_the_mean() -> None:
     env = interp.run(imported.train, {"x": np.ones((5, 400)), "target": np.zeros(5)}, n=5)
     assert set(np.unique(env[node.outs[0]])) == {0.0, 2.0}
     assert env[node.outs[0]].mean() == pytest.approx(1, abs=0.1)
-    assert imported.train["counter"].role is Role.SETTING
+    assert imported.train[":counter"].role is Role.SETTING
 
 
 def test_channel_dropout_and_stochastic_depth_are_imported() -> None:

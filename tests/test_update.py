@@ -59,7 +59,7 @@ def test_adam_reads_the_counter_and_the_counter_moves_last() -> None:
     graph = train_entry(whole, grads, Adam(1e-3))
     assert graph.nodes[-1].op == "count_step"
     update = next(node for node in graph.nodes if node.op == "linear_dw_adam")
-    assert update.ins[-1] == "counter"
+    assert update.ins[-1] == ":counter"
 
 
 def test_a_frozen_prefix_moves_into_a_loop() -> None:

@@ -96,6 +96,12 @@ class BatchStatistics(SmidgenError):
     code = "E305"
 
 
+class NotAdditive(SmidgenError):
+    """A batch cannot be taken in parts: the loss is not a sum or mean over samples."""
+
+    code = "E306"
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

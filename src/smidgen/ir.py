@@ -63,6 +63,10 @@ Dim = int | Batch
 Shape = tuple[Dim, ...]
 
 
+LR, COUNTER = ":lr", ":counter"
+"""Settings of training: the learning rate, and (seed, steps done). No name in a torch module starts with a colon."""
+
+
 def size(shape: Iterable[Dim]) -> Dim:
     """Number of elements."""
     total: Dim = 1

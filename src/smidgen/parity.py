@@ -37,6 +37,9 @@ ZERO_F32, ZERO_F32_LIMIT = 1e-6, 1e-5
 # than any rounding does; torch-f32 differs from torch-f64 in the same way. Such a miss goes away when the inputs of
 # both sides are moved a little, a wrong kernel does not: each tensor has this many tries.
 TRIES = 8
+# Some gradients have no four digits in float32 (sixty norms in a row with statistics of four values each). Where we miss
+# the limit in all tries, we may still be as far off as in (c) from what torch-f32 reaches; the verdict says so.
+F32_SLACK = C_LIMIT
 NUDGE = 1e-6
 
 
@@ -91,6 +94,14 @@ class Reference:
     def _tensor(self, value: Array) -> torch.Tensor:
         t = torch.from_numpy(np.ascontiguousarray(value))
         return t.to(self.dtype) if t.is_floating_point() else t
+
+    def single(self) -> Reference:
+        """The same network in the same state in torch-f32, for gradients only."""
+        twin = copy.copy(self)
+        twin.model, twin.dtype = copy.deepcopy(self.model).float(), torch.float32
+        twin.params = dict(twin.model.named_parameters())
+        twin.optimizer = torch.optim.SGD([twin.params[p] for p in self.learns], lr=0.0)
+        return twin
 
     def values(self) -> dict[str, Array]:
         """Learning parameters and all running statistics."""
@@ -204,23 +215,31 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
         zeros = {p: {s: np.zeros_like(before[p]) for s in optimizer.slots} for p in reference.learns}
         start = {p: slots[p] or zeros[p] for p in reference.learns}
         errors = dict.fromkeys(reference.learns, np.inf)
+        theirs = dict(errors)  # of torch-f32
         for attempt in range(TRIES):
             moved = inputs if attempt == 0 else [_nudged(x, rng) for x in inputs]
             job.load_state_dict(before)
             job.load_optimizer_state(start, k)
             job.train_step(tuple(moved), target)
             ours = seen_gradients(optimizer, before, start, job.state_dict(), job.optimizer_state())
-            found = gradient_errors(ours, *reference.gradients(moved, target))
-            errors = {p: min(errors[p], found[p]) for p in errors}
+            wanted = reference.gradients(moved, target)
+            errors = _smaller(errors, gradient_errors(ours, *wanted))
             if max(errors.values()) <= B_LIMIT:
                 break
             nudged += 1
-        name = max(errors, key=lambda key: errors[key])
-        if not errors[name] <= worst.worst:
-            worst = Verdict("b", errors[name], B_LIMIT, f"{name}, step {k + 1}")
+            theirs = _smaller(theirs, gradient_errors(reference.single().gradients(moved, target)[0], *wanted))
+        limits = {p: B_LIMIT if errors[p] <= B_LIMIT else max(B_LIMIT, F32_SLACK * theirs[p]) for p in errors}
+        name = max(errors, key=lambda key: errors[key] / limits[key])
+        if not errors[name] / limits[name] <= worst.worst / worst.limit:
+            note = f"; torch-f32 {theirs[name]:.1e}" if limits[name] > B_LIMIT else ""
+            worst = Verdict("b", errors[name], limits[name], f"{name}, step {k + 1}{note}")
         reference.step(inputs, target)
         reference.round_to_f32()
     return worst if not nudged else replace(worst, where=f"{worst.where}; {nudged} nudges")
+
+
+def _smaller(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {p: min(one[p], other[p]) for p in one}
 
 
 def gradient_errors(

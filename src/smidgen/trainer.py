@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .errors import BadData, BadOption
-from .ir import Array, Step
+from .ir import COUNTER, LR, Array, Step
 from .native import Machine
 from .plan import Plan
 from .program import Buffer, Program
@@ -82,18 +82,18 @@ class Job:
 
     @property
     def lr(self) -> float:
-        return float(self._view("lr")[()])
+        return float(self._view(LR)[()])
 
     @lr.setter
     def lr(self, value: float) -> None:
         if not np.isfinite(value) or value < 0:
             raise BadOption(f"learning rate {value} is not a number ≥ 0")
-        self._view("lr")[...] = value
+        self._view(LR)[...] = value
 
     @property
     def step(self) -> int:
         """Updates done so far."""
-        return int(self._view("counter")[1])
+        return int(self._view(COUNTER)[1])
 
     def state_dict(self) -> dict[str, Array]:
         """What was learned (and running statistics that changed), under the model's own names and layout."""
@@ -129,7 +129,7 @@ class Job:
                 owner = self._tensors[fact["owner"]]
                 value = np.asarray(_numpy(values[fact["owner"]][fact["slot"]]), np.float32)
                 self._view(name)[...] = laid(value, _steps(owner))
-        self._view("counter")[1] = step
+        self._view(COUNTER)[1] = step
 
     def load_into(self, model: Any) -> None:
         """Copy what was learned into the PyTorch module; everything else in it is left as it is."""

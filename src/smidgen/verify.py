@@ -13,7 +13,7 @@ import numpy as np
 
 from . import native, ops
 from .errors import UnsafeLayout
-from .ir import Array, Graph, Node, Role
+from .ir import Array, Graph, Node, Role, Tensor
 from .layout import Layout
 from .program import Instruction, Program
 
@@ -40,9 +40,21 @@ class Access:
 
 def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
     """Raise UnsafeLayout unless every entry, for one sample and for a full batch, reads only what it means to read."""
+    _check_shared_places(graphs, layouts)
     for entry, graph in graphs.items():
         for n in sorted({1, program.batch}):
             _Replay(program, entry, graph, layouts[entry], n).run()
+
+
+def _check_shared_places(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
+    """What outlives an entry is at the same place in all of them."""
+    places: dict[str, tuple[str, int]] = {}
+    for entry, graph in graphs.items():
+        for tensor in graph.tensors.values():
+            if tensor.role in (Role.ACCUM, Role.CONST) or tensor.role.is_state:
+                slot = layouts[entry].slots[tensor.name]
+                if places.setdefault(tensor.name, (slot.region, slot.offset)) != (slot.region, slot.offset):
+                    raise UnsafeLayout(f"'{tensor.name}' is at another place in '{entry}' than elsewhere")
 
 
 class _Replay:
@@ -53,7 +65,8 @@ class _Replay:
         self.slots = layout.slots  # where state and gathered tensors claim to be; checked against the instructions
         self.sizes = {"const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes}
         self.grain = 4 if self._all_in_words() else 1
-        self.cells = {r: np.full(-(-size // self.grain), NOBODY, np.int32) for r, size in self.sizes.items()}
+        sizes = {**self.sizes, "const": 0}  # constants never change: their places are compared, not replayed
+        self.cells = {r: np.full(-(-size // self.grain), NOBODY, np.int32) for r, size in sizes.items()}
         self.ids: dict[tuple[str, int], int] = {}  # (tensor, loop iteration or -1) → identity of its value
         self.shows: dict[str, str] = {}  # view → tensor
         self.body_tensors: set[str] = set()
@@ -187,13 +200,18 @@ class _Replay:
                     raise self._unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
 
     def _check_read(self, node: Node, a: Access) -> None:
-        if a.region not in self.cells or a.region == "const":
+        if a.region not in self.cells:
             return
         tensor = a.tensor if a.kind == "i" else self._before(node, a.tensor)
+        if a.region == "const":
+            while tensor in self.shows:
+                tensor = self.shows[tensor]
+            slot = self.slots[tensor]
+            if (a.start, slot.region) != (slot.offset, "const") or a.bytes > self.graph[tensor].bytes(1):
+                raise self._unsafe(f"constant '{tensor}' is read where it is not", node, "")
+            return
         part = self._cells(a.region, a.start, a.bytes)
         wanted = self._value(tensor)
-        if self.graph[tensor].role is Role.ACCUM:
-            return  # written by another entry
         if not (part == wanted).all():
             raise self._unsafe(f"'{tensor}' is overwritten before it is read", node, self._found(part, wanted))
 
@@ -208,29 +226,47 @@ class _Replay:
         else:
             self.written.add(key)
 
+    def _kept(self) -> list[Tensor]:
+        """What outlives the entry: state, and accumulators."""
+        given = [t for t in self.graph.tensors.values() if t.role is Role.ACCUM or t.role.is_state]
+        made = {out for node in self.graph.nodes for out in node.outs}
+        return [t for t in given if t.name not in made]
+
     def _load_state(self) -> None:
-        """At the start STATE holds what the file says, every tensor at its own place."""
-        for tensor in self.graph.tensors.values():
-            if tensor.role.is_state and tensor.name in self.graph.data:
-                slot = self.slots[tensor.name]
-                part = self._cells("state", slot.offset, tensor.bytes(1))
-                if (part != NOBODY).any():
-                    raise UnsafeLayout(f"'{tensor.name}' and {self._called(int(part.max()))} share STATE")
-                part[:] = self._value(tensor.name)
+        """At the start every tensor that outlives the entry stands at its own place, and so does every constant."""
+        for tensor in self._kept():
+            part = self._own(tensor)
+            if (part != NOBODY).any():
+                raise UnsafeLayout(f"'{tensor.name}' and {self._called(int(part.max()))} share memory")
+            part[:] = self._value(tensor.name)
+        end, before = 0, ""
+        for tensor in sorted(self.graph.of_role(Role.CONST), key=lambda t: self.slots[t.name].offset):
+            start, count = self.slots[tensor.name].offset, tensor.bytes(1)
+            if start < end and count:
+                raise UnsafeLayout(f"constants '{before}' and '{tensor.name}' overlap")
+            stored = np.asarray(self.graph.data[tensor.name]).astype(tensor.dtype.numpy).tobytes()
+            if self.program.const[start : start + count] != stored:
+                raise UnsafeLayout(f"constant '{tensor.name}' is not what the program holds at its place")
+            end, before = start + count, tensor.name
 
     def _check_state_at_the_end(self) -> None:
-        """Every state tensor, or what an update made of it, still stands whole at its place."""
-        newest = {t.name: t.name for t in self.graph.tensors.values() if t.role.is_state}
+        """Every tensor that outlives the entry, or what an update made of it, still stands whole at its place."""
+        newest = {t.name: t.name for t in self._kept()}
         for node in self.graph.nodes:
-            for out, source in ops.get(node.op).shares.items():
-                if node.ins[source] in newest and not ops.get(node.op).is_view:
-                    newest[node.ins[source]] = node.outs[out]
-        for tensor in self.graph.tensors.values():
-            if tensor.role.is_state and tensor.name in self.graph.data:
-                slot = self.slots[tensor.name]
-                part = self._cells("state", slot.offset, tensor.bytes(1))
-                if not (part == self._value(newest[tensor.name])).all():
-                    raise UnsafeLayout(f"state '{tensor.name}' is damaged", why=self._found(part))
+            record = ops.get(node.op)
+            for first, latest in newest.items():
+                for out, source in record.shares.items():
+                    if node.ins[source] == latest and not record.is_view:
+                        newest[first] = node.outs[out]
+        for tensor in self._kept():
+            part = self._own(tensor)
+            if not (part == self._value(newest[tensor.name])).all():
+                raise UnsafeLayout(f"'{tensor.name}' is damaged", why=self._found(part))
+
+    def _own(self, tensor: Tensor) -> Array:
+        """The cells where a tensor that outlives the entry says that it is."""
+        slot = self.slots[tensor.name]
+        return self._cells(slot.region, slot.offset, tensor.bytes(1))
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

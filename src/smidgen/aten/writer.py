@@ -14,7 +14,7 @@ import torch
 from .. import ops
 from ..build import Builder
 from ..errors import Internal
-from ..ir import Batch, Dim, DType, Role, Shape, Tensor, batch_axis
+from ..ir import COUNTER, Batch, Dim, DType, Role, Shape, Tensor, batch_axis
 
 Rule = Callable[..., Any]
 TABLE: dict[str, Rule] = {}
@@ -161,9 +161,9 @@ class Writer:
 
     def counter(self) -> Value:
         """(seed, steps done): what random numbers are drawn from."""
-        if "counter" not in self.b.tensors:
-            self.b.stored("counter", torch.zeros(2, dtype=torch.int32).numpy(), Role.SETTING)
-        return Value("counter")
+        if COUNTER not in self.b.tensors:
+            self.b.stored(COUNTER, torch.zeros(2, dtype=torch.int32).numpy(), Role.SETTING)
+        return Value(COUNTER)
 
     def dropout(self, x: Operand, p: float, op: str = "dropout") -> Value:
         self._dropouts += 1

@@ -13,11 +13,8 @@ import numpy as np
 
 from .. import ops
 from ..build import Builder
-from ..ir import Graph, Node, Role
+from ..ir import COUNTER, LR, Graph, Node, Role
 from ..optimizers import Optimizer
-
-LR = "lr"
-COUNTER = "counter"  # (seed, steps done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ def zero_entry(graph: Graph, grads: Mapping[str, str]) -> Graph:
 
 
 def accumulator(param: str) -> str:
-    return f"{param}.acc"
+    return f"{param}:acc"
 
 
 def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
@@ -99,7 +96,7 @@ def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
 
 def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
     shape = b.data[param].shape
-    slots = [b.stored(f"{param}.{slot}", np.zeros(shape), Role.OPTIM) for slot in optimizer.slots]
+    slots = [b.stored(f"{param}:{slot}", np.zeros(shape), Role.OPTIM) for slot in optimizer.slots]
     return (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ()))
 
 

@@ -14,7 +14,6 @@ static double mean_over(double counted, SmgRun run) {
 
 static float reduced(double sum, double counted, int mean, SmgRun run) {
     if (!mean) return smg_to_float(sum);
-    if (counted == 0.0 && run.n < run.total) return 0.0f; /* a micro-batch where every row is ignored adds nothing */
     return smg_to_float(sum / mean_over(counted, run));
 }
 
@@ -24,11 +23,12 @@ static float gradient_scale(float dloss, double counted, int mean, SmgRun run) {
 
 /* Sums the weights of the labels that count; NULL, or the complaint that a label is no class. */
 static const char *count_labels(
-    const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore, double *counted
+    const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore, int in_parts, double *counted
 ) {
     *counted = 0.0;
     for (int32_t r = 0; r < rows; r++) {
         const int32_t t = target[r];
+        if (t == ignore && in_parts) return "a mean with ignored labels needs the whole batch at once";
         if (t == ignore) continue;
         if (t < 0 || t >= C) return "a label is not the number of a class";
         *counted += weight ? (double)weight[t] : 1.0;
@@ -84,7 +84,7 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) return wrong;
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
@@ -114,7 +114,7 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     const int32_t *target = IN_I32(3), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) return wrong;
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
@@ -144,7 +144,7 @@ KERNEL(nll_loss_f32, "oiii?", 4) {
     const float *x = IN(1), *weight = LABEL_WEIGHT(3);
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) return wrong;
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C)
@@ -167,7 +167,7 @@ KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     const float *weight = LABEL_WEIGHT(3);
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) return wrong;
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {
