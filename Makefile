@@ -12,7 +12,7 @@ help:
 	@echo "make test     set up, lint, type-check, run all tests"
 	@echo "make setup    virtual environment, dependencies, C runtime"
 	@echo "make unit     tests only"
-	@echo "make parity   every network x optimizer x batch x method x batch-norm mode against PyTorch (about 40 minutes)"
+	@echo "make parity   every network x optimizer x batch x method x batch-norm mode against PyTorch (about 25 minutes on two cores)"
 	@echo "make lint     ruff and mypy"
 
 # System tools: a C compiler is required; clang and tcc are used to prove that all compilers give the same bits.
