@@ -98,7 +98,7 @@ def measure(row: Row) -> dict[str, Any]:
         ours = raises(lambda: Job(program).train_step(batches[0][0][0], batches[0][1]))
         return {**result, "torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
 
-    a = parity.free_run(entries, reference(torch.float64), batches[: prove.STEPS])
+    a = parity.free_run(entries, reference, batches[: prove.STEPS])
     c, losses, job = parity.distance(program, reference, batches)
     b = parity.restarted(Job(program), reference(torch.float64), optimizer, batches[: prove.STEPS])
     plan = job.plan

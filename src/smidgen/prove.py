@@ -120,7 +120,7 @@ def prove_model(
         return parity.Reference(model, loss, optimizer, entries.learns, bn, dtype)
 
     tell(MEANING["a"] + " …")
-    a = parity.free_run(entries, reference(torch.float64), batches[:STEPS])
+    a = parity.free_run(entries, reference, batches[:STEPS])
     tell(MEANING["b"] + " …")
     b = parity.restarted(Job(program), reference(torch.float64), optimizer, batches[:STEPS])
     tell(MEANING["c"] + " …")

@@ -160,21 +160,27 @@ EXTENT(batch_stats_f32) {
     need[2] = smg_mul(all, 4);
     return 0;
 }
+/* Statistics of few values cancel almost everything: sums are in double, as torch's are. */
 KERNEL(batch_stats_f32, "ooi", 4) {
     const Rows g = rows_of(c->p);
-    const float rows = row_count(g);
-    float *mean = OUT(0), *var = OUT(1);
-    const float *x = IN(2);
-    float total[LANES];
-    if (rows < 2.0f) return TOO_FEW;
+    const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P, C = (size_t)g.C;
+    if (R < 2) return TOO_FEW;
     for (int32_t c0 = 0; c0 < g.C; c0 += LANES) {
         const int32_t count = lanes_at(c0, g.C);
-        memset(total, 0, sizeof total);
-        sum_plain(total, x, x, x, x, g, c0, count);
-        for (int32_t l = 0; l < count; l++) mean[c0 + l] = total[l] / rows;
-        memset(total, 0, sizeof total);
-        sum_square(total, x, x, mean + c0, x, g, c0, count);
-        for (int32_t l = 0; l < count; l++) var[c0 + l] = total[l] / rows;
+        const float *x = IN(2) + c0;
+        double mean[LANES] = {0}, square[LANES] = {0};
+        for (size_t i = 0; i < R; i++)
+            for (int32_t l = 0; l < count; l++) mean[l] += (double)x[i * C + (size_t)l];
+        for (int32_t l = 0; l < count; l++) mean[l] /= (double)R;
+        for (size_t i = 0; i < R; i++)
+            for (int32_t l = 0; l < count; l++) {
+                const double d = (double)x[i * C + (size_t)l] - mean[l];
+                square[l] += d * d;
+            }
+        for (int32_t l = 0; l < count; l++) {
+            OUT(0)[c0 + l] = smg_to_float(mean[l]);
+            OUT(1)[c0 + l] = smg_to_float(square[l] / (double)R);
+        }
     }
     return NULL;
 }
@@ -191,29 +197,28 @@ EXTENT(batch_norm_batch_dx_f32) {
 }
 KERNEL(batch_norm_batch_dx_f32, "oiiiii", 5) {
     const Rows g = rows_of(c->p);
-    const float rows = row_count(g);
-    const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P;
+    const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P, C = (size_t)g.C;
     const float *gamma = IN(3), *mean = IN(4), *var = IN(5);
-    float scale[LANES], base[LANES], slope[LANES];
     for (int32_t c0 = 0; c0 < g.C; c0 += LANES) {
         const int32_t count = lanes_at(c0, g.C);
-        const float *m = mean + c0;
-        memset(base, 0, sizeof base);
-        memset(slope, 0, sizeof slope);
-        sum_plain(base, IN(1), IN(1), m, m, g, c0, count);
-        sum_centred(slope, IN(2), IN(1), m, m, g, c0, count);
+        const float *m = mean + c0, *dy = IN(1) + c0, *x = IN(2) + c0;
+        double base[LANES] = {0}, slope[LANES] = {0};
+        for (size_t i = 0; i < R; i++)
+            for (int32_t l = 0; l < count; l++) {
+                const size_t at = i * C + (size_t)l;
+                base[l] += (double)dy[at];
+                slope[l] += (double)dy[at] * ((double)x[at] - (double)m[l]);
+            }
         for (int32_t l = 0; l < count; l++) {
-            const float inverse = inverse_root(var[c0 + l], PF(4));
-            scale[l] = gamma[c0 + l] * inverse;
-            base[l] = base[l] / rows;
-            slope[l] = slope[l] / rows * inverse * inverse;
+            base[l] /= (double)R;
+            slope[l] /= (double)R * ((double)var[c0 + l] + (double)PF(4));
         }
-        for (size_t i = 0; i < R; i++) {
-            const size_t at = i * (size_t)g.C + (size_t)c0;
-            float *dx = OUT(0) + at;
-            const float *dy = IN(1) + at, *x = IN(2) + at;
-            for (int32_t l = 0; l < count; l++) dx[l] = scale[l] * (dy[l] - base[l] - (x[l] - m[l]) * slope[l]);
-        }
+        for (size_t i = 0; i < R; i++)
+            for (int32_t l = 0; l < count; l++) {
+                const size_t at = i * C + (size_t)l;
+                const double left = (double)dy[at] - base[l] - ((double)x[at] - (double)m[l]) * slope[l];
+                OUT(0)[c0 + (ptrdiff_t)at] = gamma[c0 + l] * inverse_root(var[c0 + l], PF(4)) * smg_to_float(left);
+            }
     }
     return NULL;
 }
