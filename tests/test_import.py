@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from smidgen import interp, ops
-from smidgen.errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp
+from smidgen.aten import TABLE
+from smidgen.errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from smidgen.ir import Array, Batch, DType, Role
 from smidgen.passes.autodiff import autodiff
 from smidgen.torch_import import LOSSES, Imported, import_model
@@ -246,6 +247,7 @@ for _bn in ("frozen", "batch"):
     row(f"batch_norm2d-{_bn}", lambda: nn.BatchNorm2d(3), (3, 4, 5), bn=_bn)
     row(f"batch_norm1d-{_bn}", lambda: nn.BatchNorm1d(3, momentum=0.3), (3,), bn=_bn)
     row(f"batch_norm1d-3d-{_bn}", lambda: nn.BatchNorm1d(3, affine=False), (3, 4), bn=_bn)
+    row(f"batch_norm-twice-{_bn}", lambda: _NormTwice(), (3, 4, 5), bn=_bn)
     row(f"batch_norm-untracked-{_bn}", lambda: nn.BatchNorm2d(3, track_running_stats=False), (3, 4, 5), bn=_bn)
 row("instance_norm", lambda: nn.InstanceNorm2d(3, affine=True), (3, 4, 5))
 row("instance_norm-plain", lambda: nn.InstanceNorm1d(3), (3, 6))
@@ -441,6 +443,15 @@ class _Residual(nn.Module):
         return self.relu(y)
 
 
+class _NormTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, momentum=0.3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.conv(self.norm(x)))
+
+
 class _Mobile(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(
@@ -564,19 +575,30 @@ def dtype_named(x: torch.Tensor) -> DType:
 def as_trained(model: nn.Module, bn: str) -> nn.Module:
     """What torch trains: the mode the model is in, batch-norm as asked."""
     twin = copy.deepcopy(model)
-    for module in twin.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.train(bn == "batch")
+    for module in _norms(twin):
+        module.train(bn == "batch")
     return twin
 
 
 def check_statistics(imported: Imported, env: dict[str, Array], twin: nn.Module) -> None:
-    """Running statistics after the step, if the graph updates them."""
+    """Running statistics after the step, if the graph updates them; a layer used twice moves them twice."""
+    newest: dict[str, str] = {}
+    owner: dict[str, str] = {}
     for node in imported.train.nodes:
         if node.op == "running_stats":
             for old, new in zip(node.ins, node.outs, strict=False):
                 assert imported.train[new].role is Role.STAT
-                close(env[new], twin.get_buffer(old))
+                owner[new] = owner.get(old, old)
+                assert newest.get(owner[new], owner[new]) == old
+                newest[owner[new]] = new
+    tracked = {n for n, _ in twin.named_buffers() if n.rpartition(".")[2] in ("running_mean", "running_var")}
+    assert set(newest) == (tracked if any(m.training for m in _norms(twin)) else set())
+    for name, new in newest.items():
+        close(env[new], twin.get_buffer(name))
+
+
+def _norms(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def test_the_table_is_long_enough() -> None:
@@ -761,6 +783,85 @@ def test_samples_stay_in_sequence_in_torchs_attention() -> None:
             assert lead[0] == lead[1], f"{before} → {after}"
 
 
+def test_an_argument_or_setting_never_takes_the_name_of_a_parameter_or_buffer() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lr, self.weight = nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((3,), 2.0))
+            self.register_buffer("counter", torch.full((3,), 3.0))
+            self.register_buffer("x", torch.full((3,), 4.0))
+            self.v = nn.ParameterDict({"mul": torch.full((3,), 5.0)})
+
+        def forward(self, weight: torch.Tensor, x: torch.Tensor, counter: torch.Tensor, target: torch.Tensor) -> Any:
+            y = weight * self.weight + x * self.x + counter * self.counter * self.lr + target * self.v.mul
+            return F.dropout(y, 0.5, self.training)
+
+    model = Named()
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=(2, 3)) for _ in range(4)]
+    imported = import_model(model, given, loss="mse")
+    assert imported.infer.inputs == ("weight.2", "x.2", "counter.2", "target")
+    assert imported.train.inputs == (*imported.infer.inputs, "target.2")
+    for graph in (imported.train, imported.infer):
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            close(graph.data[name], tensor)
+        assert [t.name for t in graph.of_role(Role.PARAM)] == ["lr", "weight", "v.mul"]
+    assert [t.name for t in imported.train.of_role(Role.SETTING)] == [":counter"]
+    env = interp.run(imported.infer, dict(zip(imported.infer.inputs, given, strict=True)), n=2)
+    close(env["output"], model.eval()(*[torch.from_numpy(x) for x in given]))
+
+
+def test_modules_called_model_and_loss_keep_their_names() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.loss = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.loss(self.model(x))
+
+    model = Nested()
+    weighted = nn.BCEWithLogitsLoss(weight=torch.tensor([1.0, 2.0, 3.0]))  # has a buffer called weight, too
+    imported = import_model(model, torch.zeros(2, 3), loss=weighted, target=torch.zeros(2, 3))
+    for graph in (imported.train, imported.infer):
+        assert [t.name for t in graph.of_role(Role.PARAM)] == [p.name for p in imported.parameters]
+        close(graph.data["loss.weight"], model.loss.weight)
+    close(imported.train.data["loss.weight.2"], torch.tensor([1.0, 2.0, 3.0]))
+
+
+def test_a_model_in_evaluation_mode_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[bool] = []
+    real = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: captured.append(a[0].training) or real(*a, **k))
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4))
+    for was_training, wanted in ((False, [False]), (True, [False, True])):
+        captured.clear()
+        imported = import_model(model.train(was_training), torch.zeros(2, 3), loss="cross_entropy", bn="batch")
+        assert captured == wanted
+        assert ops_of(imported.infer) == ["feed", "linear", "batch_norm", "fetch"]
+        dropped = ["dropout"] if was_training else []
+        norm = ["batch_stats", "running_stats", "batch_norm_batch"]
+        assert ops_of(imported.train) == ["feed", "feed", "linear", *dropped, *norm, "cross_entropy"]
+        assert imported.infer.inputs == ("input",)
+
+
+def test_an_output_with_several_rows_a_sample_takes_a_target_of_as_many_rows() -> None:
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return self.head(self.embed(tokens)).reshape(-1, 9)
+
+    model = Flattened().double()
+    tokens, target = torch.randint(0, 9, (3, 5)), torch.randint(0, 9, (15,))
+    imported = import_model(model, tokens, loss="cross_entropy")
+    assert imported.train["target"].shape == (Batch(5),)
+    env = interp.run(imported.train, feeds(imported, [tokens], target), n=3)
+    close(env[imported.loss], F.cross_entropy(model(tokens), target))
+
+
 def test_outputs_that_are_none_are_left_out() -> None:
     class Weightless(nn.Module):
         def __init__(self) -> None:
@@ -843,6 +944,32 @@ class OwnGradient(nn.Module):
         return Straight.apply(x)  # type: ignore[no-untyped-call]
 
 
+class InsideNoGrad(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = x.sort(1)[0]
+        return x - y
+
+
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu"):
+            return self.fc(x)
+
+
+def helped(x: torch.Tensor) -> torch.Tensor:
+    return x.sort(1)[0]
+
+
+class Helped(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return helped(x)
+
+
 ERRORS: list[tuple[str, nn.Module, tuple[int, ...], type[SmidgenError], str]] = [
     ("hard-batch", HardBatch(), (3,), ExportFailed, "y.view(4, -1)"),
     ("hard-seven", SevenRows(), (3,), ExportFailed, "y.view(7, -1)"),
@@ -858,6 +985,10 @@ ERRORS: list[tuple[str, nn.Module, tuple[int, ...], type[SmidgenError], str]] = 
     ("boolean-index", Fn(lambda x: x[x > 0]), (3,), UnsupportedOp, "depends on values"),
     ("own-gradient", OwnGradient(), (3,), UnsupportedOp, "'Straight' defines itself"),
     ("buffer", Counts(), (3,), UnsupportedOp, "changes 'seen'"),
+    ("helper", Helped(), (3,), UnsupportedOp, ": return x.sort(1)[0]"),
+    ("no-grad", InsideNoGrad(), (3,), UnsupportedOp, ": y = x.sort(1)[0]"),
+    ("autocast", Autocast(), (3,), UnsupportedOp, ": return self.fc(x)"),
+    ("complex", Fn(lambda x: (x * torch.ones(3, dtype=torch.complex64)).real), (3,), UnsupportedOp, "imaginary"),
     ("half", Fn(lambda x: x.half().float()), (3,), UnsupportedOp, "float16"),
     ("pool-indices", Fn(lambda x: F.max_pool2d(x, 2, return_indices=True)[1]), (1, 4, 4), UnsupportedOp, "indices"),
     ("gqa", Fn(lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True)), (2, 4, 4),
@@ -901,6 +1032,64 @@ def test_an_unknown_op_names_module_line_and_alternative() -> None:
     assert "torch.special.bessel_j0(x)" in lines[1]
 
 
+def test_an_op_in_a_loss_names_its_line() -> None:
+    def ranked(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        difference = output - target
+        return difference.sort(1)[0].mean()
+
+    with pytest.raises(UnsupportedOp) as caught:
+        import_model(nn.Linear(3, 2), torch.zeros(1, 3), loss=ranked, target=torch.zeros(1, 2))
+    assert caught.value.at.startswith("loss (")
+    assert "test_import.py:" in caught.value.at
+    assert caught.value.at.endswith(": return difference.sort(1)[0].mean())")
+
+
+def test_a_layer_of_torch_that_is_the_whole_model_is_named_by_its_class() -> None:
+    with pytest.raises(UnsupportedOp) as caught:
+        import_model(nn.EmbeddingBag(5, 3), torch.zeros(2, 4, dtype=torch.int64), loss="mse")
+    assert caught.value.at == "EmbeddingBag"
+
+
+def test_what_no_rule_foresaw_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setitem(TABLE, "relu", broken)
+    with pytest.raises(UnsupportedOp, match=r"aten\.relu.*\n.*F\.relu\(x\)(.|\n)*KeyError: 'x'"):
+        import_model(Fn(lambda x: F.relu(x)), torch.zeros(2, 3), loss="mse")
+    monkeypatch.setitem(TABLE, "mse_loss", broken)
+    with pytest.raises(Internal, match="KeyError: 'x'"):
+        import_model(nn.Linear(3, 2), torch.zeros(2, 3), loss="mse")
+
+
+EXAMPLES: list[tuple[str, Any, str]] = [
+    ("nothing", (), "there is no input"),
+    ("none", None, "NoneType"),
+    ("text", np.array(["a", "b"]), "cannot be read"),
+    ("objects", np.array([None, 2], dtype=object), "cannot be read"),
+    ("no-memory", torch.zeros(2, 3, device="meta"), "cannot be read"),
+    ("complex", torch.zeros(2, 3, dtype=torch.complex64), "complex"),
+    ("two-sizes", (torch.zeros(2, 3), torch.zeros(3, 3)), "different batch sizes"),
+]
+
+
+@pytest.mark.parametrize(("example", "text"), [pytest.param(*r[1:], id=r[0]) for r in EXAMPLES])
+def test_an_example_that_cannot_be_used_is_explained(example: Any, text: str) -> None:
+    with pytest.raises(BadShape, match=text):
+        import_model(nn.Linear(3, 2), example, loss="mse")
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16])
+def test_examples_of_any_type_are_taken_as_torch_takes_them(kind: torch.dtype) -> None:
+    model = Fn(lambda x, w: (x.float() / 3) @ w, (3, 2)).double().float()
+    x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(kind)
+    imported = import_model(model, x, loss="mse")
+    env = interp.run(imported.infer, {imported.infer.inputs[0]: x.numpy()}, n=2)
+    close(env["output"], model(x), 1e-6)
+    reverse = np.zeros((2, 3), np.float32)[::-1]  # torch takes no negative strides
+    assert import_model(nn.Linear(3, 2), reverse, loss="mse").batch == 2
+
+
 def test_wrong_options_are_explained() -> None:
     model = nn.Linear(3, 2)
     x = torch.zeros(2, 3)
@@ -912,6 +1101,18 @@ def test_wrong_options_are_explained() -> None:
         import_model(model, x, loss="mse", bn="train")
     with pytest.raises(BadOption, match="returns 2 tensors"):
         import_model(Fn(lambda x: (x, x)), x, loss="mse")
+    for wrong in (None, 3):
+        with pytest.raises(BadOption, match=f"loss={wrong} is not a loss\\n.*bce_with_logits, cross_entropy, huber"):
+            import_model(model, x, loss=wrong, target=x)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="the model is a function"):
+        import_model(torch.relu, x, loss="mse")  # type: ignore[arg-type]
+    with pytest.raises(BadShape, match="the target has 5 samples, the example 2"):
+        import_model(model, x, loss="mse", target=torch.zeros(5, 2))
+    with pytest.raises(BadShape, match="the target has 2 tensors"):
+        import_model(model, x, loss="mse", target=(x, x))
+    for moved in (lambda x: x.T, lambda x: x.mean()):
+        with pytest.raises(BadShape, match="first axis of the model's output is not the batch"):
+            import_model(Fn(moved), x, loss="mse")
     with pytest.raises(BadShape, match="not a scalar"):
         import_model(model, x, loss=lambda o, t: o, target=x)
     with pytest.raises(BadShape, match="class axis"):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from . import methods, native, place, program, verify
 from .build import Builder, fetch
 from .check import check
-from .errors import BadOption, MissingPart, NotDifferentiable
+from .errors import MissingPart, NotDifferentiable
 from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Slot
 from .optimizers import SGD, Optimizer
+from .options import checked_options
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.fold import fold_batch_norm, freeze
@@ -87,11 +88,14 @@ def build(
     except ModuleNotFoundError as error:
         raise MissingPart("compiling needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
 
-    batch = _checked_batch(batch)
-    imported = import_model(model, example, loss=loss, target=target, bn=bn)
-    return lower(
-        imported, optimizer=optimizer, method=method, batch=batch or imported.batch, accumulate=accumulate, seed=seed
+    options = checked_options(
+        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
     )
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    return lower(
+        imported, optimizer=options.optimizer, method=options.method, batch=options.batch or imported.batch,
+        accumulate=options.accumulate, seed=options.seed,
+    )  # fmt: skip
 
 
 def lower(
@@ -195,12 +199,6 @@ def encode(entries: Entries) -> Program:
     done = program.encode(planned, entries.batch, {"plan": plan.to_json(), "state": _state_map(entries, stored)})
     verify.verify(done, entries.graphs, layouts)
     return done
-
-
-def _checked_batch(batch: int | None) -> int | None:
-    if batch is not None and (not isinstance(batch, int) or batch < 1):
-        raise BadOption(f"batch={batch!r} is not a number of samples", help="batch=8, for instance")
-    return batch
 
 
 def _checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .errors import MissingPart, SmidgenError
+from .options import checked_seed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    checked_seed(args.seed)
     try:
         from .prove import prove
     except ModuleNotFoundError as error:

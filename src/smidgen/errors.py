@@ -126,6 +126,12 @@ class MissingPart(SmidgenError):
     code = "E504"
 
 
+class CannotWrite(SmidgenError):
+    """A file cannot be written where it was asked for."""
+
+    code = "E505"
+
+
 class Internal(SmidgenError):
     """A bug in smidgen: an invariant between two of its own stages does not hold."""
 

@@ -80,11 +80,13 @@ def advance(
     """One execution in float64: the caller's outputs, and the state afterwards under its original names."""
     env = run(graph, {**state, **inputs}, n=n, total=total)
     after = dict(state)
+    first = {name: name for name in graph.data}  # any version → the name it started with
     for node in graph.nodes:
         record = ops.get(node.op)
         for out, source in record.shares.items():
-            if not record.is_view and node.ins[source] in graph.data:
-                after[node.ins[source]] = env[node.outs[out]]
+            if not record.is_view and node.ins[source] in first:
+                first[node.outs[out]] = first[node.ins[source]]
+                after[first[node.outs[out]]] = env[node.outs[out]]
     return {name: env[name] for name in graph.outputs}, after
 
 

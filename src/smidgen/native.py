@@ -14,13 +14,30 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from .errors import BadData, BadProgram, Internal, MissingPart, RunFailed, SmidgenError, did_you_mean
+from .errors import (
+    BadData,
+    BadProgram,
+    BatchStatistics,
+    Internal,
+    MissingPart,
+    RunFailed,
+    SmidgenError,
+    did_you_mean,
+)
 from .ir import Array
 
 LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
+TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/norm.c says it
+HELP: Final = {
+    "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
+    "a mean with ignored labels needs the whole batch at once": (
+        "leave ignored samples out, or compile with a batch that takes all samples of a step"
+    ),
+}
+"""What a kernel says of the data → what to do."""
 
 
 class CRun(ctypes.Structure):
@@ -111,6 +128,13 @@ def context_bytes() -> int:
 def stack_bytes() -> int:
     """The most stack that any call into the runtime uses."""
     return int(library().smg_stack_bytes())
+
+
+def release_freed() -> None:
+    """Give freed memory back to the system; glibc keeps up to 64 MB of it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def param_words(params: Sequence[int | float]) -> Array:
@@ -304,7 +328,12 @@ class Machine:
 
     def _error(self, context: int, status: int) -> SmidgenError:
         said = self._lib.smg_error(context).decode(errors="replace")
-        kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData, STOPPED: RunFailed}
+        if status == STOPPED:
+            place, _, complaint = said.partition(": ")
+            if complaint == TOO_FEW:
+                return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
+            return RunFailed(said, help=HELP.get(complaint, ""))
+        kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
         return kinds.get(status, Internal)(said)
 
 

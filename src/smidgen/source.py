@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import math
 import sys
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from .errors import BadModelSource, did_you_mean
+from .errors import BadModelSource, SmidgenError, did_you_mean
+from .instructions import MAX_RANK
 from .ir import Array
+
+LARGEST_BYTES: Final = 2**27
+"""Of one example; a proof keeps twenty of them."""
 
 
 def load_model(source: str) -> Any:
@@ -26,10 +33,37 @@ def load_model(source: str) -> Any:
         public = [n for n in vars(module) if not n.startswith("_")]
         raise BadModelSource(f"{place} has no '{name}'", help=did_you_mean(name, public))
     found = getattr(module, name)
-    model = found() if callable(found) and not isinstance(found, nn.Module) else found
+    model = _called(found, source) if callable(found) and not isinstance(found, nn.Module) else found
     if not isinstance(model, nn.Module):
         raise BadModelSource(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _called(build: Any, source: str) -> Any:
+    help = "name a function without arguments that returns the model"
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        raise BadModelSource(f"{source} needs arguments", why=str(error), help=help) from None
+    except ValueError:  # written in C: no signature to look at
+        pass
+    try:
+        return build()
+    except SmidgenError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _users_error(f"{source} fails", error) from error
+
+
+def _users_error(what: str, error: BaseException) -> BadModelSource:
+    """What the user's code raised, with the innermost of the user's lines."""
+    from .aten.source import last_of, place
+
+    at = last_of((f.filename, f.lineno or 0, f.line or "") for f in traceback.extract_tb(error.__traceback__))
+    said = str(error).partition("\n")[0]
+    if isinstance(error, SyntaxError) and error.filename:
+        at, said = place(error.filename, error.lineno or 0, error.text or ""), error.msg
+    return BadModelSource(what, at=at, why=f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def _module(place: str) -> Any:
@@ -40,6 +74,8 @@ def _module(place: str) -> Any:
         except ImportError as error:
             help = "or give a file: path/to/nets.py:build"
             raise BadModelSource(f"cannot import {place}", why=str(error), help=help) from None
+        except (Exception, SystemExit) as error:
+            raise _users_error(f"cannot import {place}", error) from error
     path = Path(place)
     if not path.is_file():
         raise BadModelSource(f"no file {place}")
@@ -52,6 +88,9 @@ def _module(place: str) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        raise _users_error(f"cannot run {place}", error) from error
     finally:
         sys.path.append(sys.path.pop(0))  # its functions may import later; what is installed comes first
     return module
@@ -67,6 +106,13 @@ def example_of(text: str, rng: np.random.Generator) -> Array:
         shape, top = (), 0
     if not shape or min(shape) < 1 or (kind and (not kind.startswith("int") or top < 1)):
         raise BadModelSource(f"'{text}' is not an input", help="8x3x32x32 (batch first), or 8x16:int100 for integers")
+    item = 8 if top else 4
+    if len(shape) > MAX_RANK or math.prod(shape) * item > LARGEST_BYTES or top > 2**31 - 1:
+        raise BadModelSource(
+            f"'{text}' is too large an input",
+            why=f"at most {MAX_RANK} axes, {LARGEST_BYTES // item:,} numbers, and integers below 2**31",
+            help="a smaller batch proves the same: 8x3x32x32",
+        )
     if top:
         return rng.integers(0, top, shape).astype(np.int64)
     return rng.standard_normal(shape).astype(np.float32)

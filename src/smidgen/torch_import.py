@@ -1,6 +1,7 @@
 """A PyTorch model as graphs: torch.export captures it with a free batch size, smidgen.aten translates it op by op.
 
 `infer` is the model in evaluation mode, `train` the model in the mode it is in, with its loss. It is not changed.
+Parameters and buffers have their names in the model; what else is named, inputs included, makes way for them.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from .aten import Emit, Value
-from .aten.source import line_of_error, line_of_frame
+from .aten import TABLE, Emit, Unsupported, Value
+from .aten.source import every_frame_noted, line_of_error, line_of_frame
 from .aten.walk import Walk, memory_of
-from .aten.writer import dtype_of
+from .aten.writer import COMPLEX, Operand, dtype_of
 from .build import Builder, feed, fetch
-from .errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
-from .ir import Graph, Role, Shape, dead_removed
+from .errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
+from .ir import Batch, DType, Graph, Role, Shape, dead_removed
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
 COUNTED = "num_batches_tracked"
@@ -45,6 +46,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "smooth_l1": functional.smooth_l1_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
+RULES = {name: f"{name}_loss" for name in LOSSES} | {"bce_with_logits": "binary_cross_entropy_with_logits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,24 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     _check_options(model, loss, target, bn)
     inputs = _tensors(example, model, "example")
     batch = inputs[0].shape[0]
+    labels = None if target is None else _labels(target, model, batch)
+    in_training = any(module.training for module in model.modules())
     with _mode(model, training=False):
-        exported = _export(model, inputs)
-        infer, outputs = _graph(exported, model, training=False, bn=bn)
-    if target is None:
-        target = _target_for(str(loss), outputs, batch)
-    [labels] = _tensors(target, model, "target")
-    with _mode(model, training=None):
+        program = _export(model, inputs, trains=not in_training)
+    infer, outputs = _graph(program, model, bn=bn)
+    if isinstance(loss, str) and labels is None:
+        # The loss is added in translation, so one capture serves both graphs of a model in evaluation mode.
+        added = _Loss(loss, *_target_for(loss, outputs))
+        if in_training:
+            with _mode(model, training=None):
+                program = _export(model, inputs, trains=True)
+        train, (scalar,) = _graph(program, model, bn=bn, loss=added)
+    else:
+        assert labels is not None
         wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
-        exported = _export(wrapped, [*inputs, labels])
-        train, (scalar,) = _graph(exported, wrapped, training=True, bn=bn)
+        with _mode(model, training=None):
+            program = _export(wrapped, [*inputs, labels], trains=True)
+        train, (scalar,) = _graph(program, wrapped, bn=bn)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
     return Imported(
@@ -100,11 +110,16 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
 # What the caller gave.
 
 
-def _check_options(model: nn.Module, loss: Loss, target: Any, bn: str) -> None:
+def _check_options(model: nn.Module, loss: Any, target: Any, bn: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadOption(f"the model is a {type(model).__name__}", help="give a torch.nn.Module")
     if bn not in ("frozen", "batch"):
-        raise BadOption(f"bn='{bn}' is not understood", help="bn='frozen' or bn='batch'")
+        raise BadOption(f"bn={bn!r} is not understood", help="bn='frozen' or bn='batch'")
     if isinstance(loss, str) and loss not in LOSSES:
         raise BadOption(f"no loss named '{loss}'", help=did_you_mean(loss, LOSSES))
+    if not isinstance(loss, str) and not callable(loss):
+        known = ", ".join(sorted(LOSSES))
+        raise BadOption(f"loss={loss!r} is not a loss", help=f"one of {known}, or a function of output and target")
     if not isinstance(loss, str) and target is None:
         raise BadOption("a loss function needs an example of its target", help="pass target=…, batch dimension first")
     for name, module in model.named_modules():
@@ -124,14 +139,37 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
     for x in given if isinstance(given, (tuple, list)) else [given]:
         if not isinstance(x, (torch.Tensor, np.ndarray)):
             raise BadShape(f"the {what} has a {type(x).__name__} in it", help="use tensors or arrays, batch first")
-        tensor = torch.as_tensor(x).detach().cpu()
+        try:
+            tensor = torch.as_tensor(np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x)
+            tensor = tensor.detach().cpu().to_dense()
+        except Exception as error:
+            raise BadShape(f"the {what} cannot be read", why=str(error).split("\n")[0][:200],
+                           help="use floats, integers or booleans, in memory") from None  # fmt: skip
+        if tensor.is_complex():
+            raise BadShape(f"the {what} has complex numbers in it", help=COMPLEX[1])
         if not tensor.dim() or not tensor.shape[0]:
             raise BadShape(f"the {what} has no samples", help="the first axis is the batch, with at least one sample")
         integers = torch.bool if tensor.dtype is torch.bool else torch.int64
         found.append(tensor.to((floats or tensor.dtype) if tensor.is_floating_point() else integers))
-    if not found or len({x.shape[0] for x in found}) > 1:
+    if not found:
+        raise BadShape(
+            f"the {what} is empty: there is no input", help="give a tensor, or a tuple with one per argument"
+        )
+    if len({x.shape[0] for x in found}) > 1:
         raise BadShape(f"the tensors of the {what} have different batch sizes", help="the first axis is the batch")
     return found
+
+
+def _labels(target: Any, model: nn.Module, batch: int) -> torch.Tensor:
+    found = _tensors(target, model, "target")
+    if len(found) != 1:
+        raise BadShape(f"the target has {len(found)} tensors", help="give one, and take it apart in the loss function")
+    if found[0].shape[0] != batch:
+        raise BadShape(
+            f"the target has {found[0].shape[0]} samples, the example {batch}", why="both come from the same samples",
+            help="give the target one row for every sample of the example; reshape it in the loss function",
+        )  # fmt: skip
+    return found[0]
 
 
 def _resized(x: torch.Tensor) -> torch.Tensor:
@@ -145,19 +183,32 @@ class _Result:
     shape: Shape
 
 
-def _target_for(loss: str, outputs: Sequence[_Result], batch: int) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """One of LOSSES, to be added to a graph, and what it compares the output with."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+
+
+def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
     if len(outputs) != 1:
         raise BadOption(
             f"the model returns {len(outputs)} tensors, but loss '{loss}' takes one",
             help="pass a function loss(output, target), and target=…",
         )  # fmt: skip
-    shape = [batch if i == 0 else d for i, d in enumerate(outputs[0].shape)]
+    shape = outputs[0].shape
+    why = f"the output has the shape ({', '.join(map(str, shape))}), n being the number of samples"
+    if not shape or not isinstance(shape[0], Batch):
+        raise BadShape("the first axis of the model's output is not the batch", why=why,
+                       help="transpose it, or pass a function loss(output, target) and target=…")  # fmt: skip
     if loss != "cross_entropy":
-        return torch.zeros(shape, dtype=torch.float32)
+        return shape, DType.F32
     if len(shape) < 2:
-        raise BadShape("cross_entropy needs a class axis", why=f"the output has the shape {outputs[0].shape}",
+        raise BadShape("cross_entropy needs a class axis", why=why,
                        help="loss='bce_with_logits' takes one score per sample")  # fmt: skip
-    return torch.zeros([shape[0], *shape[2:]], dtype=torch.int64)
+    return (shape[0], *shape[2:]), DType.I32
 
 
 class _WithLoss(nn.Module):
@@ -246,13 +297,13 @@ def _own_gradients_refused(training: bool) -> Iterator[None]:
         yield
 
 
-def _export(module: nn.Module, given: Sequence[torch.Tensor], size: Any = None) -> ExportedProgram:
-    """Capture with a free batch size; `given` are the caller's examples."""
+def _export(module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, size: Any = None) -> ExportedProgram:
+    """Capture with a free batch size; `given` are the caller's examples, `trains`: gradients will be computed."""
     inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet(), _own_gradients_refused(isinstance(module, _WithLoss)):
+        with _quiet(), every_frame_noted(), _own_gradients_refused(trains):
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise
@@ -298,7 +349,7 @@ def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:
 
     try:
         with mock.patch.object(symbolic_shapes.ShapeEnv, "_get_sloc", noting):
-            _export(module, inputs, Dim.AUTO)
+            _export(module, inputs, trains=False, size=Dim.AUTO)
     except Exception:  # only a better message is at stake
         pass
     guards = environments[-1].guards if environments else []
@@ -313,39 +364,57 @@ def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:
 # Translation.
 
 
+@contextmanager
+def _nothing_raw() -> Iterator[None]:
+    """What no rule foresaw and no op is to blame for is a fault of the import."""
+    try:
+        yield
+    except SmidgenError:
+        raise
+    except Unsupported as error:
+        raise UnsupportedOp("the model's inputs or outputs are not supported", why=error.why, help=error.help) from None
+    except Exception as error:
+        raise Internal("the import failed", why=f"{type(error).__name__}: {error}"[:200]) from error
+
+
+@_nothing_raw()
 def _graph(
-    exported: ExportedProgram, module: nn.Module, *, training: bool, bn: str
+    exported: ExportedProgram, module: nn.Module, *, bn: str, loss: _Loss | None = None
 ) -> tuple[Graph, tuple[_Result, ...]]:
-    """The exported program as a graph, and its results."""
+    """The exported program as a graph, and its results. It is trained with `loss`, or with that of the module."""
     wrapped = isinstance(module, _WithLoss)
     model = module.model if isinstance(module, _WithLoss) else module
+    training = wrapped or loss is not None
     emit = Emit(Builder(), training=training, bn=bn)
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     specs = exported.graph_signature.input_specs
     inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     walk = Walk(emit, inputs[0].meta["val"].shape[0].node.expr, wrapped)
     names = iter(_input_names(model, len(inputs) - wrapped) + ["target"] * wrapped)
+    stored = _stored(emit, module)
     values: list[Any] = []
-    first = _first_names(module)
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
             fake = node.meta["val"]
             values.append(Value(feed(emit.b, next(names), walk.shape(fake), dtype_of(fake.dtype))))
             continue
-        values.append(_stored(emit, exported, module, spec, first))
-        tracked = str(spec.target).endswith(COUNTED)
-        if spec.kind is not InputKind.CONSTANT_TENSOR and not tracked:
-            walk.owners[memory_of(node) or 0] = str(spec.target).removeprefix("model.")
+        name = _name_in_model(str(spec.target), module)
+        values.append(_value_of(emit, exported, module, spec, stored))
+        if spec.kind is not InputKind.CONSTANT_TENSOR and not name.endswith(COUNTED):
+            walk.owners[memory_of(node) or 0] = name
+    target = Value(feed(emit.b, "target", loss.shape, loss.dtype)) if loss else None
     results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
-    outputs = []
-    for k, (value, kind) in enumerate(zip(results, kinds, strict=True)):
-        name = emit.value(emit.cast(value, kind))
-        if not training:
+    found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
+    if loss:
+        emit.b.src = "loss"
+        found = [emit.value(TABLE[RULES[loss.name]](emit, found[0], target))]
+    elif not training:
+        for k, name in enumerate(found):
             fetch(emit.b, name, "output" if k == 0 else f"output.{k}")
-        outputs.append(_Result(name, emit.b[name].shape))
     graph = emit.b.graph()
-    return (_reaching(graph, outputs[0].name) if training else dead_removed(graph)), tuple(outputs)
+    kept = _reaching(graph, found[0]) if training else dead_removed(graph)
+    return kept, tuple(_Result(name, emit.b[name].shape) for name in found)
 
 
 def _outputs(exported: ExportedProgram) -> list[Any]:
@@ -364,32 +433,44 @@ def _input_names(model: nn.Module, count: int) -> list[str]:
     return names[:count] + ([f"x{i}" for i in range(missing)] if missing > 1 or names else ["x"] * missing)
 
 
-def _first_names(module: nn.Module) -> dict[int, str]:
-    """id of a parameter or buffer → its first name in the user's model."""
-    found: dict[int, str] = {}
-    for named in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
-        for name, tensor in named:
-            found.setdefault(id(tensor), name.removeprefix("model."))
+def _name_in_model(name: str, module: nn.Module) -> str:
+    """Without the module around model and loss."""
+    return name.removeprefix("model.") if isinstance(module, _WithLoss) else name
+
+
+def _stored(emit: Emit, module: nn.Module) -> dict[int, Operand]:
+    """id of a parameter or buffer → it in the graph, in the user's layout, under its first name in the model.
+
+    All of them, so that their names are taken; in the end only what is used stays.
+    """
+    found: dict[int, Operand] = {}
+    for path, tensor in module.named_parameters():
+        name = _name_in_model(path, module)
+        if tensor.is_complex():
+            raise UnsupportedOp(f"parameter '{name}' is not supported", why=COMPLEX[0], help=COMPLEX[1])
+        array = tensor.detach().double().cpu().numpy()
+        found[id(tensor)] = Value(emit.b.stored(name, array, Role.PARAM))
+    for path, tensor in module.named_buffers():
+        constant = emit.keep(tensor.detach().clone(), _name_in_model(path, module))
+        if not constant.is_complex():  # only what is real can become a tensor of the graph
+            emit.value(constant)
+        found[id(tensor)] = constant
     return found
 
 
-def _stored(
-    emit: Emit, exported: ExportedProgram, module: nn.Module, spec: InputSpec, first: dict[int, str]
-) -> torch.Tensor | Value:
-    """A parameter as a tensor of the graph, in the user's layout; buffers and other constants as they are."""
+def _value_of(
+    emit: Emit, exported: ExportedProgram, module: nn.Module, spec: InputSpec, stored: dict[int, Operand]
+) -> Operand:
+    """Parameters are tensors of the graph; buffers and other constants are known at import."""
+    path = str(spec.target)
     if spec.kind is InputKind.PARAMETER:
-        tensor = module.get_parameter(str(spec.target))
-        name = first[id(tensor)]
-        if name in emit.b.tensors:
-            return Value(name)
-        return Value(emit.b.stored(name, tensor.detach().double().cpu().numpy(), Role.PARAM))
+        return stored[id(module.get_parameter(path))]
     if spec.kind is InputKind.BUFFER:
-        tensor = module.get_buffer(str(spec.target))
-        return emit.keep(tensor.detach().clone(), first[id(tensor)])
-    constant = exported.constants.get(str(spec.target))
+        return stored[id(module.get_buffer(path))]
+    constant = exported.constants.get(path)
     if not isinstance(constant, torch.Tensor):
-        raise ExportFailed(f"the model uses an object torch cannot export: {spec.target}", help="use tensors only")
-    return emit.keep(constant.detach().clone(), str(spec.target).removeprefix("model."))
+        raise ExportFailed(f"the model uses an object torch cannot export: {path}", help="use tensors only")
+    return emit.keep(constant.detach().clone(), _name_in_model(path, module))
 
 
 def _reaching(graph: Graph, result: str) -> Graph:

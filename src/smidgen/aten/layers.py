@@ -215,7 +215,9 @@ def batch_norm(
     now = t.add_many("batch_stats", rows)
     if tracked:
         stats = [t.value(s, Role.STAT) for s in (mean, var) if s is not None]
-        t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)
+        moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)
+        t.overwritten(mean, moved[0])
+        t.overwritten(var, moved[1])
     return channels_second(t, t.add("batch_norm_batch", rows, gamma, beta, *now, eps=eps))
 
 

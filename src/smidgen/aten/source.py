@@ -8,8 +8,11 @@ import re
 import sysconfig
 import traceback
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -17,7 +20,7 @@ from torch import fx
 OURS = str(Path(__file__).parent.parent)
 TORCH = str(Path(torch.__file__).parent)
 PYTHON = sysconfig.get_paths()["stdlib"]
-FRAME = re.compile(r'File "(.+?)", line (\d+), in [^\n]*\n?([^\n]*)')
+FRAME = re.compile(r'File "(.+?)", line (\d+), in [^\n]*(?:\n(?! *File ")([^\n]*))?')
 
 
 def is_users(path: str) -> bool:
@@ -59,8 +62,23 @@ def line_of_frame(frame: types.FrameType | None) -> str:
 
 
 def line_of_node(node: fx.Node) -> str:
-    trace = node.meta.get("stack_trace") or ""
-    return last_of((path, int(line), code) for path, line, code in FRAME.findall(trace))
+    """Torch notes no line for blocks of its own such as autocast, but for what takes their results."""
+    traces = [near.meta.get("stack_trace") or "" for near in (node, *node.users)]
+    lines = (last_of((p, int(line), code) for p, line, code in FRAME.findall(trace)) for trace in traces)
+    return next((line for line in lines if line), "")
+
+
+@contextmanager
+def every_frame_noted() -> Iterator[None]:
+    """torch.export notes only the lines in functions named `forward`; here also those in helpers and losses."""
+    real = fx.proxy.TracerBase._filter_traceback_frames
+
+    def keeping(tracer: Any, frames: Any) -> Any:
+        tracer._record_forward_stack_traces_only = False
+        return real(tracer, frames)
+
+    with mock.patch.object(fx.proxy.TracerBase, "_filter_traceback_frames", keeping):
+        yield
 
 
 def module_of(node: fx.Node, wrapped: bool) -> str | None:
@@ -72,3 +90,9 @@ def module_of(node: fx.Node, wrapped: bool) -> str | None:
     if not wrapped:
         return path
     return "loss" if not path else path.removeprefix("model").removeprefix(".")
+
+
+def class_of(node: fx.Node) -> str:
+    """The class of the module that issued this op, for a module of torch's that is the whole model."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][1]).rpartition(".")[2] if stack else ""

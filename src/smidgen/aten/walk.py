@@ -24,7 +24,7 @@ from ..ir import Batch, Dim, Shape
 from . import movement
 from .emit import Emit
 from .layers import Missing
-from .source import line_of_node, module_of
+from .source import class_of, line_of_node, module_of
 from .writer import TABLE, Unsupported, Value
 
 SKIPPED = ("_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range", "_functional_assert")
@@ -148,7 +148,8 @@ class Walk:
             return
         elif target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             enabled, module, *inputs = node.args
-            outputs = self.run(self.env[module], self.read(inputs))
+            with self._outermost():
+                outputs = self.run(self.env[module], self.read(inputs))
             self._bind(node, outputs if enabled else self.t.detach(outputs))
         elif isinstance(target, torch._ops.OpOverload):
             self._translate(node, target)
@@ -217,7 +218,8 @@ class Walk:
         try:
             result = self.run(module, self.read([flat[i] for i in at]))
         except Unsupported as error:
-            raise Unsupported(error.why if self._depth > 1 else f"in one of its steps {error.why}") from error
+            why = error.why if self._depth > 1 else f"in one of its steps {error.why}"
+            raise Unsupported(why, error.help) from error
         self.t.node_shapes, self.t.node_dtypes = seen
         return result
 
@@ -311,18 +313,28 @@ class Walk:
         self._depth += 1
         try:
             yield
-        except (Unsupported, ArithmeticError, SmidgenError) as error:
+        except Exception as error:
             if self._depth > 1:
                 raise
-            raise explained(error, node, self.t.b.src) from None
+            foreseen = isinstance(error, (Unsupported, ArithmeticError, SmidgenError))
+            raise explained(error, node, self.t.b.src) from None if foreseen else error
         finally:
             self._depth -= 1
             self.t.b.src = outer if self._depth else ""
 
+    @contextmanager
+    def _outermost(self) -> Iterator[None]:
+        """For a block of the user's own code: its ops, not the block, are stamped and named."""
+        depth, src, self._depth = self._depth, self.t.b.src, 0
+        try:
+            yield
+        finally:
+            self._depth, self.t.b.src = depth, src
+
 
 def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
     line = line_of_node(node)
-    at = f"{src} ({line})" if src and line else src or line
+    at = f"{src} ({line})" if src and line else src or line or class_of(node)
     name = name_of(node)
     label = f"aten.{name}" if hasattr(torch.ops.aten, name) else name
     if isinstance(error, Unsupported):
@@ -334,9 +346,12 @@ def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
             f"{label} makes a size that is not a multiple of the batch size", at=at, why=str(error),
             help="keep the batch as one axis of its own; samples must not be combined with each other",
         )  # fmt: skip
-    assert isinstance(error, SmidgenError)
-    error.at = error.at or at
-    return error
+    if isinstance(error, SmidgenError):
+        error.at = error.at or at
+        return error
+    why = f"translating it failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return UnsupportedOp(f"torch op {label} is not supported", at=at, why=why[:200],
+                         help=INSTEAD.get(name, "compose it of simpler operations"))  # fmt: skip
 
 
 def name_of(node: fx.Node) -> str:

@@ -19,6 +19,7 @@ from ..ir import COUNTER, Batch, Dim, DType, Role, Shape, Tensor, batch_axis
 Rule = Callable[..., Any]
 TABLE: dict[str, Rule] = {}
 MOST_PIECES = 64
+COMPLEX = ("it needs complex numbers", "keep real and imaginary parts as two tensors")
 
 
 class Value(str):
@@ -59,6 +60,8 @@ def is_tensor(x: object) -> bool:
 def dtype_of(kind: torch.dtype) -> DType:
     if kind is torch.bool:
         return DType.U8
+    if kind.is_complex:
+        raise Unsupported(*COMPLEX)
     return DType.F32 if kind.is_floating_point else DType.I32
 
 
@@ -95,7 +98,7 @@ class Writer:
         self.node_dtypes: list[torch.dtype] = []
         self.names: dict[int, str] = {}  # id of a constant → its name in the model
         self._kept: list[torch.Tensor] = []  # so that ids stay unique
-        self._stored: dict[tuple[int, int], Value] = {}
+        self._stored: dict[tuple[int, int], Value] = {}  # a constant → its tensor; of statistics the newest version
         self._dropouts = 0
 
     # Looking.
@@ -140,8 +143,9 @@ class Writer:
             return x
         key = (id(x), x._version)
         if key not in self._stored:
+            dtype_of(x.dtype)  # refuses what cannot be stored
             self._kept.append(x)
-            data = x.detach().resolve_conj().cpu()
+            data = x.detach().resolve_neg().cpu()
             array = (data.double() if data.is_floating_point() else data).numpy()
             hint = self.names.get(id(x)) or f"{self.b.src or 'v'}.const"
             self._stored[key] = Value(self.b.stored(hint, array, role))
@@ -150,6 +154,11 @@ class Writer:
             old = self.b[name]
             self.b.tensors[name] = Tensor(old.name, old.shape, old.dtype, role)
         return name
+
+    def overwritten(self, x: Operand | None, by: Value) -> None:
+        """From here on `x` is what an update made of it: a layer used twice moves its statistics twice."""
+        if isinstance(x, torch.Tensor):
+            self._stored[id(x), x._version] = by
 
     def constant(self, value: Any, kind: torch.dtype = torch.float64) -> torch.Tensor:
         return torch.tensor(value, dtype=kind)
@@ -184,7 +193,7 @@ class Writer:
     def f32(self, x: Operand) -> Operand:
         """As floats; integers computed by the model are floats here, exact below 2²⁴."""
         if isinstance(x, torch.Tensor):
-            return x if x.is_floating_point() else x.double()
+            return x if dtype_of(x.dtype) is DType.F32 else x.double()
         return x if self.b[x].dtype is DType.F32 else self.add("cast", x, dtype="f32")
 
     def i32(self, x: Operand) -> Operand:

@@ -1,0 +1,132 @@
+"""Arguments of `compile`, checked before any work: each comes back as the type that the pipeline expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import BadOption
+from .optimizers import SGD, Adam, AdamW, Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    optimizer: Optimizer
+    method: str | tuple[str, ...]
+    batch: int | None  # None: the example's
+    bn: str
+    accumulate: bool
+    seed: int
+
+
+def checked_options(
+    model: Any,
+    *,
+    optimizer: Any = None,
+    method: Any = "full",
+    batch: Any = None,
+    bn: Any = "frozen",
+    accumulate: Any = False,
+    seed: Any = 0,
+) -> Options:
+    """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
+    _check_model(model)
+    return Options(
+        optimizer=_checked_optimizer(optimizer),
+        method=_checked_method(method),
+        batch=_checked_batch(batch),
+        bn=_checked_bn(bn),
+        accumulate=_checked_accumulate(accumulate),
+        seed=checked_seed(seed),
+    )
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_integer(value) or isinstance(value, (float, np.floating))
+
+
+def checked_seed(seed: Any) -> int:
+    if not is_integer(seed) or not 0 <= seed < 2**31:
+        raise BadOption(f"seed={seed!r} is not a seed", why="it is an integer from 0 to 2**31 - 1", help="seed=0")
+    return int(seed)
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, type):
+        name = model.__name__
+        raise BadOption(f"the model is the class {name}, not a module made of it", help=f"{name}(…)")
+    if not callable(getattr(model, "forward", None)) or not callable(getattr(model, "state_dict", None)):
+        raise BadOption(f"the model is a {type(model).__name__}, not a torch.nn.Module", help="pass the module itself")
+
+
+def _checked_optimizer(optimizer: Any) -> Optimizer:
+    if optimizer is None:
+        return SGD(lr=0.01)
+    if isinstance(optimizer, (SGD, Adam)):
+        return optimizer
+    raise BadOption(f"optimizer={_short(optimizer)} is not an optimizer of smidgen", help=_optimizer_like(optimizer))
+
+
+def _short(optimizer: Any) -> str:
+    """torch's optimizers print themselves on many lines."""
+    if isinstance(optimizer, str):
+        return repr(optimizer)
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _optimizer_like(optimizer: Any) -> str:
+    """How to write the one that was meant, with torch's own numbers if it is torch's."""
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    name = optimizer if isinstance(optimizer, str) else kind.__name__
+    known = {k.__name__.lower(): k.__name__ for k in (SGD, Adam, AdamW)}
+    if name.lower() not in known:
+        return "optimizer=smidgen.SGD(lr=0.01), smidgen.Adam(lr=0.001) or smidgen.AdamW(lr=0.001)"
+    name = known[name.lower()]
+    given = getattr(optimizer, "defaults", None)
+    defaults: dict[str, Any] = given if isinstance(given, dict) else {}
+    usual = {"lr": 0.01 if name == "SGD" else 0.001}
+    told = {k: defaults[k] for k in ("lr", "momentum", "weight_decay") if is_number(defaults.get(k)) and defaults[k]}
+    numbers = ", ".join(f"{k}={v:g}" for k, v in {**usual, **told}.items())
+    return f"optimizer=smidgen.{name}({numbers})"
+
+
+def _checked_method(method: Any) -> str | tuple[str, ...]:
+    if isinstance(method, str):
+        return method
+    if isinstance(method, Sequence) and method and all(isinstance(m, str) for m in method):
+        return tuple(method)
+    raise BadOption(
+        f"method={method!r} is not understood", why="it is a name, or a list of names of methods and parameters",
+        help="method='full', or method=['head.*', 'norm.bias']",
+    )  # fmt: skip
+
+
+def _checked_batch(batch: Any) -> int | None:
+    if batch is None:
+        return None
+    if not is_integer(batch) or not 1 <= batch < 2**31:
+        raise BadOption(f"batch={batch!r} is not a number of samples", help="batch=8, for instance")
+    return int(batch)
+
+
+def _checked_bn(bn: Any) -> str:
+    if isinstance(bn, str) and bn in ("frozen", "batch"):
+        return bn
+    raise BadOption(f"bn={bn!r} is not understood", help="bn='frozen' or bn='batch'")
+
+
+def _checked_accumulate(accumulate: Any) -> bool:
+    if not isinstance(accumulate, (bool, np.bool_)):
+        raise BadOption(f"accumulate={accumulate!r} is not True or False", help="accumulate=True")
+    return bool(accumulate)
+
+
+__all__ = ["Options", "checked_options", "checked_seed", "is_integer", "is_number"]

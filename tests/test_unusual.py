@@ -1,0 +1,124 @@
+"""Unusual models and wrong arguments: right, or a documented error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import smidgen
+from smidgen import api, interp
+from smidgen.errors import BadData, BadOption
+from smidgen.parity import Reference, relative
+from smidgen.trainer import Job
+
+X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+Y = np.array([0, 1, 2, 0, 1, 2])
+
+
+class Twice(nn.Module):
+    """One batch-norm layer at two places: torch updates its statistics twice a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.b(self.a(self.b(self.a(x))))
+        return y
+
+
+class Settings(nn.Module):
+    """Names that smidgen might want for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = nn.Parameter(torch.ones(4))
+        self.register_buffer("counter", torch.full((4,), 2.0))
+        self.loss = nn.Linear(4, 3)
+
+    def forward(self, target: Tensor) -> Tensor:
+        y: Tensor = self.loss(target * self.lr + self.counter)
+        return y
+
+
+def test_a_norm_used_twice_keeps_its_statistics_as_torch_does() -> None:
+    torch.manual_seed(0)
+    model, optimizer = Twice(), smidgen.SGD(0.01, momentum=0.9)
+    entries = api.build(model, X, optimizer=optimizer, bn="batch")
+    reference = Reference(model, "cross_entropy", optimizer, entries.learns, "batch", torch.float64)
+    train, job = entries.graphs["train"], Job(api.encode(entries))
+    state = interp.initial_state(train)
+    for _ in range(3):
+        feeds = dict(zip(train.inputs, [X, Y], strict=True))
+        _, state = interp.advance(train, state, feeds, n=6)
+        reference.step([X], Y)
+        job.train_step(X, Y)
+    for name, want in reference.values().items():
+        assert relative(state[name], want) < 1e-10, name
+        assert relative(job.state_dict()[name], want) < 1e-4, name
+
+
+def test_parameters_may_have_any_name() -> None:
+    torch.manual_seed(0)
+    model, optimizer = Settings(), smidgen.Adam(0.01)
+    job = smidgen.compile(model, X, optimizer=optimizer)
+    reference = Reference(model, "cross_entropy", optimizer, job.plan.learns, "frozen", torch.float64)
+    for _ in range(3):
+        job.train_step(X, Y)
+        reference.step([X], Y)
+    for name in ("lr", "loss.weight", "loss.bias"):
+        assert relative(job.state_dict()[name], reference.values()[name]) < 1e-5, name
+
+
+def test_outputs_with_several_rows_a_sample_and_without_samples() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            y = self.l(x.reshape(-1, 2))
+            return y, y.t(), (self.l.weight**2).sum()
+
+    model = Model()
+    job = smidgen.compile(
+        model, X, loss=lambda out, t: ((out[0].reshape(-1, 6) - t) ** 2).mean(), target=np.zeros((6, 6)), batch=6
+    )
+    want = [value.detach().numpy() for value in model(torch.from_numpy(X))]
+    for got, right in zip(job.predict(X), want, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
+    with pytest.raises(BadData, match="one result for all of them"):
+        job.predict(np.concatenate([X, X]))
+
+
+@pytest.mark.parametrize("label", [-(2**63), 2**31, -(2**31) - 1])
+def test_labels_beyond_32_bits_are_refused(label: int) -> None:
+    job = smidgen.compile(nn.Linear(4, 3), X)
+    with pytest.raises(BadData, match="does not fit 32 bits"):
+        job.train_step(X, np.full(6, label, np.int64))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"optimizer": "sgd"}, {"optimizer": object()}, {"method": None}, {"method": 5}, {"seed": 2**40}, {"seed": "a"},
+     {"batch": True}, {"batch": 0}, {"bn": "train"}, {"loss": "crossentropy"}],
+    ids=str,
+)  # fmt: skip
+def test_options_without_a_meaning_are_explained(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption) as error:
+        smidgen.compile(nn.Linear(4, 3), X, **options)
+    assert error.value.help
+
+
+def test_a_loaded_program_reads_its_constants_from_the_file(tmp_path: Any) -> None:
+    path = tmp_path / "net.smg"
+    job = smidgen.compile(nn.Sequential(nn.Linear(4, 50), nn.ReLU(), nn.Linear(50, 3)), X, method="last_layer")
+    job.save(path)
+    again = smidgen.load(path)
+    assert again.train_step(X, Y) == job.train_step(X, Y)
+    with open("/proc/self/maps") as maps:
+        assert str(path) in maps.read()
