@@ -112,7 +112,8 @@ def lower(
     keep = {imported.loss}
     forward = _checked(simplify_all({"train": imported.train, "infer": imported.infer}, keep), "simplify")
     trainable = [p.name for p in imported.parameters if p.requires_grad]
-    chosen = [u.param for u in methods.choose(method, forward["train"], trainable)]
+    known = {alias: p.name for p in imported.parameters for alias in (p.name, *p.aliases)}
+    chosen = [u.param for u in methods.choose(method, forward["train"], trainable, known)]
     learns = autodiff(forward["train"], imported.loss, chosen)[1]  # what the loss does not reach stays as it is
     if not learns:
         raise NotDifferentiable(
@@ -126,12 +127,12 @@ def lower(
     check(whole, "autodiff")
     if accumulate:
         check_additive(whole, imported.loss)
-    known = (*imported.parameters, *imported.buffers)
+    named = (*imported.parameters, *imported.buffers)
     return assemble(
         whole, forward["infer"], grads, optimizer, batch,
         method if isinstance(method, str) else ", ".join(method),
-        {p.name: tuple(p.aliases) for p in known},
-        {p.name: tuple(p.shape) for p in known},
+        {p.name: tuple(p.aliases) for p in named},
+        {p.name: tuple(p.shape) for p in named},
         accumulate, seed,
     )  # fmt: skip
 
