@@ -104,7 +104,7 @@ def test_labels_beyond_32_bits_are_refused(label: int) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"optimizer": "sgd"}, {"optimizer": object()}, {"method": None}, {"method": 5}, {"seed": 2**40}, {"seed": "a"},
+    [{"optimizer": "sgd"}, {"optimizer": 3}, {"method": None}, {"method": 5}, {"seed": 2**40}, {"seed": "a"},
      {"batch": True}, {"batch": 0}, {"bn": "train"}, {"loss": "crossentropy"}],
     ids=str,
 )  # fmt: skip
