@@ -107,9 +107,9 @@ FAULTS = [
     ),
     Fault(
         "running statistics written twice", "aten/layers.py",
-        't.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)',
+        'moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)',
         'for _ in "12": '
-        'stats = list(t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count))',
+        'stats = moved = list(t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count))',
         "tests/test_cli.py::test_batch_statistics_pass_and_json_has_the_documented_keys",
     ),
     Fault(
@@ -118,7 +118,7 @@ FAULTS = [
     ),
     Fault(
         "optimizer state not saved", "trainer.py",
-        "self.program.with_state(self._machine.state.tobytes()).save(path)", "self.program.save(path)", SAVED,
+        "self.program.with_state(self._machine.state.tobytes()).save(place)", "self.program.save(place)", SAVED,
     ),
     # Batches that are not full, or come in parts.
     Fault(
