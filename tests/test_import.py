@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from smidgen import interp, ops
+from smidgen import interp
 from smidgen.aten import TABLE
 from smidgen.errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from smidgen.ir import Array, Batch, DType, Role
@@ -517,14 +517,8 @@ def feeds(imported: Imported, inputs: Sequence[torch.Tensor], *more: torch.Tenso
     return {name: x.numpy() for name, x in zip(names, [*inputs, *more], strict=True)}
 
 
-def skipped_without_detach(case: Row) -> None:
-    if case.name in ("no-grad", "detached", "embedding-padding") and "detach" not in ops.all_ops():
-        pytest.skip("the op detach does not exist yet")
-
-
 @pytest.mark.parametrize("case", [pytest.param(r, id=r.name) for r in ROWS])
 def test_outputs_loss_and_gradients_are_those_of_torch(case: Row) -> None:
-    skipped_without_detach(case)
     model, inputs = made(case)
     target = torch.zeros(SAMPLES, 1, dtype=torch.float64)
     before = {k: v.clone() for k, v in model.state_dict().items()}

@@ -338,8 +338,6 @@ def test_a_missing_kernel_is_refused_by_name() -> None:
 
 
 def test_a_complaint_of_a_kernel_names_entry_instruction_and_kernel() -> None:
-    if "embedding" not in ops.all_ops():
-        pytest.skip("needs embedding")
     b = Builder()
     w = b.const("w", np.ones((4, 2)))
     index = feed(b, "index", (N,), DType.I32)
