@@ -26,7 +26,7 @@ accum acc: f32[4,4]
 TRAIN = f"""{GIVEN}
 xf = feed(x) perm=(0, 1)
 m, v = batch_stats(xf)
-h = batch_norm_batch(xf, b, b, m, v) eps=0.001
+h = batch_norm_batch(xf, b, b) eps=0.001
 h2 = dropout(h, counter) p=0.5 key=7
 y = linear(h2, w)
 z = add(y, b)
@@ -63,7 +63,7 @@ def test_sound_graphs_pass(text: str) -> None:
 
 def test_a_recomputed_copy_is_sound() -> None:
     """The same value computed again from recomputed inputs, dropout included."""
-    copy = "h.2 = batch_norm_batch(xf, b, b, m, v) eps=0.001\nh2.2 = dropout(h.2, counter) p=0.5 key=7\n"
+    copy = "h.2 = batch_norm_batch(xf, b, b) eps=0.001\nh2.2 = dropout(h.2, counter) p=0.5 key=7\n"
     check(
         parse(TRAIN.replace("dh2 =", copy + "dh2 =").replace("linear_dw_sgd(z, h2,", "linear_dw_sgd(z, h2.2,")), "test"
     )

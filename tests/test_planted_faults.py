@@ -107,13 +107,13 @@ FAULTS = [
     ),
     Fault(
         "running statistics written twice", "aten/layers.py",
-        'moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)',
-        'for _ in "12": '
-        'stats = moved = list(t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count))',
+        'moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count, use=use)',
+        'for _ in "12": stats = moved = list(t.add_many('
+        '"running_stats", *stats, *now, momentum=float(momentum), count=count, use=use))',
         "tests/test_cli.py::test_batch_statistics_pass_and_json_has_the_documented_keys",
     ),
     Fault(
-        "running variance left biased", "runtime/kernels/norm.c",
+        "running variance left biased", "runtime/kernels/batch_norm.c",
         "take * (var[l] * unbiased)", "take * var[l]", f"{KERNEL}[running_stats-0]",
     ),
     Fault(

@@ -275,7 +275,7 @@ class _Walk:
             for source in _updates(node).values():
                 name = self.root.get(node.ins[source], node.ins[source])
                 measured = self.numbers_of(n for k, n in enumerate(node.ins) if k not in _updates(node).values())
-                fact = (self.origin.get(name, name), measured)
+                fact = (self.origin.get(name, name), measured, node.attrs.get("use", 0))
                 if fact in entered:
                     raise self.wrong(f"running statistics '{fact[0]}' are updated again, as by node {entered[fact]}", i)
                 entered[fact] = i

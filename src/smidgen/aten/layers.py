@@ -212,13 +212,13 @@ def batch_norm(
     count = size(t.shape(rows)[:-1])
     if not isinstance(count, Batch):
         raise BatchStatistics("batch statistics over an axis without the batch")
-    now = t.add_many("batch_stats", rows)
     if tracked:
-        stats = [t.value(s, Role.STAT) for s in (mean, var) if s is not None]
-        moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count)
+        now = t.add_many("batch_stats", rows)
+        stats, use = [t.value(s, Role.STAT) for s in (mean, var) if s is not None], t.times_overwritten(mean)
+        moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count, use=use)
         t.overwritten(mean, moved[0])
         t.overwritten(var, moved[1])
-    return channels_second(t, t.add("batch_norm_batch", rows, gamma, beta, *now, eps=eps))
+    return channels_second(t, t.add("batch_norm_batch", rows, gamma, beta, eps=eps))
 
 
 @aten("instance_norm")

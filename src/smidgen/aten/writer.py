@@ -6,6 +6,7 @@ A rule `@aten("name")` gets an `Emit` and the torch op's arguments in the order 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -99,6 +100,7 @@ class Writer:
         self.names: dict[int, str] = {}  # id of a constant → its name in the model
         self._kept: list[torch.Tensor] = []  # so that ids stay unique
         self._stored: dict[tuple[int, int], Value] = {}  # a constant → its tensor; of statistics the newest version
+        self._overwritten: Counter[int] = Counter()
         self._dropouts = 0
 
     # Looking.
@@ -159,6 +161,10 @@ class Writer:
         """From here on `x` is what an update made of it: a layer used twice moves its statistics twice."""
         if isinstance(x, torch.Tensor):
             self._stored[id(x), x._version] = by
+            self._overwritten[id(x)] += 1
+
+    def times_overwritten(self, x: Operand | None) -> int:
+        return self._overwritten[id(x)]
 
     def constant(self, value: Any, kind: torch.dtype = torch.float64) -> torch.Tensor:
         return torch.tensor(value, dtype=kind)
