@@ -5,15 +5,22 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 JOBS ?= 2
+FUZZ_SECONDS ?= 1200
+DEMO := .venv-demo
+SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: help setup test lint unit parity clean
+.PHONY: kill help setup test lint unit parity bench demo fuzz clean
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests"
+	@echo "make demo     a network learns in 64 KB of RAM: own light environment, no PyTorch"
 	@echo "make setup    virtual environment, dependencies, C runtime"
 	@echo "make unit     tests only"
 	@echo "make parity   every network x optimizer x batch x method x batch-norm mode against PyTorch (about 25 minutes on two cores)"
+	@echo "make bench    time and memory of a training step against other libraries (4 GB of them, then two hours; goes on if interrupted)"
+	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
 	@echo "make lint     ruff and mypy"
+	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
 
 # System tools: a C compiler is required; clang and tcc are used to prove that all compilers give the same bits.
 $(TOOLS):
@@ -42,5 +49,28 @@ parity: setup
 	rm -f docs/results/parity.json
 	$(BIN)/python -m benchmarks.parity --all --out docs/results/parity.json
 
+bench: setup
+	$(BIN)/python -m benchmarks.step --setup
+	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.make_tables
+
+# Its own environment, so that nobody has to wait for PyTorch; installed again only when a source has changed.
+$(DEMO)/.installed: pyproject.toml setup.py $(SOURCES)
+	@sh tools/system_packages.sh demo
+	@test -x $(DEMO)/bin/pip || $(PYTHON) -m venv $(DEMO)
+	@echo "installing smidgen, numpy and scikit-learn into $(DEMO) ..."
+	@$(DEMO)/bin/pip install --quiet --disable-pip-version-check '.[demo]'
+	@touch $@
+
+demo: $(DEMO)/.installed
+	@$(DEMO)/bin/smidgen demo
+
+# One core; ends with status 1 at the first finding.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+kill: setup
+	SMIDGEN_KILLS=200 $(BIN)/python -m pytest -s tests/test_kill.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/smidgen/runtime/libsmidgen.so
+	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info src/smidgen/runtime/libsmidgen.so

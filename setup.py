@@ -14,7 +14,7 @@ class BuildWithRuntime(build_py):
         super().run()
         folder = SOURCE if self.editable_mode else Path(self.build_lib) / "smidgen" / "runtime"
         compile_runtime = runpy.run_path(str(SOURCE / "compile.py"))["compile_runtime"]
-        compile_runtime(folder / "libsmidgen.so")
+        compile_runtime(folder / "libsmidgen.so", fast=True)
 
 
 class PlatformWheel(Distribution):

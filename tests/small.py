@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 
 from smidgen import api
@@ -46,14 +52,33 @@ def forward(dropout: float = 0.0) -> tuple[Graph, Graph, str]:
 
 def entries(
     learn: tuple[str, ...] = ALL, optimizer: Optimizer | None = None, batch: int = 4, dropout: float = 0.0,
-    accumulate: bool = False,
+    accumulate: bool = False, evaluate: bool = False,
 ) -> api.Entries:  # fmt: skip
     optimizer = optimizer or SGD(0.1, momentum=0.9)
     train, infer, loss = forward(dropout)
     train, infer = freeze(train, set(learn), set()), freeze(infer, set(learn), set())
     whole, grads = autodiff(train, loss, learn)
     shapes = {p: train.data[p].shape for p in learn}
-    return api.assemble(whole, infer, grads, optimizer, batch, "test", dict.fromkeys(learn, ()), shapes, accumulate, 7)
+    return api.assemble(
+        whole, infer, grads, optimizer, batch, "test", dict.fromkeys(learn, ()), shapes, accumulate, 7,
+        freeze(evaluation(), set(learn), set()) if evaluate else None,
+    )  # fmt: skip
+
+
+def evaluation() -> Graph:
+    """Loss and output, without dropout."""
+    train, infer, _ = forward()
+    b = Builder(train)
+    fetch(b, infer.nodes[-1].ins[0], "output")
+    return b.graph()
+
+
+@contextlib.contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory, if the system has one: for tests that sync files hundreds of times."""
+    shared = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 def data(n: int, seed: int = 0) -> tuple[Array, Array]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from smidgen import all_methods, cli, errors
-from smidgen.plan import Plan
 from smidgen.prove import MEANING
 
 NETS = '''
@@ -126,7 +124,6 @@ def test_batch_statistics_pass_and_json_has_the_documented_keys(capsys: pytest.C
         assert list(row) == ["rule", "worst", "limit", "where", "passed"]
         assert row["passed"] is (row["worst"] <= row["limit"]) is True
     plan = proof["plan"]
-    assert set(plan) == {field.name for field in fields(Plan)} | {"ram_bytes"}
     assert set(plan["learns"]) == set(LEARNS)
     assert proof["ram_bytes"] == proof["mapped_bytes"] + plan["context_bytes"] + plan["stack_bytes"]
 
@@ -276,18 +273,26 @@ def test_an_unsupported_op_names_the_users_line_and_says_what_to_do(capsys: pyte
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["nets.py:build"], "the following arguments are required: --input"),
-        (["nets.py:build", *INPUT, "--optimizer", "sgdd"], "argument --optimizer: invalid choice: 'sgdd'"),
-        (["nets.py:build", *INPUT, "--bn", "train"], "argument --bn: invalid choice: 'train'"),
-        (["nets.py:build", *INPUT, "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
+        (["nets.py:build"], "the following arguments are required: --input\n  help: smidgen verify --help"),
+        (
+            ["nets.py:build", *INPUT, "--optimizer", "sgdd"],
+            "argument --optimizer: invalid choice: 'sgdd'\n  help: did you mean 'sgd'?  (smidgen verify --help)",
+        ),
+        (
+            ["nets.py:build", *INPUT, "--bn", "train"],
+            "argument --bn: invalid choice: 'train'\n  help: one of batch, frozen  (smidgen verify --help)",
+        ),
+        (
+            ["nets.py:build", *INPUT, "--lr", "fast"],
+            "argument --lr: invalid float value: 'fast'\n  help: smidgen verify --help",
+        ),
     ],
     ids=["no-input", "optimizer", "bn", "lr"],
 )
-def test_wrong_usage_shows_the_usage(args: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_an_error_like_any_other(args: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, *args)
     assert (status, out) == (2, "")
-    assert err.startswith("usage: smidgen verify ")
-    assert f"smidgen verify: error: {text}" in err
+    assert err == f"error[E304]: {text}\n"
 
 
 def test_the_process_ends_with_the_status_of_the_error() -> None:

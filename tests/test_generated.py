@@ -7,6 +7,7 @@ import pytest
 
 import smidgen
 from smidgen import api, interp
+from smidgen.arrays import unlaid
 from smidgen.errors import Internal, SmidgenError, UnsafeLayout
 from smidgen.optimizers import Optimizer
 from smidgen.trainer import Job
@@ -55,7 +56,7 @@ def close(job: Job, graph: smidgen.api.Graph, state: dict[str, np.ndarray], seed
         fact = job.program.meta["state"].get(name)
         if fact is None:
             continue
-        want = smidgen.trainer.unlaid(state[name], value.shape, graph.layouts.get(name, ()))
+        want = unlaid(state[name], value.shape, graph.layouts.get(name, ()))
         scale = max(1e-3, float(np.abs(want).max(initial=0.0)))
         error = float(np.abs(value - want).max(initial=0.0)) / scale
         assert error < 3e-3, f"seed {seed}: {name} is off by {error:.1e} of its largest value"

@@ -38,7 +38,7 @@ from .test_verify import planned, prove
 C = Path(__file__).parent / "c"
 BATCH = 3
 NAMES = ["small", "lenet5", "dscnn", "encoder"]
-ENTRIES = ["infer", "train", "zero", "grad", "apply"]
+ENTRIES = ["infer", "train", "zero", "grad", "apply", "evaluate"]
 Guard = Literal["end", "start"]
 
 
@@ -46,7 +46,7 @@ Guard = Literal["end", "start"]
 def entries(name: str) -> api.Entries:
     """Graphs of a network with every entry point; DS-CNN measures its batch-norm statistics, LeNet-5 uses Adam."""
     if name == "small":
-        return small.entries(batch=BATCH, accumulate=True, dropout=0.2)
+        return small.entries(batch=BATCH, accumulate=True, dropout=0.2, evaluate=True)
     from benchmarks.nets import NETS
 
     net = NETS[name]

@@ -29,6 +29,7 @@ GRADIENT = "tests/test_ops.py::test_gradient_equals_finite_differences"
 PLANS = "tests/test_verify.py::test_plans_are_accepted[w1-b1-w2-b2-w3-b3]"
 LOOPED_PLANS = "tests/test_verify.py::test_plans_are_accepted[w3-b3]"
 MEMORY = "tests/test_memory.py::test"
+FIT = "tests/test_fit.py::test"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ FAULTS = [
     ),
     Fault(
         "partial batch counted as full: mean", "runtime/vm.c",
-        "SmgCall c = {.run = {n, total, before}};", "SmgCall c = {.run = {n, smg_batch(x), before}};", MOMENTUM,
+        "SmgCall c = {.run = {n, total, before},", "SmgCall c = {.run = {n, smg_batch(x), before},", MOMENTUM,
     ),
     Fault(
         "mean over a part instead of the whole batch", "runtime/kernels/loss.c",
@@ -140,6 +141,29 @@ FAULTS = [
     Fault(
         "accumulators not cleared", "trainer.py",
         'self._machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
+    ),
+    # Runs of fit, and their files.
+    Fault(
+        "every epoch in the same order", "batches.py",
+        "start = _mixed(_mixed(seed) ^ epoch)", "start = _mixed(_mixed(seed))",
+        f"{FIT}_the_order_of_samples_never_changes",
+    ),
+    Fault(
+        "the best state not brought back", "fit.py", "self.state.set_all(best.state)", "pass",
+        f"{FIT}_patience_ends_the_run_and_brings_back_the_best_state",
+    ),
+    Fault(
+        "the last good state not kept", "fit.py", "self.state.set_all(self.good)", "pass",
+        f"{FIT}_a_loss_that_is_not_finite_ends_the_run_in_the_last_good_state",
+    ),
+    Fault(
+        "the place in the epoch not resumed", "fit.py",
+        "self.data.epoch(which, self.position.step)", "self.data.epoch(which)",
+        "tests/test_checkpoint.py::test_batches_of_the_caller_continue_after_those_that_were_done[list]",
+    ),
+    Fault(
+        "a file written over the old one", "atomic.py", 'partial = f".{name}.part"', "partial = name",
+        "tests/test_atomic.py::test_a_failure_of_any_call_leaves_the_last_good_file[write-0-full]",
     ),
     # Memory.
     Fault(

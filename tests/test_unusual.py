@@ -45,9 +45,23 @@ class Settings(nn.Module):
         return y
 
 
-def test_a_norm_used_twice_keeps_its_statistics_as_torch_does() -> None:
+class TwiceOnOne(nn.Module):
+    """One batch-norm layer twice on the same tensor: the second update takes in the same values again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        y: Tensor = self.b(x) + 2 * self.b(x)
+        return y
+
+
+@pytest.mark.parametrize("kind", [Twice, TwiceOnOne])
+def test_a_norm_used_twice_keeps_its_statistics_as_torch_does(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
-    model, optimizer = Twice(), smidgen.SGD(0.01, momentum=0.9)
+    model, optimizer = kind(), smidgen.SGD(0.01, momentum=0.9)
     entries = api.build(model, X, optimizer=optimizer, bn="batch")
     reference = Reference(model, "cross_entropy", optimizer, entries.learns, "batch", torch.float64)
     train, job = entries.graphs["train"], Job(api.encode(entries))

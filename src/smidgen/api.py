@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from . import methods, native, place, program, verify
@@ -11,9 +12,10 @@ from .build import Builder, fetch
 from .check import check
 from .errors import MissingPart, NotDifferentiable
 from .ir import Graph, Role, dead_removed, unnamed_removed
-from .layout import Slot
+from .layout import Layout, Slot
+from .metrics import run_facts
 from .optimizers import SGD, Optimizer
-from .options import checked_options
+from .options import checked_kernels, checked_options
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.fold import fold_batch_norm, freeze
@@ -23,8 +25,9 @@ from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.simplify import simplify_all
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
-from .plan import Decision, Plan, cost_of
+from .plan import Cost, Decision, Plan
 from .program import Program
+from .timeline import facts_of
 from .trainer import Job
 
 if TYPE_CHECKING:
@@ -43,17 +46,21 @@ def compile(
     bn: str = "frozen",
     accumulate: bool = False,
     seed: int = 0,
+    kernels: str = "exact",
+    threads: int = 1,
 ) -> Job:
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts.
+    example's). `accumulate=True` adds the entries that take larger batches in parts. `kernels="fast"` and
+    `threads` are those of `smidgen.load`.
     """
+    checked_kernels(kernels, threads)
     entries = build(
         model, example, loss=loss, target=target, optimizer=optimizer, method=method, batch=batch, bn=bn,
         accumulate=accumulate, seed=seed,
     )  # fmt: skip
-    return Job(encode(entries))
+    return Job(encode(entries), kernels=kernels, threads=threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class Entries:
     aliases: Mapping[str, tuple[str, ...]]
     shapes: Mapping[str, tuple[int, ...]]  # of parameters and statistics in the user's layout
     decisions: tuple[Decision, ...]
+    parameters: tuple[str, ...] = ()  # of the user's model, learning or not
+    optimizer: str = ""  # for people
 
 
 def build(
@@ -110,7 +119,10 @@ def lower(
     """simplify → choose what learns → fold → autodiff → update."""
     optimizer = optimizer or SGD(lr=0.01)
     keep = {imported.loss}
-    forward = _checked(simplify_all({"train": imported.train, "infer": imported.infer}, keep), "simplify")
+    captured = {"train": imported.train, "infer": imported.infer}
+    if imported.evaluate is not None:
+        captured["evaluate"] = imported.evaluate
+    forward = _checked(simplify_all(captured, keep), "simplify")
     trainable = [p.name for p in imported.parameters if p.requires_grad]
     known = {alias: p.name for p in imported.parameters for alias in (p.name, *p.aliases)}
     chosen = [u.param for u in methods.choose(method, forward["train"], trainable, known)]
@@ -133,7 +145,7 @@ def lower(
         method if isinstance(method, str) else ", ".join(method),
         {p.name: tuple(p.aliases) for p in named},
         {p.name: tuple(p.shape) for p in named},
-        accumulate, seed,
+        accumulate, seed, forward.get("evaluate"), tuple(p.name for p in imported.parameters),
     )  # fmt: skip
 
 
@@ -148,15 +160,23 @@ def assemble(
     shapes: Mapping[str, tuple[int, ...]],
     accumulate: bool,
     seed: int,
+    evaluate: Graph | None = None,
+    parameters: tuple[str, ...] = (),
 ) -> Entries:
-    """All entry points from the forward-and-backward graph and the inference graph."""
+    """All entry points from the forward-and-backward graph and the graphs of inference, without and with the loss."""
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         graphs["zero"] = zero_entry(whole, grads)
         graphs["grad"] = lowered(grad_entry(save_bits(whole), grads, seed))
         graphs["apply"] = apply_entry(whole, grads, optimizer, seed)
+    if evaluate is not None:
+        graphs["evaluate"] = lowered(evaluate)
     decisions = _decisions(graphs, whole, grads, optimizer, batch)
-    return Entries(_checked(graphs, "update"), batch, method, tuple(grads), aliases, shapes, decisions)
+    checked = _checked(graphs, "update")
+    return Entries(
+        checked, batch, method, tuple(grads), aliases, shapes, decisions, parameters or tuple(grads),
+        _described(optimizer),
+    )  # fmt: skip
 
 
 def train_graph(
@@ -181,8 +201,15 @@ def encode(entries: Entries) -> Program:
         name: place.place(graph, entries.batch, stored, const_bytes, state_bytes)
         for name, graph in entries.graphs.items()
     }
+    raised = _raised_by_evaluate(layouts)
+    if raised * 100 > state_bytes + max(layout.arena_bytes for layout in layouts.values()):
+        rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
+        return encode(_decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised))
+    if raised > 0:
+        entries = _decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
     bare = program.encode(planned, entries.batch, {})
+    facts = facts_of(entries.graphs, layouts, entries.batch)
     plan = Plan(
         state_bytes=bare.state_bytes,
         arena_bytes=bare.arena_bytes,
@@ -191,15 +218,32 @@ def encode(entries: Entries) -> Program:
         flash_bytes=bare.flash_bytes,
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
         arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
-        cost=cost_of(entries.graphs, entries.batch),
+        cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
         decisions=entries.decisions,
         method=entries.method,
         learns=entries.learns,
         batch=entries.batch,
+        model_tensors=len(entries.parameters),
+        model_parameters=_elements(entries, entries.parameters),
+        learned_parameters=_elements(entries, entries.learns),
+        optimizer=entries.optimizer,
+        facts=facts,
     )
-    done = program.encode(planned, entries.batch, {"plan": plan.to_json(), "state": _state_map(entries, stored)})
+    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
+    done = program.encode(planned, entries.batch, meta)
     verify.verify(done, entries.graphs, layouts)
     return done
+
+
+def _decided(entries: Entries, what: str, why: str, saves_bytes: int) -> Entries:
+    return replace(entries, decisions=(*entries.decisions, Decision(what, why, saves_bytes)))
+
+
+def _raised_by_evaluate(layouts: Mapping[str, Layout]) -> int:
+    """Bytes by which `evaluate` alone would make the arena larger."""
+    sizes = {name: layout.arena_bytes for name, layout in layouts.items()}
+    own = sizes.pop("evaluate", 0)
+    return own - max(sizes.values(), default=own)
 
 
 def _checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
@@ -230,6 +274,17 @@ def _decisions(
         Decision("loop", "what does not learn runs sample by sample", saved(loop=False)),
     ]
     return tuple(d for d in tried if d.saves_bytes > 0)
+
+
+def _described(optimizer: Optimizer) -> str:
+    """`SGD(momentum=0.9)`: what is not usual, without the learning rate, which can change."""
+    given = [(f.name, getattr(optimizer, f.name), f.default) for f in fields(optimizer) if f.name != "lr"]
+    text = ", ".join(f"{name}={value}" for name, value, usual in given if value != usual)
+    return f"{type(optimizer).__name__}({text})" if text else type(optimizer).__name__
+
+
+def _elements(entries: Entries, names: Sequence[str]) -> int:
+    return sum(math.prod(entries.shapes[name]) for name in names)
 
 
 def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:

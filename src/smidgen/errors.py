@@ -132,6 +132,18 @@ class CannotWrite(SmidgenError):
     code = "E505"
 
 
+class NotFinite(SmidgenError):
+    """Training met a loss, or made a weight, that is NaN or infinite; the job is back in its last good state."""
+
+    code = "E506"
+
+
+class BadCheckpoint(SmidgenError):
+    """A checkpoint is truncated or altered, or belongs to another program or to another run of `fit`."""
+
+    code = "E507"
+
+
 class Internal(SmidgenError):
     """A bug in smidgen: an invariant between two of its own stages does not hold."""
 

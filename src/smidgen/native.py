@@ -30,7 +30,7 @@ LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
-TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/norm.c says it
+TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/batch_norm.c says it
 HELP: Final = {
     "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
     "a mean with ignored labels needs the whole batch at once": (
@@ -94,6 +94,9 @@ def _declare(lib: ctypes.CDLL) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "smg_posix_open": (handle, [text, text, size, ctypes.c_uint, ctypes.POINTER(number), text]),
         "smg_posix_close": (None, [handle]),
+        "smg_posix_use_fast": (text, [handle, text, number]),
+        "smg_posix_set": (text, [handle]),
+        "smg_posix_work_bytes": (size, [number]),
         "smg_posix_context": (handle, [handle]),
         "smg_posix_state": (handle, [handle]),
         "smg_posix_arena": (handle, [handle]),
@@ -128,6 +131,11 @@ def context_bytes() -> int:
 def stack_bytes() -> int:
     """The most stack that any call into the runtime uses."""
     return int(library().smg_stack_bytes())
+
+
+def work_bytes(kernels: str, threads: int) -> int:
+    """RAM that fast kernels need beside STATE and ARENA; 0 for exact ones."""
+    return int(library().smg_posix_work_bytes(threads)) if kernels == "fast" else 0
 
 
 def release_freed() -> None:
@@ -226,10 +234,20 @@ class Machine:
         program: bytes | str | os.PathLike[str],
         library: Path | None = None,
         guard: Literal["end", "start"] = "end",
+        kernels: str = "exact",
+        threads: int = 1,
     ) -> None:
+        """`kernels`: "exact", "fast" (of the best instruction set that the machine has), or the name of a set."""
         self._lib = _library(library)
         self._memory: _Memory | None = _Memory(self._lib, program, guard)
         context = self._memory.context
+        if kernels != "exact":
+            wanted = b"" if kernels == "fast" else kernels.encode()
+            why = self._lib.smg_posix_use_fast(self._memory.handle, wanted, threads)
+            if why:
+                raise MissingPart(f"kernels='{kernels}' on {threads} threads cannot be had", why=why.decode(),
+                                  help="kernels='exact'")  # fmt: skip
+        self.instruction_set = self._lib.smg_posix_set(self._memory.handle).decode()
         self.batch = int(self._lib.smg_batch(context))
         self.entries: dict[str, tuple[Wanted, ...]] = {}
         for i in range(self._lib.smg_entry_count(context)):
@@ -299,7 +317,7 @@ class Machine:
 
     @property
     def mapped_bytes(self) -> int:
-        """RAM asked of the system for STATE and ARENA."""
+        """RAM asked of the system for STATE, ARENA and the work memory of fast kernels."""
         return int(self._lib.smg_posix_mapped_bytes(self._open().handle))
 
     def _open(self) -> _Memory:
@@ -344,3 +362,32 @@ def _check_array(array: Array, slot: Wanted, n: int) -> None:
         )
     if not array.flags.c_contiguous or not array.flags.aligned or (slot.is_output and not array.flags.writeable):
         raise BadData(f"'{slot.name}' is not contiguous, aligned and, as an output, writable")
+
+
+class FastProbe:
+    """Fast kernels by name, outside any program: for op tests and benchmarks."""
+
+    def __init__(self, instruction_set: str = "", threads: int = 1) -> None:
+        self._lib = library()
+        self._lib.smg_posix_empty.restype = ctypes.c_void_p
+        self._lib.smg_probe_run_fast.restype = ctypes.c_char_p
+        self._handle = ctypes.c_void_p(self._lib.smg_posix_empty())
+        why = self._lib.smg_posix_use_fast(self._handle, instruction_set.encode(), threads)
+        if why:
+            raise MissingPart("no fast kernels", why=why.decode(), help="python -m smidgen.runtime")
+
+    def run(
+        self, name: str, operands: Sequence[Array | None], params: Sequence[int | float], run: tuple[int, int, int]
+    ) -> tuple[bool, str | None]:
+        """Is there a fast kernel of that name, and its complaint about the data."""
+        words, found = param_words(params), ctypes.c_int(0)
+        pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
+        said = self._lib.smg_probe_run_fast(
+            self._handle, name.encode(), pointers, len(operands), ctypes.c_void_p(words.ctypes.data), len(words),
+            CRun(*run), ctypes.byref(found),
+        )  # fmt: skip
+        return bool(found.value), said.decode() if said else None
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._lib.smg_posix_close(self._handle)

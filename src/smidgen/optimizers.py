@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import BadOption
+from .errors import BadOption, did_you_mean
 
 
 def _number(value: Any) -> bool:
@@ -123,4 +123,25 @@ class AdamW(Adam):
 Optimizer = SGD | Adam
 """AdamW is an Adam."""
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+
+def by_name(
+    name: str,
+    *,
+    lr: float | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    clip_norm: float | None = None,
+) -> Optimizer:
+    """The optimizer that a command line names; what is not given has its usual value (sgd: lr 0.01, momentum 0.9)."""
+    kinds = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+    if name not in kinds:
+        raise BadOption(f"no optimizer named '{name}'", help=did_you_mean(name, kinds))
+    if name != "sgd" and momentum is not None:
+        raise BadOption(f"{name} has no momentum", help="--optimizer sgd --momentum 0.9")
+    usual: dict[str, Any] = {"lr": 0.01, "momentum": 0.9} if name == "sgd" else {}
+    given = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
+    made: Optimizer = kinds[name](**{**usual, **{k: v for k, v in given.items() if v is not None}})
+    return made
+
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "by_name"]

@@ -44,6 +44,16 @@ def checked_options(
     )
 
 
+def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
+    if kernels not in ("exact", "fast"):
+        raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
+    if not is_integer(threads) or not 1 <= threads <= 64:
+        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
+    if kernels == "exact" and threads != 1:
+        raise BadOption("exact kernels run on one thread", help="kernels='fast', or threads=1")
+    return str(kernels), int(threads)
+
+
 def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
@@ -129,4 +139,4 @@ def _checked_accumulate(accumulate: Any) -> bool:
     return bool(accumulate)
 
 
-__all__ = ["Options", "checked_options", "checked_seed", "is_integer", "is_number"]
+__all__ = ["Options", "checked_kernels", "checked_options", "checked_seed", "is_integer", "is_number"]

@@ -18,10 +18,11 @@ from torch import nn
 
 from . import interp
 from .api import Entries
+from .arrays import unlaid
 from .ir import Array, Graph
 from .optimizers import SGD, Adam, AdamW, Optimizer
 from .program import Program
-from .trainer import Job, unlaid
+from .trainer import Job
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 
@@ -226,8 +227,10 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
     reference.round_to_f32()
     for k, (inputs, target) in enumerate(batches):
         before, slots = reference.values(), reference.slots()
+        # The average that the gradient is read back from starts at zero: it does not change the gradient, but a large
+        # one would swallow the digits of a small gradient.
         zeros = {p: {s: np.zeros_like(before[p]) for s in optimizer.slots} for p in reference.learns}
-        start = {p: slots[p] or zeros[p] for p in reference.learns}
+        start = {p: {**zeros[p], **{s: v for s, v in slots[p].items() if s == "exp_avg_sq"}} for p in reference.learns}
         errors = dict.fromkeys(reference.learns, np.inf)
         theirs = dict(errors)  # of torch-f32
         for attempt in range(TRIES):

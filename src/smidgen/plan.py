@@ -1,14 +1,14 @@
-"""What a program costs and why: bytes by region, multiply-accumulates by layer, and the decisions with their price."""
+"""What a program costs and why: bytes by region, multiply-accumulates, the decisions with their price, and the facts
+that pictures are drawn from. Everything here comes from the compiler; a program file carries it as JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from . import ops
-from .build import typed
-from .ir import Graph, at
+from .timeline import Facts, whole
 
 JsonDict = dict[str, Any]
 
@@ -25,15 +25,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Multiply-accumulates of one full batch, in all and by layer of the user's model, per entry point."""
+    """Multiply-accumulates of one full batch, per entry point."""
 
     macs: Mapping[str, int]
-    layers: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """RAM is exact: state + arena + context + stack, the maximum over all entry points."""
+    """RAM is exact: state + arena + context + stack, the maximum over all entry points; and, for a job with fast
+    kernels, their work memory."""
 
     state_bytes: int
     arena_bytes: int
@@ -47,37 +47,61 @@ class Plan:
     method: str
     learns: tuple[str, ...]
     batch: int
+    model_tensors: int = 0  # parameters of the user's model, learning or not; 0: not known
+    model_parameters: int = 0  # the numbers in them
+    learned_parameters: int = 0
+    optimizer: str = ""  # as its constructor is called, without what is usual
+    facts: Facts = field(default_factory=Facts)  # empty in files that do not carry them
+    work_bytes: int = 0  # of fast kernels and their threads; a matter of the job, so files do not carry it
 
     @property
     def ram_bytes(self) -> int:
-        return self.state_bytes + self.arena_bytes + self.context_bytes + self.stack_bytes
+        return self.state_bytes + self.arena_bytes + self.context_bytes + self.stack_bytes + self.work_bytes
 
     def to_json(self) -> JsonDict:
-        return {**asdict(self), "ram_bytes": self.ram_bytes}
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "work_bytes"},
+            "arena_by_entry": dict(self.arena_by_entry),
+            "cost": {"macs": dict(self.cost.macs)},
+            "decisions": [{f.name: getattr(d, f.name) for f in fields(d)} for d in self.decisions],
+            "learns": list(self.learns),
+            "facts": self.facts.to_json(),
+            "ram_bytes": self.ram_bytes - self.work_bytes,
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
-        facts = {k: v for k, v in data.items() if k != "ram_bytes"}
-        facts["cost"] = Cost(**facts["cost"])
-        facts["decisions"] = tuple(Decision(**d) for d in facts["decisions"])
-        facts["learns"] = tuple(facts["learns"])
-        return Plan(**facts)
+        """Raises ValueError, TypeError or KeyError unless `data` is a plan; one without facts is accepted."""
+        given = {k: v for k, v in data.items() if k != "ram_bytes"}
+        for name in _NUMBERS & set(given):
+            whole(given[name], least=1 if name == "batch" else 0)
+        given["arena_by_entry"] = _counts(given["arena_by_entry"])
+        given["cost"] = Cost(_counts(given["cost"]["macs"]))
+        given["decisions"] = tuple(_decision(d) for d in given["decisions"])
+        given["learns"] = tuple(given["learns"])
+        if not all(isinstance(text, str) for text in (given["method"], given.get("optimizer", ""), *given["learns"])):
+            raise ValueError("a method, optimizer or parameter has no name")
+        given["facts"] = Facts.from_json(given["facts"]) if "facts" in given else Facts()
+        plan = Plan(**given)
+        if not set(plan.arena_by_entry) >= set(plan.facts.entries):
+            raise ValueError("facts of an entry point that does not exist")
+        for entry, timeline in plan.facts.entries.items():
+            if any(s.offset + s.bytes > plan.arena_by_entry[entry] for s in timeline.spans):
+                raise ValueError(f"a tensor of '{entry}' lies outside the arena")
+        return plan
 
 
-def cost_of(graphs: Mapping[str, Graph], batch: int) -> Cost:
-    totals: dict[str, int] = {}
-    layers: dict[str, dict[str, int]] = {}
-    for entry, graph in graphs.items():
-        rows: dict[str, int] = {}
-        inside = 0
-        for node in graph.nodes:
-            if node.op == "loop":
-                inside = node.attrs["body"] + 1
-            once = int(at(ops.get(node.op).macs(typed(graph, node)), batch))
-            macs = once * batch if inside else once
-            inside = max(0, inside - 1)
-            if macs:
-                rows[node.src or node.op] = rows.get(node.src or node.op, 0) + macs
-        totals[entry] = sum(rows.values())
-        layers[entry] = rows
-    return Cost(totals, layers)
+_NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
+
+
+def _counts(data: Any) -> dict[str, int]:
+    return {str(name): whole(count) for name, count in data.items()}
+
+
+def _decision(data: Mapping[str, Any]) -> Decision:
+    found = Decision(**data)
+    texts = isinstance(found.what, str) and isinstance(found.why, str)
+    if not texts or isinstance(found.adds_s, bool) or not math.isfinite(found.adds_s):
+        raise ValueError("a decision is not understood")
+    whole(found.saves_bytes)
+    return found

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from . import atomic
 from .errors import BadProgram, DoesNotFit, Internal
 from .instructions import (
     MAX_OPERANDS,
@@ -124,16 +125,7 @@ class Program:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears complete or not at all."""
-        path = Path(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            with partial.open("wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        atomic.write(path, self.to_bytes())
 
 
 # -- from graphs --------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from .errors import BadModelSource, BadOption
 from .ir import Array
 from .optimizers import SGD, Adam, Optimizer
 from .plan import Plan
+from .report import plan_json
 from .source import example_of, load_model
 from .trainer import Job
 
@@ -50,7 +51,7 @@ class Proof:
         return {
             "model": self.model, "passed": self.passed, "parity": rows, "ram_bytes": self.plan.ram_bytes,
             "mapped_bytes": self.mapped_bytes, "goes_home": self.goes_home, "replayed": list(self.replayed),
-            "plan": self.plan.to_json(),
+            "plan": plan_json(self.plan),
         }  # fmt: skip
 
     def to_text(self) -> str:
@@ -86,8 +87,14 @@ def prove(
 ) -> Proof:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    # Dropout draws differ between any two systems, so the proof runs without it.
-    model = load_model(source).eval()
+    model = load_model(source)
+    for module in model.modules():
+        # Dropout draws differ between any two systems, so the proof runs without it. (What torch.export captured
+        # refuses eval().)
+        module.training = False
+    if bn == "batch" and source.endswith(".pt2"):
+        why = "torch.export has captured the model with its running statistics, so torch cannot train it that way"
+        raise BadOption("verify --bn batch needs the model itself", why=why, help="file.py:build, or --bn frozen")
     batches = []
     for _ in range(FREE_STEPS):
         xs = [example_of(text, rng) for text in inputs]

@@ -1,7 +1,8 @@
-"""Models and inputs from a command line: `file.py:build`, `package.module:attr`, `8x3x32x32`, `8x16:int100`."""
+"""Models and inputs by name: `file.py:build`, `package.module:attr`, `net.pt2`, `8x3x32x32`, `8x16:int100`."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -22,21 +23,60 @@ LARGEST_BYTES: Final = 2**27
 
 
 def load_model(source: str) -> Any:
-    """The nn.Module that `source` names: a module, or a function without arguments that returns one."""
+    """The nn.Module that `source` names: a module, a function without arguments that returns one, or a .pt2 file."""
     from torch import nn
 
-    place, _, name = source.rpartition(":")
-    if not place or not name:
-        raise BadModelSource(f"'{source}' does not name a model", help="file.py:build or package.module:build")
-    module = _module(place)
-    if not hasattr(module, name):
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise BadModelSource(f"{place} has no '{name}'", help=did_you_mean(name, public))
-    found = getattr(module, name)
+    if source.endswith(".pt2"):
+        return _exported(source).module()
+    found = _named(source, "a model", "build")
     model = _called(found, source) if callable(found) and not isinstance(found, nn.Module) else found
     if not isinstance(model, nn.Module):
         raise BadModelSource(f"{source} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def load_function(source: str) -> Any:
+    """The function that `source` names, as it is."""
+    found = _named(source, "a function", "loss")
+    if not callable(found):
+        raise BadModelSource(f"{source} is a {type(found).__name__}, not a function")
+    return found
+
+
+def load_example(source: str) -> tuple[Any, ...]:
+    """The inputs that a .pt2 file was exported with; other sources have none."""
+    help = "--input 8x3x32x32, batch first; once for each input of the model"
+    if not source.endswith(".pt2"):
+        raise BadModelSource(f"{source} comes without an example input", help=help)
+    kept = _exported(source).example_inputs
+    if not kept or kept[1] or not kept[0]:
+        raise BadModelSource(f"{source} was saved without plain example inputs", help=help)
+    return tuple(kept[0])
+
+
+@functools.cache
+def _exported(path: str) -> Any:
+    """What torch.export.save wrote."""
+    import torch
+
+    if not Path(path).is_file():
+        raise BadModelSource(f"no file {path}")
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch raises many kinds for a damaged archive
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise BadModelSource(f"{path} is not a file of torch.export.save", why=why) from error
+
+
+def _named(source: str, what: str, usual: str) -> Any:
+    place, _, name = source.rpartition(":")
+    if not place or not name:
+        raise BadModelSource(f"'{source}' does not name {what}", help=f"file.py:{usual} or package.module:{usual}")
+    module = _module(place)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise BadModelSource(f"{place} has no '{name}'", help=did_you_mean(name, public))
+    return getattr(module, name)
 
 
 def _called(build: Any, source: str) -> Any:

@@ -1,6 +1,7 @@
 """A PyTorch model as graphs: torch.export captures it with a free batch size, smidgen.aten translates it op by op.
 
-`infer` is the model in evaluation mode, `train` the model in the mode it is in, with its loss. It is not changed.
+`infer` is the model in evaluation mode, `train` the model in the mode it is in, with its loss; `evaluate` is `infer`
+with the loss. The model is not changed.
 Parameters and buffers have their names in the model; what else is named, inputs included, makes way for them.
 """
 
@@ -69,6 +70,7 @@ class Imported:
     buffers: tuple[Parameter, ...]
     output_shapes: tuple[Shape, ...]
     batch: int  # of the example
+    evaluate: Graph | None = None  # loss and outputs of `infer`; None if the loss is not made for these outputs
 
 
 def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = None, bn: str = "frozen") -> Imported:
@@ -86,25 +88,43 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     with _mode(model, training=False):
         program = _export(model, inputs, trains=not in_training)
     infer, outputs = _graph(program, model, bn=bn)
+    evaluate: Graph | None
     if isinstance(loss, str) and labels is None:
-        # The loss is added in translation, so one capture serves both graphs of a model in evaluation mode.
+        # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
         added = _Loss(loss, *_target_for(loss, outputs))
+        evaluate, _ = _graph(program, model, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
-        train, (scalar,) = _graph(program, model, bn=bn, loss=added)
+        train, (scalar, *_) = _graph(program, model, bn=bn, loss=added, training=True)
     else:
         assert labels is not None
-        wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
+        wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss, outputs=not in_training)
         with _mode(model, training=None):
             program = _export(wrapped, [*inputs, labels], trains=True)
-        train, (scalar,) = _graph(program, wrapped, bn=bn)
+        train, (scalar, *_) = _graph(program, wrapped, bn=bn, training=True)
+        evaluate = _evaluated(wrapped, program, [*inputs, labels], bn)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
     return Imported(
         train, infer, scalar.name, _listed(named_parameters), _listed(named_buffers),
-        tuple(o.shape for o in outputs), batch,
+        tuple(o.shape for o in outputs), batch, evaluate,
     )  # fmt: skip
+
+
+def _evaluated(wrapped: _WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], bn: str) -> Graph | None:
+    """The model in evaluation mode with its loss; None if it returns something else in that mode than in training, for
+    which the loss was written. `program` is the capture for training; if it was made in evaluation mode, it serves here
+    too."""
+    try:
+        expected = wrapped.returned.structure
+        if not wrapped.outputs:
+            wrapped = _WithLoss(wrapped.model, wrapped.loss, outputs=True)
+            with _mode(wrapped, training=False):
+                program = _export(wrapped, given, trains=False)
+        return _graph(program, wrapped, bn=bn)[0] if wrapped.returned.structure == expected else None
+    except SmidgenError:
+        return None
 
 
 # What the caller gave.
@@ -211,16 +231,27 @@ def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
     return (shape[0], *shape[2:]), DType.I32
 
 
+class _Returned:
+    """How a model puts its results together. (torch.export undoes what happens to lists and dicts of a module.)"""
+
+    structure: Any = None
+
+
 class _WithLoss(nn.Module):
-    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
+    """Returns the loss, followed by the model's own results if `outputs`."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any], outputs: bool) -> None:
         super().__init__()
         self.training = model.training
         self.model = model
         self.loss = loss
+        self.outputs = outputs
+        self.returned = _Returned()
 
     def forward(self, *given: torch.Tensor) -> Any:
         *inputs, target = given
         output = self.model(*inputs)
+        self.returned.structure = pytree.tree_structure(output)
         if self.loss in LOSSES.values() and not isinstance(output, torch.Tensor):
             [output] = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
         value = self.loss(output, target)
@@ -230,7 +261,9 @@ class _WithLoss(nn.Module):
                 "the loss is not a scalar", why=f"it gives {type(value).__name__} of shape (batch, *{shape})",
                 help="reduce it, for example with .mean()",
             )  # fmt: skip
-        return value
+        if not self.outputs:
+            return value
+        return value, *[leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager
@@ -379,12 +412,14 @@ def _nothing_raw() -> Iterator[None]:
 
 @_nothing_raw()
 def _graph(
-    exported: ExportedProgram, module: nn.Module, *, bn: str, loss: _Loss | None = None
+    exported: ExportedProgram, module: nn.Module, *, bn: str, loss: _Loss | None = None, training: bool = False
 ) -> tuple[Graph, tuple[_Result, ...]]:
-    """The exported program as a graph, and its results. It is trained with `loss`, or with that of the module."""
+    """The exported program as a graph, and its results: the loss first, if there is `loss` or the module has one.
+
+    In training, the graph ends with the loss; else all results are handed out.
+    """
     wrapped = isinstance(module, _WithLoss)
     model = module.model if isinstance(module, _WithLoss) else module
-    training = wrapped or loss is not None
     emit = Emit(Builder(), training=training, bn=bn)
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     specs = exported.graph_signature.input_specs
@@ -408,10 +443,11 @@ def _graph(
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:
         emit.b.src = "loss"
-        found = [emit.value(TABLE[RULES[loss.name]](emit, found[0], target))]
-    elif not training:
-        for k, name in enumerate(found):
-            fetch(emit.b, name, "output" if k == 0 else f"output.{k}")
+        found.insert(0, emit.value(TABLE[RULES[loss.name]](emit, found[0], target)))
+    if not training:
+        losses = int(wrapped or loss is not None)
+        for k, name in enumerate(found, -losses):
+            fetch(emit.b, name, "loss" if k < 0 else "output" if k == 0 else f"output.{k}")
     graph = emit.b.graph()
     kept = _reaching(graph, found[0]) if training else dead_removed(graph)
     return kept, tuple(_Result(name, emit.b[name].shape) for name in found)

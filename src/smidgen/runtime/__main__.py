@@ -5,4 +5,4 @@ from pathlib import Path
 
 from .compile import LIBRARY, compile_runtime
 
-print(compile_runtime(Path(sys.argv[1]) if len(sys.argv) > 1 else LIBRARY))
+print(compile_runtime(Path(sys.argv[1]) if len(sys.argv) > 1 else LIBRARY, fast=True))

@@ -35,6 +35,13 @@ enum { FLAG_STRIDES = 1, FLAG_TAG = 2 };
 extern const SmgKernel *const smg_kernels[];
 extern const uint32_t smg_kernel_inplace[];
 extern const int smg_kernel_count;
+/* Fast kernels by instruction set, the best first, ended by a set without name. runs[k] is NULL where the set has nothing
+ * better than the exact kernel k. */
+typedef struct {
+    const char *name;
+    const SmgKernelFn *runs;
+} SmgKernelSet;
+extern const SmgKernelSet smg_kernel_sets[];
 
 static inline const uint32_t *smg_words(const SmgContext *x) { return (const uint32_t *)(const void *)x->file; }
 static inline uint32_t smg_section_bytes(const SmgContext *x, int section) {

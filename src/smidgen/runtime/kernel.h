@@ -6,7 +6,8 @@
  *   EXTENT(relu_f32)                   bytes needed of each operand for given parameters; 0, or -1 to refuse them
  *
  * Parameters come from a file that may be hostile: EXTENT must refuse whatever could make the kernel divide by
- * zero, loop without end, or touch a byte outside what it declares. Sizes are multiplied with smg_mul, which saturates.
+ * zero, touch a byte outside what it declares, or do more work than a constant times the product of its two largest
+ * operands (tests/fuzz counts it). Sizes are multiplied with smg_mul, which saturates.
  * Exact mode: no contraction, no library functions, a fixed order of operations; long sums run in eight lanes. */
 #ifndef SMG_KERNEL_H
 #define SMG_KERNEL_H
@@ -24,12 +25,14 @@ typedef struct {
     int32_t index; /* iteration of the loop around this instruction */
 } SmgRun;
 
+struct SmgWork;
 typedef struct {
     void *op[SMG_MAX_OPERANDS]; /* NULL where an optional operand is absent */
     int32_t operands;
     int32_t params;
     const int32_t *p; /* sizes that grow with the batch are already multiplied by n */
     SmgRun run;
+    const struct SmgWork *work; /* threads and their memory, for fast kernels (fast/fast.h); else NULL */
 } SmgCall;
 
 /* NULL, or a static sentence that says what is wrong with the data (a label out of range, …). */
@@ -55,12 +58,21 @@ static inline float smg_f32(int32_t bits) {
     return f;
 }
 
+#ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
+#include "isa.h"
+#define KERNEL(name_, signature_, params_)              \
+    const char *SMG_PLAIN(name_)(const SmgCall *c);     \
+    const char *SMG_PLAIN(name_)(const SmgCall *c)
+#define EXTENT(name_)                                   \
+    __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#else
 #define KERNEL(name_, signature_, params_)                                                              \
     static const char *name_##_run(const SmgCall *c);                                                   \
     const SmgKernel smg_kernel_##name_ = {#name_, signature_, params_, name_##_run, name_##_extent};    \
     static const char *name_##_run(const SmgCall *c)
 #define EXTENT(name_)                                                                                   \
     static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#endif
 /* Silences warnings about extent arguments that a function does not look at. */
 #define EXTENT_UNUSED (void)p, (void)params, (void)operands, (void)run
 

@@ -55,6 +55,8 @@ typedef struct {
     uint16_t kernels[SMG_MAX_KERNELS];  /* the program's kernel numbers → this build's */
     int32_t checked[SMG_MAX_ENTRIES];   /* the n that each entry was last proved safe for */
     int32_t words[SMG_MAX_WORDS];       /* parameters of the current instruction, multiplied by n */
+    const void *runs;                   /* functions of a fast kernel set, in the order of all kernels; NULL: exact */
+    const void *work;                   /* their memory and threads */
     char message[SMG_MESSAGE_BYTES];
 } SmgContext;
 

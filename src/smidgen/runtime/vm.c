@@ -149,7 +149,9 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
     c->operands = (int32_t)operands;
     c->params = (int32_t)(block[0] & 0xffffu);
     c->p = smg_scaled(x, block, scale);
-    return smg_kernels[x->kernels[smg_code_kernel(code)]]->run(c);
+    const unsigned k = x->kernels[smg_code_kernel(code)];
+    const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
+    return (fast ? fast : smg_kernels[k]->run)(c);
 }
 
 static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const char *why) {
@@ -203,7 +205,7 @@ SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count,
 
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
-    SmgCall c = {.run = {n, total, before}};
+    SmgCall c = {.run = {n, total, before}, .work = (const struct SmgWork *)x->work};
     const char *why;
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {

@@ -39,7 +39,7 @@ static const char *count_labels(
 /* cross_entropy, nll_loss: logits or log-probabilities [rows, C], target [rows], weight [C] or absent.
  * p: rows, C, ignore_index, mean, then for cross_entropy label_smoothing. `first` is the operand of the [rows, C] input. */
 static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) {
-    if (p[0] < 0 || p[1] < 1) return -1;
+    if (p[0] < 0 || p[1] < 1 || p[1] > 1 << 30) return -1; /* a loop may step past the end without overflow */
     const uint64_t rows = (uint64_t)p[0] * 4, table = smg_mul(rows, (uint64_t)p[1]);
     need[first] = table;
     need[first + 1] = rows;

@@ -173,7 +173,7 @@ REDUCE(amin_f32, smg_from_bits(0x7f800000u), min_run, TOTAL)
 EXTENT(amax_dx_f32) {
     EXTENT_UNUSED;
     uint64_t in, out;
-    if (groups_need(p, params, 1, 0, &in, &out)) return -1;
+    if (groups_need(p, params, 1, 0, &in, &out) || in > INT32_MAX) return -1; /* ties are counted in int32 */
     need[0] = need[2] = smg_mul(in, 4), need[1] = need[3] = smg_mul(out, 4);
     return 0;
 }

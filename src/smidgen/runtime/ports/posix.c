@@ -1,6 +1,8 @@
 /* See posix.h. A read or write outside STATE or ARENA ends the process instead of passing unnoticed. */
 #define _GNU_SOURCE
 #include "posix.h"
+#include "../fast/pool.h"
+#include "../format.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -20,7 +22,9 @@ typedef struct {
 
 struct SmgPosix {
     SmgContext context;
-    Mapping file, state, arena;
+    Mapping file, state, arena, work_memory;
+    SmgWork work;
+    const char *set;
 };
 
 static size_t whole_pages(size_t bytes) {
@@ -93,9 +97,11 @@ static SmgStatus open_mapped(SmgPosix *p, unsigned flags, const char **why) {
     return status;
 }
 
+SmgPosix *smg_posix_empty(void) { return (SmgPosix *)calloc(1, sizeof(SmgPosix)); }
+
 SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsigned flags, SmgStatus *status,
                          char message[SMG_MESSAGE_BYTES]) {
-    SmgPosix *p = (SmgPosix *)calloc(1, sizeof *p);
+    SmgPosix *p = smg_posix_empty();
     const char *why = p ? path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes) : "out of memory";
     *status = why ? SMG_BAD_CALL : open_mapped(p, flags, &why);
     message[0] = 0;
@@ -107,9 +113,13 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
 
 void smg_posix_close(SmgPosix *p) {
     if (!p) return;
+#ifdef SMG_HAS_FAST
+    if (p->work.pool) smg_pool_stop(p->work.pool);
+#endif
     unmap(&p->file);
     unmap(&p->state);
     unmap(&p->arena);
+    unmap(&p->work_memory);
     free(p);
 }
 
@@ -117,8 +127,59 @@ SmgContext *smg_posix_context(SmgPosix *p) { return &p->context; }
 uint8_t *smg_posix_state(SmgPosix *p) { return p->context.state; }
 uint8_t *smg_posix_arena(SmgPosix *p) { return p->context.arena; }
 size_t smg_posix_mapped_bytes(const SmgPosix *p) {
-    return (size_t)smg_state_bytes(&p->context) + smg_arena_bytes(&p->context);
+    return (size_t)smg_state_bytes(&p->context) + smg_arena_bytes(&p->context) +
+           (p->set ? smg_posix_work_bytes(p->work.threads) : 0);
 }
+
+/* ---- fast kernels ---- */
+
+static int has(const char *set) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__TINYC__)
+    __builtin_cpu_init();
+    if (strcmp(set, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+    if (strcmp(set, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return strcmp(set, "sse2") == 0 || strcmp(set, "neon") == 0;
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+const SmgWork *smg_posix_work(const SmgPosix *p) { return &p->work; }
+
+#ifdef SMG_HAS_FAST
+static size_t pool_bytes(int threads) { return threads > 1 ? aligned(smg_pool_bytes()) : 0; }
+
+size_t smg_posix_work_bytes(int threads) {
+    const size_t stacks = (size_t)(threads - 1) * (SMG_POOL_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
+    return (size_t)threads * SMG_WORK_BYTES + pool_bytes(threads) + stacks;
+}
+
+const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
+    const SmgKernelSet *s = smg_kernel_sets;
+    while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) s++;
+    if (!s->name) return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
+    if (threads < 1 || threads > SMG_MAX_THREADS) return "the number of threads is out of range";
+    if (p->set) return "fast kernels are in use already";
+    const size_t work = (size_t)threads * SMG_WORK_BYTES;
+    uint8_t *memory = map_guarded(&p->work_memory, work + pool_bytes(threads), 64, SMG_GUARD_START);
+    if (!memory) return "the system does not give the memory that fast kernels need";
+    p->work = (SmgWork){.memory = memory, .bytes = work, .threads = threads};
+    if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) return "threads cannot be started";
+    p->set = s->name;
+    p->context.runs = s->runs;
+    p->context.work = &p->work;
+    return NULL;
+}
+#else
+size_t smg_posix_work_bytes(int threads) { return (void)threads, 0; }
+const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
+    return (void)p, (void)set, (void)threads, (void)has, (void)aligned, "built without fast kernels";
+}
+#endif
+
+const char *smg_posix_set(const SmgPosix *p) { return p->set ? p->set : "exact"; }
 
 #ifdef __GLIBC__
 #define STACK_BYTES (16u * SMG_STACK_BYTES) /* room to report an excess instead of crashing */

@@ -12,10 +12,20 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
                          char message[SMG_MESSAGE_BYTES]);
 void smg_posix_close(SmgPosix *p);
 
+/* Run with the fast kernels of the best instruction set that this machine has (or of the one called `set`, unless it is
+ * empty), on so many threads. NULL, or why not. Call it once, before the first run; a forked child cannot use the threads. */
+const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads);
+const char *smg_posix_set(const SmgPosix *p); /* the instruction set in use; "exact" without */
+/* What `threads` threads of fast kernels need beside STATE and ARENA, their stacks included. */
+size_t smg_posix_work_bytes(int threads);
+struct SmgWork;
+const struct SmgWork *smg_posix_work(const SmgPosix *p);
+SmgPosix *smg_posix_empty(void); /* without a program: for smg_posix_use_fast alone */
+
 SmgContext *smg_posix_context(SmgPosix *p);
 uint8_t *smg_posix_state(SmgPosix *p);
 uint8_t *smg_posix_arena(SmgPosix *p);
-/* RAM that was asked for: exactly STATE + ARENA. */
+/* RAM that was asked for: exactly STATE + ARENA, and the work memory of fast kernels. */
 size_t smg_posix_mapped_bytes(const SmgPosix *p);
 
 /* Like smg_run, on a painted stack; *used is the number of its bytes that were touched (0: cannot be measured here). */

@@ -1,0 +1,101 @@
+/* Runs and times one fast kernel by name, outside any program, and measures the arithmetic peak of one core.
+ * FAST_TABLE names a generated file with a line ENTRY(kernel) for each kernel. */
+#define _POSIX_C_SOURCE 200809L
+#include "fast/pool.h"
+#include "fast/vector.h"
+#include <stdlib.h>
+#include <time.h>
+
+#define ENTRY(name) const char *SMG_FAST(name)(const SmgCall *c);
+#include FAST_TABLE
+#undef ENTRY
+#define ENTRY(name) {#name, SMG_FAST(name)},
+static const struct {
+    const char *name;
+    SmgKernelFn run;
+} table[] = {
+#include FAST_TABLE
+};
+
+static SmgKernelFn find(const char *name) {
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].name, name)) return table[i].run;
+    return NULL;
+}
+int fast_has(const char *name) { return find(name) != NULL; }
+size_t fast_work_bytes(void) { return SMG_WORK_BYTES; }
+
+/* The work block comes from malloc in exactly its size, so that a sanitizer sees any step outside. */
+SmgWork *fast_open(int threads) {
+    SmgWork *work = calloc(1, sizeof *work);
+    if (!work) return NULL;
+    work->threads = threads, work->bytes = (size_t)threads * SMG_WORK_BYTES;
+    work->memory = aligned_alloc(64, work->bytes);
+    if (threads > 1) work->pool = smg_pool_start(malloc(smg_pool_bytes()), threads);
+    return work;
+}
+void fast_close(SmgWork *work) {
+    if (work->pool) smg_pool_stop(work->pool), free(work->pool);
+    free(work->memory);
+    free(work);
+}
+
+const char *fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
+                     SmgRun run) {
+    SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .work = work};
+    for (int i = 0; i < operands; i++) c.op[i] = op[i];
+    memset(work->memory, 0xFF, work->bytes); /* NaNs: nothing may be taken from an earlier call */
+    return find(name)(&c);
+}
+
+/* With one thread its processor time counts, so that a busy machine spoils less. */
+static double now(int threads) {
+    struct timespec t;
+    clock_gettime(threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The best of `rounds` rounds, in seconds a call; a round lasts about `seconds`. */
+double fast_time(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
+                 SmgRun run, double seconds, int rounds) {
+    const SmgKernelFn kernel = find(name);
+    SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .work = work};
+    for (int i = 0; i < operands; i++) c.op[i] = op[i];
+    long calls = 1;
+    double best = 1e9;
+    kernel(&c);
+    for (int round = 0; round < rounds;) {
+        const double start = now(work->threads);
+        for (long i = 0; i < calls; i++) kernel(&c);
+        const double took = now(work->threads) - start;
+        if (took < seconds / 2) {
+            calls *= 2;
+            continue;
+        }
+        if (took / (double)calls < best) best = took / (double)calls;
+        round++;
+    }
+    return best;
+}
+
+static volatile float result; /* the compiler must not drop the sums */
+
+/* Independent chains of multiply-add that never leave the registers; GFLOP/s, the best of `rounds`. */
+double fast_peak(int rounds) {
+    double best = 0;
+    for (int round = 0; round < rounds; round++) {
+        vf a[10];
+        for (int i = 0; i < 10; i++) a[i] = vset((float)i);
+        const vf x = vset(0.999f), y = vset(0.0015f); /* no chain may start at its limit and be left out */
+        const long steps = 1000000;
+        const double start = now(1);
+        for (long s = 0; s < steps; s++) {
+            UNROLL for (int i = 0; i < 10; i++) a[i] = a[i] * x + y;
+        }
+        const double took = now(1) - start;
+        for (int i = 0; i < 10; i++) result = result + vsum(a[i]);
+        const double rate = 2.0 * 10 * VL * (double)steps / took / 1e9;
+        if (rate > best) best = rate;
+    }
+    return best;
+}

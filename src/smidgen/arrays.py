@@ -1,0 +1,144 @@
+"""Arrays in and out: what callers give, as the program reads it, and state in the user's layout and in the stored one.
+
+Nothing here broadcasts or rounds silently; torch tensors are taken without importing torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import BadData, BadOption
+from .instructions import Buffer
+from .ir import Array, DType, Step, batch_axis
+
+
+def listed(x: Any) -> list[Any]:
+    """The inputs of a model: a tuple or list has one for each."""
+    return list(x) if isinstance(x, (tuple, list)) else [x]
+
+
+def to_numpy(value: Any, name: str) -> Array:
+    """A numpy array from numpy, torch or nested lists, without importing torch."""
+    try:
+        detach = getattr(value, "detach", None)
+        if detach is None:
+            return np.asarray(value)
+        tensor = detach().cpu()
+        if not str(tensor.layout).endswith("strided"):
+            raise BadData(f"'{name}' is a sparse tensor", help="give its .to_dense()")
+        if "float" in str(tensor.dtype) and str(tensor.dtype) not in ("torch.float32", "torch.float64"):
+            tensor = tensor.float()  # numpy has no bfloat16
+        return np.asarray(tensor.numpy())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadData(f"'{name}' is not an array of numbers", why=str(error).partition("\n")[0]) from error
+
+
+def as_f32(array: Array, name: str) -> Array:
+    if array.dtype == np.float32:
+        return np.asarray(array, order="C")  # the same object if it fits: the machine knows its address
+    with np.errstate(over="ignore"):
+        single = np.asarray(array, np.float32, order="C")
+    if array.dtype.kind == "f" and bool(np.any(np.isinf(single) & np.isfinite(array))):
+        raise BadData(f"'{name}' holds a number that does not fit single precision")
+    return single
+
+
+def as_state(value: Any, name: str, shape: Sequence[int]) -> Array:
+    """A value for a tensor of this shape: never broadcast."""
+    array = to_numpy(value, name)
+    if array.dtype.kind not in "fiub":
+        raise BadData(f"'{name}' has dtype {array.dtype}, the program wants numbers")
+    if array.shape != tuple(shape):
+        raise BadData(f"'{name}' has shape {array.shape}, the program has {tuple(shape)}")
+    return as_f32(array, name)
+
+
+def check_layout(array: Array, buffer: Buffer) -> None:
+    """Raise unless dtype and shape are the program's, for any number of samples."""
+    floating = buffer.dtype is DType.F32
+    if array.dtype.kind not in ("fiub" if floating else "iub"):
+        wanted = "numbers" if floating else "integers"
+        raise BadData(f"'{buffer.name}' has dtype {array.dtype}, the program wants {wanted}")
+    shape = buffer.shape(1)
+    if array.ndim != len(shape) or array.shape[1:] != shape[1:] or (array.ndim and array.shape[0] % buffer.per_sample):
+        want = ", ".join(str(d) for d in ("n" if buffer.per_sample == 1 else f"{buffer.per_sample}n", *shape[1:]))
+        raise BadData(f"'{buffer.name}' has shape {array.shape}, the program wants ({want})")
+
+
+def as_buffer(value: Any, buffer: Buffer) -> Array:
+    """The caller's array as the program reads it, or an error that says what is wrong."""
+    array = to_numpy(value, buffer.name)
+    check_layout(array, buffer)
+    if buffer.dtype is DType.F32:
+        return as_f32(array, buffer.name)
+    if buffer.dtype is DType.U8 or not np.can_cast(array.dtype, np.int32):
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        if not -(2**31) <= low <= high < 2**31:
+            raise BadData(f"'{buffer.name}' holds an integer that does not fit 32 bits")
+        if buffer.dtype is DType.U8 and not 0 <= low <= high <= 1:
+            raise BadData(f"'{buffer.name}' holds {low if low < 0 else high}, the program wants booleans")
+    return np.ascontiguousarray(array, dtype=buffer.dtype.numpy)
+
+
+def check_number_of_arrays(given: Sequence[Any], wanted: Sequence[Buffer]) -> None:
+    if len(given) != len(wanted):
+        names = ", ".join(b.name for b in wanted)
+        raise BadData(f"{len(given)} arrays given, {len(wanted)} wanted: {names}")
+
+
+def number_of_samples(arrays: Sequence[Array], buffers: Sequence[Buffer]) -> int:
+    """The same for all of them, and at least one."""
+    counts: dict[str, int] = {b.name: a.shape[0] // b.per_sample for a, b in zip(arrays, buffers, strict=True)}
+    n = next(iter(counts.values()))
+    if len(set(counts.values())) != 1:
+        said = ", ".join(f"{k} {v}" for k, v in counts.items())
+        raise BadData("inputs have different numbers of samples", why=said)
+    if n < 1:
+        raise BadData("no samples given", help="give at least one sample")
+    return n
+
+
+def rows(array: Array, buffer: Buffer, first: int, count: int) -> Array:
+    """The part of a result that belongs to these samples."""
+    axis = batch_axis(buffer.dims) or 0
+    k = buffer.per_sample
+    return array[(slice(None),) * axis + (slice(first * k, (first + count) * k),)]
+
+
+# -- state -------------------------------------------------------------------------------------------------------
+
+
+def laid(value: Array, steps: Sequence[Step]) -> Array:
+    """From the user's layout to the stored one."""
+    for kind, arg in steps:
+        value = value.reshape(arg) if kind == "reshape" else np.transpose(value, arg)
+    return value
+
+
+def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step]) -> Array:
+    """From the stored layout back to the user's."""
+    shapes = [tuple(shape)]
+    for kind, arg in steps:
+        shapes.append(tuple(arg) if kind == "reshape" else tuple(shapes[-1][a] for a in arg))
+    for (kind, arg), before in zip(reversed(list(steps)), reversed(shapes[:-1]), strict=True):
+        value = value.reshape(before) if kind == "reshape" else np.transpose(value, np.argsort(arg))
+    return np.ascontiguousarray(value).reshape(tuple(shape))
+
+
+def steps_of(fact: Mapping[str, Any]) -> list[Step]:
+    """How a state tensor gets from the user's layout to the stored one, as a program describes it."""
+    return [(kind, tuple(arg)) for kind, arg in fact["steps"]]
+
+
+def check_mapping(values: Any, function: str, example: str) -> None:
+    if not isinstance(values, Mapping):
+        raise BadOption(f"{function} takes a mapping from names, not a {type(values).__name__}", help=example)
+
+
+__all__ = [
+    "as_buffer", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "laid", "listed",
+    "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
+]  # fmt: skip

@@ -1,0 +1,342 @@
+"""`job.fit`: epochs over data. Same program, data, arguments and seed give the same bits, also over checkpoint and
+resume in the middle of an epoch: what a step does depends on STATE and on the Position of the run, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import atomic, finite
+from .batches import Arrays, Data, Stream, located, order
+from .errors import BadCheckpoint, BadOption, BadProgram, NotFinite
+from .evaluate import NO_ENTRY, evaluate
+from .fit_options import Schedule, Settings, checked_batch, checked_schedule, flag, positive
+from .history import Best, Epoch, History, Position
+from .interrupt import Interruption
+from .ir import LR, Array
+from .options import checked_seed
+from .show import Show
+
+if TYPE_CHECKING:
+    from .trainer import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run and where it stands; `step` is that of the job there."""
+
+    settings: Mapping[str, Any]
+    position: Position
+    step: int
+
+
+def fit(
+    job: Job,
+    x: Any,
+    y: Any,
+    *,
+    epochs: Any,
+    eval: Any,
+    patience: Any,
+    schedule: Any,
+    warmup: Any,
+    shuffle: Any,
+    seed: Any,
+    batch: Any,
+    checkpoint: Any,
+    checkpoint_every: Any,
+    progress: Any,
+    on_epoch: Any,
+) -> History:
+    """Documented at `Job.fit`."""
+    if "train" not in job.program.entries:
+        raise BadProgram("the program has no entry point 'train'", help="compile the model again")
+    epochs = positive("epochs", epochs, "epochs=3")
+    patience = None if patience is None else positive("patience", patience, "patience=2, or None")
+    every = None if checkpoint_every is None else positive("checkpoint_every", checkpoint_every, "checkpoint_every=100")
+    path = None if checkpoint is None else atomic.checked_path(checkpoint, 'checkpoint="run.ckpt"')
+    if every and path is None:
+        raise BadOption("checkpoint_every without a path", help='checkpoint="run.ckpt"')
+    if on_epoch is not None and not callable(on_epoch):
+        raise BadOption(f"on_epoch={on_epoch!r} is not a function", help="on_epoch=print")
+    batch, schedule = checked_batch(batch, job.program), checked_schedule(schedule, warmup)
+    shuffle, progress = flag("shuffle", shuffle), None if progress is None else flag("progress", progress)
+    data = training_data(job, x, y, epochs, batch)
+    held_out = None if eval is None else located(lambda: eval_data(job, *_pair(eval), epochs), "eval")
+    if not schedule.is_constant and data.steps is None:
+        raise BadOption("a schedule needs to know how many batches there are", help="give a list, or arrays x and y")
+    settings = Settings(
+        epochs, batch, job._state.seed if seed is None else checked_seed(seed), shuffle, schedule.name, schedule.warmup,
+        patience, data.samples, data.checksum, None if held_out is None else held_out.samples,
+        0 if held_out is None else held_out.checksum, job._kernels,
+    )  # fmt: skip
+    position = _resumed(job, settings)
+    if position.stopped:
+        return position.history(position.stopped)
+    if path is not None:
+        atomic.check(path)
+    show = Show(progress, epochs, data.steps)
+    return _Fit(job, settings, data, held_out, schedule, position, path, every, show, on_epoch).run()
+
+
+def training_data(job: Job, x: Any, y: Any, epochs: int, batch: int) -> Data:
+    buffers = [b for b in job.program.entry_buffers("train") if b.direction == "input"]
+    if y is not None:
+        return Arrays(x, y, buffers, job._loss, batch)
+    most = None if "grad" in job.program.entries else job.program.batch
+    return Stream(x, buffers, job._loss, epochs, most)
+
+
+def eval_data(job: Job, x: Any, y: Any, epochs: int = 1) -> Data:
+    entry = "train" if "train" in job.program.entries else "evaluate"
+    if entry not in job.program.entries:
+        raise BadProgram("the program has no entry point 'evaluate'", why=NO_ENTRY)
+    buffers = [b for b in job.program.entry_buffers(entry) if b.direction == "input"]
+    if y is not None:
+        return Arrays(x, y, buffers, job._loss, job.program.batch)
+    return Stream(x, buffers, job._loss, epochs, None)
+
+
+def _resumed(job: Job, settings: Settings) -> Position:
+    """Where the checkpoint stands that the job was resumed from; the start if there is none."""
+    if job._resumed is None or job._resumed.step != job.step:  # steps of the caller's own came in between
+        job._resumed = None
+        return Position()
+    differences = settings.differences(job._resumed.settings)
+    position = job._resumed.position
+    if differences and not position.stopped:
+        raise BadCheckpoint(
+            "the checkpoint was written by another run of fit", why="; ".join(differences),
+            help="call fit as then; or job.resume(path, position=False), to begin a new run from that state",
+        )  # fmt: skip
+    job._resumed = None
+    return Position() if differences else position
+
+
+def _pair(eval: Any) -> tuple[Any, Any]:
+    """`eval` is a pair of arrays, or an iterable of batches."""
+    return (eval[0], eval[1]) if isinstance(eval, tuple) and len(eval) == 2 else (eval, None)
+
+
+class _Fit:
+    """One call of `fit`."""
+
+    def __init__(
+        self, job: Job, settings: Settings, data: Data, held_out: Data | None, schedule: Schedule, position: Position,
+        path: Path | None, every: int | None, show: Show, on_epoch: Callable[[Epoch], object] | None,
+    ) -> None:  # fmt: skip
+        self.job, self.state, self.settings, self.data, self.held_out = job, job._state, settings, data, held_out
+        self.schedule, self.position, self.path, self.every = schedule, position, path, every
+        self.show, self.on_epoch = show, on_epoch
+        # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
+        self.before, self.good = self.state.memory.copy(), self.state.memory.copy()
+        self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
+        self.not_finite_at_start = set(finite.not_finite(self.state))
+        self.start = self.state.step - position.steps  # of the job, when the run began
+
+    def run(self) -> History:
+        self._try_small_batches()
+        with Interruption() as interruption, self.show:
+            self.interruption = interruption
+            try:
+                stopped = self._epochs()
+                if stopped != "interrupted":
+                    self._finish(stopped)
+                self._save()
+            finally:
+                self._publish()
+                if not self.position.stopped and self.state.step != self.start + self.position.steps:
+                    self.job._last_run = None  # a second Ctrl-C came between a step and its position
+        return self.position.history(stopped)
+
+    def _epochs(self) -> str:
+        while len(self.position.epochs) < self.settings.epochs:
+            if self._out_of_patience():
+                return "patience"
+            if not self._epoch():
+                return "interrupted"
+        return "patience" if self._out_of_patience() else "done"
+
+    def _out_of_patience(self) -> bool:
+        best, patience = self.position.best, self.settings.patience
+        return best is not None and patience is not None and len(self.position.epochs) - best.epoch >= patience
+
+    def _epoch(self) -> bool:
+        """The rest of the epoch; False if it was interrupted."""
+        number = len(self.position.epochs)
+        which = None
+        if self.settings.shuffle and isinstance(self.data, Arrays):
+            which = order(self.settings.seed, number, self.data.samples)
+        self.show.epoch(number + 1, self.position.step)
+        self.tick = time.monotonic()
+        for inputs, n in self.data.epoch(which, self.position.step):
+            self._step(inputs, n)
+            if self.every and self.position.steps % self.every == 0:
+                self._save()
+            if self.interruption.asked:
+                return False
+        measured = None
+        if self.held_out is not None:
+            measured = evaluate(self.job.program, self.job._machine.run, self.held_out, self.job._loss, self._go_on)
+        if self.interruption.asked:
+            return False
+        self._close_epoch(measured)
+        return True
+
+    def _go_on(self) -> bool:
+        self.show.measuring()
+        return not self.interruption.asked
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def _step(self, inputs: Sequence[Array], n: int) -> None:
+        np.copyto(self.before, self.state.memory)
+        lr = self._lr()
+        try:
+            loss = self._train(inputs, n, lr)
+        except BaseException:
+            self.state.set_all(self.before)
+            raise
+        if not math.isfinite(loss):
+            raise self._loss_not_finite(loss, inputs, n)
+        self.before, self.good = self.good, self.before
+        at = self.position
+        self.last = at, inputs, n
+        now = time.monotonic()
+        self.position = replace(
+            at, step=at.step + 1, steps=at.steps + 1, samples=at.samples + n, epoch_samples=at.epoch_samples + n,
+            loss_sum=at.loss_sum + loss * n, seconds=at.seconds + now - self.tick, lr=lr,
+        )  # fmt: skip
+        self.tick = now
+        self._check_weights()
+        self.show.step(self.position)
+
+    def _train(self, inputs: Sequence[Array], n: int, lr: float) -> float:
+        """A step with this learning rate. Between steps, job.lr is what the schedule starts from."""
+        if self.schedule.is_constant:
+            return self.job._train(inputs, n)
+        view = self.state.view(LR)
+        start = view.copy()
+        view[...] = lr
+        try:
+            return self.job._train(inputs, n)
+        finally:
+            view[...] = start
+
+    def _lr(self) -> float:
+        if self.schedule.is_constant:
+            return self.state.lr
+        assert self.data.steps is not None
+        total = max(1, self.settings.epochs * self.data.steps)  # what an iterable says of its length may be wrong
+        share: float = self.schedule.share(min(self.position.steps, total - 1), total)
+        return self.state.lr * share
+
+    def _try_small_batches(self) -> None:
+        """Batch statistics refuse a single value per channel: said now, not at the end of the first epoch."""
+        if not isinstance(self.data, Arrays) or not any(k.startswith("batch_stats") for k in self.job.program.kernels):
+            return
+        most = self.job.program.batch
+        for size in sorted(self.data.sizes()):
+            if size % most == 1 or most == 1:
+                np.copyto(self.before, self.state.memory)
+                try:
+                    self.job._train(self.data.taken(slice(0, size)), size)
+                finally:
+                    self.state.set_all(self.before)
+
+    # -- the end of an epoch, and of the run ---------------------------------------------------------------------
+
+    def _close_epoch(self, measured: Mapping[str, float] | None) -> None:
+        at = self.position
+        number = len(at.epochs) + 1
+        record = Epoch(number, at.loss_sum / at.epoch_samples, measured, at.lr, at.seconds, at.epoch_samples)
+        watched = record.loss
+        if measured is not None:  # a program without the entry `evaluate` knows the accuracy only
+            watched = measured["loss"] if "loss" in measured else 1 - measured["accuracy"]
+        watched = watched if math.isfinite(watched) else math.inf
+        best = at.best
+        if best is None or watched < best.loss:
+            kept = None if self.settings.patience is None else self.state.memory.tobytes()
+            best = Best(number, watched, kept)
+        self.position = replace(
+            at, step=0, epoch_samples=0, loss_sum=0.0, seconds=0.0, epochs=(*at.epochs, record), best=best
+        )
+        if not self.every:
+            self._save()
+        self.show.closed(record)
+        if self.on_epoch is not None:
+            self._publish()
+            self.on_epoch(record)
+
+    def _finish(self, stopped: str) -> None:
+        """With patience, the job ends in its best state."""
+        best, restored = self.position.best, False
+        if best is not None and best.state is not None:
+            restored = best.epoch != len(self.position.epochs)
+            if restored:
+                self.state.set_all(best.state)
+            best = replace(best, state=None)
+        self.position = replace(self.position, best=best, stopped=stopped, restored=restored)
+
+    def _publish(self) -> None:
+        """So that job.checkpoint knows where the run stands."""
+        self.job._last_run = Run(asdict(self.settings), self.position, self.state.step)
+
+    def _save(self) -> None:
+        if self.path is not None:
+            self._publish()
+            self.job.checkpoint(self.path)
+
+    # -- numbers that are none -----------------------------------------------------------------------------------
+
+    def _check_weights(self) -> None:
+        """A row of a table may be broken long before the loss meets it again: so that what is kept is good."""
+        if finite.all_finite(self.state):
+            return
+        new = [name for name in finite.not_finite(self.state) if name not in self.not_finite_at_start]
+        if new and self.last is not None:
+            at, inputs, n = self.last
+            what = f"step {self._place(at)} made '{new[0]}' NaN or infinite"
+            raise self._back(what, "the gradients of that step", inputs, n)
+
+    def _loss_not_finite(self, loss: float, inputs: Sequence[Array], n: int) -> NotFinite:
+        what = f"the loss is {'NaN' if math.isnan(loss) else 'infinite'} in step {self._place(self.position)}"
+        if finite.nothing_counts(inputs[-1], self.job._loss):
+            self.state.set_all(self.before)
+            why = "all labels of this batch are ignored, and a mean over none of them is not a number"
+            return NotFinite(what, why=why, help="leave out samples without a label, or use larger batches")
+        if self.last is not None:
+            return self._back(what, "the gradients of the step before", *self.last[1:])
+        self.state.set_all(self.before)
+        if self.not_finite_at_start:
+            why = f"'{min(self.not_finite_at_start)}' holds NaN or infinity, and did so before"
+            return NotFinite(what, why=why, help="load finite weights: job.load_state_dict, job.import_weights")
+        self.last = self.position, inputs, n
+        self.good[:] = self.before
+        return self._back(what, "its gradients", inputs, n)
+
+    def _back(self, what: str, whose: str, inputs: Sequence[Array], n: int) -> NotFinite:
+        """To the state from which the last finite loss was computed."""
+        assert self.last is not None
+        self.position = self.last[0]
+        self.state.set_all(self.good)
+        lr = self.state.lr
+        found = finite.gradients(self.state, lambda: self.job._train(inputs, n), self.job._optimizer)
+        return NotFinite(
+            what, why=f"{whose} are as large as {finite.largest_text(found)}",
+            help=f"the job is back before step {self._place(self.position)}; go on with job.lr = {lr / 10:.3g}, "
+            "or compile with clip_norm=1.0",
+        )  # fmt: skip
+
+    def _place(self, position: Position) -> str:
+        return f"{position.steps + 1} (epoch {len(position.epochs) + 1})"
+
+
+__all__ = ["Run", "eval_data", "fit"]

@@ -1,0 +1,173 @@
+"""What `fit` returns: one record per epoch, and how the run ended. Also the form in which checkpoints keep it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .terminal import count_text, seconds_text
+
+JsonDict = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """`loss` is the mean over the epoch's samples, each before its step; `eval` what was measured after it."""
+
+    epoch: int  # counted from 1
+    loss: float
+    eval: Mapping[str, float] | None
+    lr: float  # of the last step
+    seconds: float  # of training, without `eval`
+    samples: int
+
+    def to_json(self) -> JsonDict:
+        measured = None if self.eval is None else {k: _finite(v) for k, v in self.eval.items()}
+        return {
+            "epoch": self.epoch, "loss": _finite(self.loss), "eval": measured, "lr": self.lr, "seconds": self.seconds,
+            "samples": self.samples, "samples_per_s": self.samples / self.seconds if self.seconds else None,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return "  ".join(f"{name} {value}" for name, value in self._cells().items())
+
+    def _cells(self) -> dict[str, str]:
+        cells = {"epoch": str(self.epoch), "loss": f"{self.loss:.4g}"}
+        if self.eval is not None:
+            cells |= metrics_cells(self.eval)
+        cells["samples/s"] = count_text(self.samples / self.seconds) if self.seconds else "-"
+        return cells | {"time": seconds_text(self.seconds)}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`stopped` is done, patience (nothing got better for so long) or interrupted (Ctrl-C)."""
+
+    epochs: tuple[Epoch, ...]  # those that were finished
+    steps: int
+    samples: int
+    seconds: float
+    stopped: str
+    best_epoch: int | None = None  # with the lowest eval loss, or training loss if nothing was measured
+    restored: bool = False  # the job is back in the state after `best_epoch`
+
+    @property
+    def last(self) -> Epoch | None:
+        return self.epochs[-1] if self.epochs else None
+
+    def to_json(self) -> JsonDict:
+        """Numbers that are not finite become null."""
+        return {
+            "epochs": [e.to_json() for e in self.epochs], "steps": self.steps, "samples": self.samples,
+            "seconds": self.seconds, "stopped": self.stopped, "best_epoch": self.best_epoch, "restored": self.restored,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        rows = [e._cells() for e in self.epochs]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        table = [names, *([row.get(name, "") for name in names] for row in rows)] if rows else []
+        widths = [max(len(line[k]) for line in table) for k in range(len(names))]
+        lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)) for line in table]
+        return "\n".join([*lines, self._ending()])
+
+    def _ending(self) -> str:
+        why = {
+            "done": "done",
+            "patience": "stopped: nothing got better any more",
+            "interrupted": "stopped by Ctrl-C",
+        }[self.stopped]
+        back = f"; back in the state after epoch {self.best_epoch}" if self.restored else ""
+        return f"{why}{back}; {self.steps} steps, {self.samples} samples, {seconds_text(self.seconds)}"
+
+
+def metrics_cells(measured: Mapping[str, float]) -> dict[str, str]:
+    """Names and values of an evaluation, for people."""
+    cells = {"eval loss": f"{measured['loss']:.4g}"} if "loss" in measured else {}
+    return cells | ({"accuracy": f"{measured['accuracy']:.1%}"} if "accuracy" in measured else {})
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# -- where a run stands ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    epoch: int
+    loss: float
+    state: bytes | None = None  # kept if `fit` has patience
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything about a run that is not in STATE. `stopped` is empty while it goes on."""
+
+    step: int = 0  # of this epoch
+    steps: int = 0  # of the run
+    samples: int = 0  # of the run
+    epoch_samples: int = 0
+    loss_sum: float = 0.0  # of loss × samples, in this epoch
+    seconds: float = 0.0  # of this epoch
+    lr: float = 0.0
+    epochs: tuple[Epoch, ...] = ()
+    best: Best | None = None
+    stopped: str = ""
+    restored: bool = False
+
+    def history(self, stopped: str) -> History:
+        seconds = sum(e.seconds for e in self.epochs) + self.seconds
+        best = None if self.best is None else self.best.epoch
+        return History(self.epochs, self.steps, self.samples, seconds, stopped, best, self.restored)
+
+    def to_json(self) -> JsonDict:
+        """Without the best state, which is stored as bytes."""
+        whole = ("step", "steps", "samples", "epoch_samples", "loss_sum", "seconds", "lr", "stopped", "restored")
+        best = None if self.best is None else {"epoch": self.best.epoch, "loss": self.best.loss}
+        parts = ("epoch", "loss", "lr", "seconds", "samples")
+        epochs = [{k: getattr(e, k) for k in parts} | {"eval": e.eval and dict(e.eval)} for e in self.epochs]
+        return {k: getattr(self, k) for k in whole} | {"best": best, "epochs": epochs}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], best_state: bytes | None) -> Position:
+        """Raises TypeError, KeyError or ValueError for what `to_json` does not write."""
+        best = None
+        if data["best"] is not None:
+            best = Best(_count(data["best"]["epoch"]), float(data["best"]["loss"]), best_state)
+        elif best_state is not None:
+            raise ValueError("a best state without its epoch")
+        epochs = tuple(
+            Epoch(
+                _count(e["epoch"]), float(e["loss"]),
+                None if e["eval"] is None else {str(k): _number(v) for k, v in e["eval"].items()},
+                float(e["lr"]), float(e["seconds"]), _count(e["samples"]),
+            )
+            for e in data["epochs"]
+        )  # fmt: skip
+        if data["stopped"] not in ("", "done", "patience") or [e.epoch for e in epochs] != list(
+            range(1, len(epochs) + 1)
+        ):
+            raise ValueError("epochs out of order")
+        return Position(
+            _count(data["step"]), _count(data["steps"]), _count(data["samples"]), _count(data["epoch_samples"]),
+            float(data["loss_sum"]), float(data["seconds"]), float(data["lr"]), epochs, best, data["stopped"],
+            bool(data["restored"]),
+        )  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+__all__ = ["Best", "Epoch", "History", "Position", "metrics_cells"]

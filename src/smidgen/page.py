@@ -1,0 +1,94 @@
+"""A plan as one HTML page with pictures: no network, no fonts, nothing but the file itself.
+
+Names come from the user's model. They reach the page as JSON without a single `<`, and the page's policy allows no
+script but the one written here, named by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from importlib import resources
+from typing import Any
+
+from . import atomic
+from .layers import Layer, grouped, layers_of
+from .plan import Plan
+from .summary import ordered, plan_text, state_parts
+from .timeline import KINDS, STAGES
+
+
+def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:
+    """The page appears complete or not at all."""
+    target = atomic.checked_path(path, 'page.write(job.plan, "plan.html")')
+    page = html_page(plan, title=title, seconds_per_step=seconds_per_step)
+    atomic.write(target, page.encode("utf-8", "replace"))
+
+
+def html_page(plan: Plan, *, title: str = "", seconds_per_step: float | None = None) -> str:
+    parts = {name: resources.files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
+    policy = {
+        "default-src": "'none'", "script-src": _named(parts["js"]), "style-src": _named(parts["css"]),
+        "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+    text = plan_text(plan, seconds_per_step=seconds_per_step, all_layers=True)
+    filled = {
+        **parts,
+        "csp": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "title": html.escape(title or "a training program"),
+        "text": html.escape(text),
+        "data": _script_safe(page_data(plan, seconds_per_step)),
+    }
+    template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)  # in one pass: nothing is filled twice
+
+
+def _named(source: str) -> str:
+    """As a content security policy names a piece of code."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+def _script_safe(data: dict[str, Any]) -> str:
+    """JSON that cannot end a script element, or begin a comment in it."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, Any]:
+    """What the page draws; names are numbers of one table of strings."""
+    layers = [row for row in layers_of(plan) if row.counts]
+    facts = plan.facts.to_json()
+    return {
+        "plan": {
+            "ram_bytes": plan.ram_bytes, "state_bytes": plan.state_bytes, "arena_bytes": plan.arena_bytes,
+            "context_bytes": plan.context_bytes, "stack_bytes": plan.stack_bytes, "flash_bytes": plan.flash_bytes,
+            "batch": plan.batch, "method": plan.method, "optimizer": plan.optimizer, "learns": len(plan.learns),
+            "model_tensors": plan.model_tensors, "model_parameters": plan.model_parameters,
+            "learned_parameters": plan.learned_parameters, "macs": plan.cost.macs.get("train", 0),
+            "seconds": seconds_per_step,
+        },
+        "decisions": [
+            {"what": d.what, "why": d.why, "saves_bytes": d.saves_bytes, "adds_s": d.adds_s} for d in plan.decisions
+        ],
+        "layers": [_row(row) for row in layers],
+        "rows": [_row(row) for row in grouped(layers)],
+        "state": list(state_parts(plan).items()),
+        "strings": facts["strings"],
+        "kinds": KINDS,
+        "stages": STAGES,
+        "entries": [
+            {"name": name, "arena": plan.arena_by_entry[name], **facts["entries"][name]}
+            for name in ordered(plan.facts.entries)
+        ],
+    }  # fmt: skip
+
+
+def _row(row: Layer) -> dict[str, Any]:
+    return {
+        "name": row.name, "ops": row.ops, "forward": row.forward_macs, "backward": row.backward_macs,
+        "saved": row.saved_bytes, "weights": row.weights_bytes, "learns": row.learns, "members": row.members,
+    }  # fmt: skip

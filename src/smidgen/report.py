@@ -1,0 +1,58 @@
+"""What the command line shows of plans and programs, in one place; and how long a step takes. Needs no torch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .contents import inspect_json, inspect_text
+from .errors import SmidgenError
+from .ir import Array
+from .picture import arena_picture
+from .summary import plan_json, plan_text
+
+if TYPE_CHECKING:
+    from .trainer import Job
+
+MEASURE_S: Final = 1.0
+MEASURE_STEPS: Final = (3, 25)  # at least and at most, as long as they fit
+
+
+def measure_step(job: Job) -> float | None:
+    """Seconds of one training step with a full batch of random numbers: the median of as many as fit a second.
+
+    The job is left as it was. None if the program does not learn, or refuses such data.
+    """
+    if "train" not in job.program.entries:
+        return None
+    batch, machine, rng = job.program.batch, job._machine, np.random.default_rng(0)
+    inputs: list[Array] = []
+    outputs: list[Array] = []
+    for buffer in job.program.entry_buffers("train"):
+        value = np.zeros(buffer.shape(batch), buffer.dtype.numpy)  # 0 is a class, a token, and False
+        if value.dtype.kind == "f":
+            value[...] = rng.standard_normal(value.shape)
+        (inputs if buffer.direction == "input" else outputs).append(value)
+    before, spent = machine.state.copy(), list[float]()
+
+    def step() -> float:
+        start = time.perf_counter()
+        machine.run("train", inputs, outputs, batch, batch)
+        return time.perf_counter() - start
+
+    try:
+        first = step()  # also proves the extents and touches the memory
+        least, most = MEASURE_STEPS
+        while len(spent) < most and sum(spent) + first < (MEASURE_S if len(spent) < least else MEASURE_S / 2):
+            spent.append(step())
+    except SmidgenError:
+        return None
+    finally:
+        machine.state[...] = before
+    return statistics.median(spent or [first])
+
+
+__all__ = ["arena_picture", "inspect_json", "inspect_text", "measure_step", "plan_json", "plan_text"]

@@ -1,0 +1,27 @@
+/* What a fast kernel sees beside its SmgCall: threads, and one block of memory for each of them. Every .c file here is
+ * compiled once per instruction set, with -DSMG_ISA=avx2 and the like; SMG_LOCAL and FAST_KERNEL put that name into
+ * each symbol, so that the objects of several sets link together. A fast kernel has the operands, parameters and extent
+ * of the exact kernel of its name. Its sums never depend on the number of threads: any number gives the same bits. */
+#ifndef SMG_FAST_H
+#define SMG_FAST_H
+#include "../kernel.h"
+
+#define SMG_WORK_BYTES 77824 /* of each thread, aligned to 64: a packed block of 64 KB (product.c), and tables */
+
+struct SmgPool;
+typedef struct SmgWork {
+    void *memory; /* threads * SMG_WORK_BYTES */
+    size_t bytes;
+    struct SmgPool *pool; /* NULL for one thread */
+    int threads;
+} SmgWork;
+
+static inline const SmgWork *smg_work(const SmgCall *c) { return c->work; }
+static inline void *smg_work_of(const SmgWork *work, int thread) {
+    return (char *)work->memory + (size_t)thread * SMG_WORK_BYTES;
+}
+
+#define FAST_KERNEL(name)                           \
+    const char *SMG_FAST(name)(const SmgCall *c);   \
+    const char *SMG_FAST(name)(const SmgCall *c)
+#endif

@@ -1,0 +1,266 @@
+/* Weight gradients dw[O][J] = sum over positions m of dy[m][O] x[m][J], block by block in the thread's memory and then
+ * into the sink. Positions are cut into pieces that depend on the shape alone; threads take rows or columns of dw. */
+#include "conv.h"
+#include "gemm.h"
+#include "pool.h"
+#include "sink.h"
+
+#define HIGH 72      /* rows of a block */
+#define WIDE 96      /* its columns */
+#define PIECE 96     /* positions */
+#define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
+#define FLAT_WIDE 512
+#define FLAT_HIGH 96 /* if x is packed */
+#define TALLEST 96
+#define FEW 64       /* positions that need no packing */
+#define NEAR 64      /* rows of dy that are so close need no packing */
+#define THIN 3       /* so few positions are summed row by row */
+#define SMALL 16384  /* multiplications that are not worth waking a thread */
+
+typedef struct {
+    union {
+        struct {
+            float block[HIGH * WIDE], a[PIECE * HIGH];
+        };
+        float flat[FLAT];
+    };
+    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart */
+    const float *rows[TALLEST], *pixel[PIECE]; /* pixel: of positions m.. at one tap */
+    float *out[TALLEST];
+    ptrdiff_t m, packed_m; /* whose pixels and whose dy are at hand */
+    int32_t tap, packed_o;
+} Room;
+_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+
+typedef struct {
+    const Gradient *g;
+    const Sink *sink;
+    const SmgWork *work;
+    int by_rows, by_columns;
+} Job;
+
+static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
+/* `count` runs of `length` floats, at most NR, in whole vectors as long as the line of the image, which ends at `end`,
+ * goes on. What is written too much falls on columns that are written later, or on the vector between rows. */
+INLINE void copy_runs(float *to, int pitch, const float *from, ptrdiff_t step, const float *end, int length,
+                      int count) {
+    int k = 0;
+    if (length <= VL) {
+        for (; k < count && end - from >= VL; k++, to += pitch, from += step) vstore(to, vload(from));
+    } else {
+        for (; k < count && end - from >= NR; k++, to += pitch, from += step) {
+            const vf a = vload(from), b = vload(from + VL);
+            vstore(to, a), vstore(to + VL, b);
+        }
+    }
+    for (; k < count; k++, to += pitch, from += step)
+        for (int l = 0; l < length; l++) to[l] = from[l];
+}
+
+/* `length` columns of a panel for positions m..m+count: neighbours in a line of the image, the first of which lies
+ * `offset` floats after the window's left edge. Later columns of the panel must be written after these. */
+static void pack_run(const Gradient *g, float *to, int pitch, int length, ptrdiff_t m, int count, int32_t kh,
+                     ptrdiff_t offset) {
+    const Conv *v = g->v;
+    const ptrdiff_t line = m / v->OW, row = (ptrdiff_t)v->W * v->C, step = (ptrdiff_t)v->SW * v->C;
+    ptrdiff_t n = line / v->OH;
+    int32_t ow = (int32_t)(m % v->OW), oh = (int32_t)(line % v->OH);
+    offset -= (ptrdiff_t)v->PL * v->C;
+    for (int left = count, run; left > 0; left -= run, ow = 0) {
+        run = (int)least(left, v->OW - ow);
+        const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
+        const float *x = g->x + (n * v->H + ih) * row;
+        const ptrdiff_t at = ow * step + offset, room_x = row - length - at;
+        /* positions whose run lies wholly in the line: 0 <= at + k * step <= row - length */
+        int lo = at >= 0 ? 0 : (int)least((step - 1 - at) / step, run);
+        int hi = room_x < 0 ? 0 : (int)least(room_x / step + 1, run);
+        if (ih < 0 || ih >= v->H) lo = hi = run;
+        if (hi < lo) hi = lo;
+        for (int k = 0; k < run; k++) {
+            float *t = to + (ptrdiff_t)k * pitch;
+            if (k == lo && hi > lo) {
+                copy_runs(t, pitch, x + at + k * step, step, x + row, length, hi - lo);
+                k = hi - 1;
+                continue;
+            }
+            for (int l = 0; l < length; l += VL) vstore(t + l, vzero());
+            if (ih < 0 || ih >= v->H) continue;
+            const ptrdiff_t q = at + k * step, end = least(row - q, length);
+            for (ptrdiff_t l = q < 0 ? -q : 0; l < end; l++) t[l] = x[q + l];
+        }
+        to += (ptrdiff_t)run * pitch;
+        if (++oh == v->OH) oh = 0, n++;
+    }
+}
+
+/* `length` channels from c on of the pixels under tap (kh, kw); the pixels are looked up once for all channels. */
+static void pack_tap(const Gradient *g, Room *r, float *to, int pitch, int length, ptrdiff_t m, int count, int32_t tap,
+                     int32_t c) {
+    const ptrdiff_t ends = (ptrdiff_t)g->v->C - g->channel - c; /* of a pixel */
+    if (r->tap != tap || r->m != m) {
+        SMG_LOCAL(tap_rows)(g->grid, g->x + g->channel, r->pixel, m, count, tap / g->v->KW, tap % g->v->KW, NULL);
+        r->tap = tap, r->m = m;
+    }
+    if (length == NR) {
+        for (int k = 0; k < count; k++, to += pitch) {
+            const float *from = r->pixel[k] ? r->pixel[k] + c : r->zero;
+            const vf a = vload(from), b = vload(from + VL);
+            vstore(to, a), vstore(to + VL, b);
+        }
+    } else if (length <= VL && ends >= VL) {
+        for (int k = 0; k < count; k++, to += pitch) vstore(to, vload(r->pixel[k] ? r->pixel[k] + c : r->zero));
+    } else {
+        for (int k = 0; k < count; k++, to += pitch) {
+            const float *from = r->pixel[k] ? r->pixel[k] + c : r->zero;
+            for (int l = 0; l < length; l++) to[l] = from[l];
+        }
+    }
+}
+
+/* Columns j..j+width of x for positions m..m+count. */
+APART void pack_x(const Gradient *g, Room *r, float *to, int pitch, ptrdiff_t m, int count, int32_t j, int width) {
+    const Conv *v = g->v;
+    if (!v) {
+        SMG_LOCAL(pack)(to, pitch, g->x + m * g->x_row + j, g->x_row, 1, count, width);
+        return;
+    }
+    /* With neighbouring taps and one group, a row of the window is one run of memory: worth it for few channels. */
+    const int32_t Cg = v->C / v->G, taps = v->DW == 1 && v->G == 1 && v->C < NR ? v->KW : 1, unit = Cg * taps;
+    for (int k = 0; k < count && width % VL; k++) vstore(to + k * pitch + pitch - 2 * VL, vzero());
+    for (int done = 0; done < width;) {
+        const int32_t tap = (j + done) / unit * taps, within = (j + done) % unit;
+        const int length = (int)least(width - done, unit - within);
+        if (taps == 1)
+            pack_tap(g, r, to + done, pitch, length, m, count, tap, within);
+        else
+            pack_run(g, to + done, pitch, length, m, count, tap / v->KW, within);
+        done += length;
+    }
+}
+
+/* All rows of a block against columns q.. of it, in strips. */
+static void panel(Tile2 *t, Room *r, int vectors, int high) {
+    const int most = vectors == 2 ? ROWS2 : ROWS1;
+    t->width = vectors * VL;
+    for (int strips = (high + most - 1) / most, i = 0; strips > 0; strips--) {
+        const int height = (high - i + strips - 1) / strips;
+        t->rows = r->rows + i, t->out = r->out + i;
+        SMG_LOCAL(micro)[vectors - 1][height - 1](t);
+        i += height;
+    }
+}
+
+/* Rows o..o+high and columns j..j+wide of dw, in r->flat with `pitch` floats a row. */
+APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wide, int pitch) {
+    const Gradient *g = job->g;
+    Tile2 t = {.segments = 1, .start = r->zero};
+    const int few = g->M <= FEW;
+    for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
+    const ptrdiff_t pieces = (g->M + PIECE - 1) / PIECE, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    for (ptrdiff_t m = 0; m < g->M; m += each) {
+        const int count = (int)least(g->M - m, each);
+        const float *dy = g->dy + m * g->dy_row + o;
+        t.run = count, t.add = m > 0, t.step = g->dy_row;
+        if (!few && wide > NR && g->dy_row > NEAR) {
+            t.step = (high + VL - 1) / VL * VL;
+            if (r->packed_o != o || r->packed_m != m) SMG_LOCAL(pack)(r->a, (int)t.step, dy, g->dy_row, 1, count, high);
+            dy = r->a, r->packed_o = o, r->packed_m = m;
+        }
+        for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+        for (int q = 0; q < wide; q += NR) {
+            const int width = (int)least(wide - q, NR), vectors = width > VL ? 2 : 1;
+            if (!g->v && width == NR && (few || high <= 2 * ROWS2)) {
+                t.b = g->x + m * g->x_row + j + q, t.ldb = g->x_row;
+            } else {
+                t.b = r->b, t.ldb = (g->v ? vectors + 1 : vectors) * VL;
+                pack_x(g, r, r->b, (int)t.ldb, m, count, j + q, width);
+            }
+            t.column = q;
+            panel(&t, r, vectors, high);
+        }
+    }
+    for (int i = 0; i < high; i++)
+        fast_sink(job->sink, r->out[i], g->at + (size_t)(o + i) * (size_t)g->J + (size_t)j, (size_t)wide);
+}
+
+/* One to three positions: row by row of dw, along memory. */
+APART void thin(const Job *job, Room *r, int32_t o0, int32_t o1, int32_t j0, int32_t j1) {
+    const Gradient *g = job->g;
+    const int32_t most = 1024;
+    for (int32_t j = j0; j < j1; j += most) {
+        const int32_t wide = (int32_t)least(j1 - j, most);
+        const float *x0 = g->x + j, *x1 = x0 + (g->M > 1 ? g->x_row : 0), *x2 = x0 + (g->M > 2 ? 2 * g->x_row : 0);
+        for (int32_t o = o0; o < o1; o++) {
+            const float *dy = g->dy + o, a = dy[0];
+            const float b = g->M > 1 ? dy[g->dy_row] : 0.0f, d = g->M > 2 ? dy[2 * g->dy_row] : 0.0f;
+            float *restrict sum = r->flat;
+            if (g->M == 1)
+                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l];
+            else if (g->M == 2)
+                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l] + b * x1[l];
+            else
+                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l] + b * x1[l] + d * x2[l];
+            fast_sink(job->sink, sum, g->at + (size_t)o * (size_t)g->J + (size_t)j, (size_t)wide);
+        }
+    }
+}
+
+static void part(void *arg, ptrdiff_t i, int thread) {
+    const Job *job = (const Job *)arg;
+    const Gradient *g = job->g;
+    Room *r = (Room *)smg_work_of(job->work, thread);
+    const ptrdiff_t row = i / job->by_columns, column = i % job->by_columns, units = (g->J + VL - 1) / VL;
+    const int32_t o0 = (int32_t)(g->O * row / job->by_rows), o1 = (int32_t)(g->O * (row + 1) / job->by_rows);
+    const int32_t j0 = (int32_t)(units * column / job->by_columns * VL);
+    const int32_t j1 = (int32_t)least(units * (column + 1) / job->by_columns * VL, g->J);
+    if (g->M > 0 && g->M <= THIN && !g->v) {
+        thin(job, r, o0, o1, j0, j1);
+        return;
+    }
+    memset(r->zero, 0, sizeof r->zero);
+    r->tap = r->packed_o = -1;
+    if (!g->M) memset(r->flat, 0, sizeof r->flat);
+    const int few = g->M <= FEW, flat_high = g->v ? FLAT_HIGH : FLAT / FLAT_WIDE;
+    const int high = few ? flat_high : HIGH, wide = few ? FLAT / flat_high : WIDE;
+    for (int32_t o = o0; o < o1; o += high)
+        for (int32_t j = j0; j < j1; j += wide)
+            block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide);
+}
+
+void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink) {
+    const int threads = g->M * g->O * g->J < SMALL ? 1 : work->threads;
+    Job job = {g, sink, work, threads, 1};
+    if (g->O < ROWS2 * threads && g->J > g->O) job.by_rows = 1, job.by_columns = threads;
+    smg_parallel(work, part, &job, threads);
+}
+
+static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+    const int32_t O = P(3), K = P(4);
+    const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2), .O = O, .J = K, .dy = SINK_IN(sink, 0),
+                        .x = SINK_IN(sink, 1), .dy_row = O, .x_row = K};
+    SMG_LOCAL(gradient)(smg_work(c), &g, sink);
+    return NULL;
+}
+FAST_SINK_KERNELS(linear_dw, 2, 5)
+
+static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+    const Conv v = conv_of(c->p);
+    const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
+    if (conv_is_depthwise(&v)) {
+        SMG_LOCAL(depthwise_dw)(smg_work(c), &v, sink, dy, x);
+        return NULL;
+    }
+    const int32_t Cg = v.C / v.G, Og = v.O / v.G;
+    const Grid grid = SMG_LOCAL(conv_grid)(&v);
+    Gradient g = {.v = conv_is_plain(&v) ? NULL : &v, .grid = &grid, .M = (ptrdiff_t)v.N * v.OH * v.OW, .O = Og,
+                  .J = v.KH * v.KW * Cg, .x = x, .dy_row = v.O, .x_row = v.C};
+    for (int32_t i = 0; i < v.G; i++) {
+        g.dy = dy + (ptrdiff_t)i * Og, g.at = (size_t)i * (size_t)Og * (size_t)g.J;
+        g.channel = i * Cg;
+        if (!g.v) g.x = x + (ptrdiff_t)i * Cg;
+        SMG_LOCAL(gradient)(smg_work(c), &g, sink);
+    }
+    return NULL;
+}
+FAST_SINK_KERNELS(conv2d_dw, 2, CONV_PARAMS)

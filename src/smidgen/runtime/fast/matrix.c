@@ -1,0 +1,89 @@
+/* Linear layers and products of matrices. Parameters and operands are those of kernels/matrix.c. */
+#include "conv.h"
+#include "gemm.h"
+#include "pool.h"
+#include "sink.h"
+
+FAST_KERNEL(linear_f32) {
+    const int32_t R = P(0), O = P(1), K = P(2);
+    const Product p = {.M = R, .N = O, .depth = K, .a = IN(1), .a_row = K, .a_step = 1, .b = IN(2), .b_k = 1, .b_n = K,
+                       .c = OUT(0), .c_row = O, .bias = c->operands > 3 ? IN(3) : NULL};
+    SMG_LOCAL(product)(smg_work(c), &p);
+    return NULL;
+}
+
+FAST_KERNEL(linear_dx_f32) {
+    const int32_t R = P(0), O = P(1), K = P(2);
+    const Product p = {.M = R, .N = K, .depth = O, .a = IN(1), .a_row = O, .a_step = 1, .b = IN(2), .b_k = K, .b_n = 1,
+                       .c = OUT(0), .c_row = K};
+    SMG_LOCAL(product)(smg_work(c), &p);
+    return NULL;
+}
+
+#define FAR 192
+
+FAST_KERNEL(matmul_f32) {
+    const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
+    Product p = {.M = M, .N = N, .depth = K, .a = IN(1), .a_row = ta ? 1 : K, .a_step = ta ? M : 1, .b = IN(2),
+                 .b_k = tb ? 1 : N, .b_n = tb ? K : 1, .c = OUT(0), .c_row = N};
+    for (int32_t i = 0; i < B; i++) {
+        if (ta && !tb && M > FAR) { /* rows of a far apart are packed, as for a weight gradient */
+            const Sink store = {.mode = SMG_STORE, .w = p.c};
+            const Gradient g = {.M = K, .O = M, .J = N, .dy = p.a, .dy_row = M, .x = p.b, .x_row = N};
+            SMG_LOCAL(gradient)(smg_work(c), &g, &store);
+        } else {
+            SMG_LOCAL(product)(smg_work(c), &p);
+        }
+        p.a += (ptrdiff_t)M * K, p.b += (ptrdiff_t)K * N, p.c += (ptrdiff_t)M * N;
+    }
+    return NULL;
+}
+
+#define LANES 1024 /* columns at a time */
+#define TERMS 256  /* rows whose sum is added to the total at once, which keeps the error of long sums small */
+
+typedef struct {
+    const SmgWork *work;
+    const Sink *sink;
+    const float *dy;
+    ptrdiff_t rows;
+    int32_t columns, threads;
+} Sums;
+
+/* sum[l] += rows of `dy`, four at a time */
+static void add_rows(float *restrict sum, const float *dy, ptrdiff_t row, ptrdiff_t rows, int32_t width) {
+    ptrdiff_t r = 0;
+    for (; r + 4 <= rows; r += 4, dy += 4 * row)
+        for (int32_t l = 0; l < width; l++)
+            sum[l] += (dy[l] + dy[row + l]) + (dy[2 * row + l] + dy[3 * row + l]);
+    for (; r < rows; r++, dy += row)
+        for (int32_t l = 0; l < width; l++) sum[l] += dy[l];
+}
+
+static void sums(void *arg, ptrdiff_t i, int thread) {
+    const Sums *job = (const Sums *)arg;
+    float *total = (float *)smg_work_of(job->work, thread), *sum = total + LANES;
+    const ptrdiff_t units = (job->columns + NR - 1) / NR;
+    const int32_t from = (int32_t)(units * i / job->threads * NR);
+    const ptrdiff_t last = units * (i + 1) / job->threads * NR;
+    const int32_t to = last < job->columns ? (int32_t)last : job->columns;
+    for (int32_t c = from; c < to; c += LANES) {
+        const int32_t width = to - c < LANES ? to - c : LANES;
+        memset(total, 0, (size_t)width * sizeof(float));
+        for (ptrdiff_t r = 0; r < job->rows; r += TERMS) {
+            const ptrdiff_t rows = job->rows - r < TERMS ? job->rows - r : TERMS;
+            memset(sum, 0, (size_t)width * sizeof(float));
+            add_rows(sum, job->dy + r * job->columns + c, job->columns, rows, width);
+            for (int32_t l = 0; l < width; l++) total[l] += sum[l];
+        }
+        fast_sink(job->sink, total, (size_t)c, (size_t)width);
+    }
+}
+
+static const char *bias_dw(const SmgCall *c, const Sink *sink) {
+    Sums job = {smg_work(c), sink, SINK_IN(sink, 0), (ptrdiff_t)P(0) * P(1) * P(2), P(3), 1};
+    if (job.rows * job.columns > 1 << 15) job.threads = job.work->threads;
+    smg_parallel(job.work, sums, &job, job.threads);
+    return NULL;
+}
+FAST_SINK_KERNELS(bias_dw, 1, 4)

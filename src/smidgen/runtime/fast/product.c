@@ -1,0 +1,215 @@
+/* Products of matrices, block by block. The sum over K is cut into pieces that depend on the shape alone; a thread
+ * takes some rows and columns of C, so that every element is summed in the same order whoever does it. */
+#include "gemm.h"
+#include "pool.h"
+
+#define PIECE 320           /* of the sum: a panel of B, PIECE by NR, and a strip of A share the first cache */
+#define PACKED_FLOATS 16384 /* of B: four panels of 256; more gains nothing */
+#define SIDE_FLOATS (BLOCK_ROWS * (NR > 20 ? NR : 20)) /* C on its way to be turned, or windows that stick out */
+#define IN_PLACE_ROWS 24    /* so few rows of A do not repay packing */
+#define SMALL 16384         /* multiplications that are not worth waking a thread */
+
+typedef struct {
+    float b[PACKED_FLOATS], side[SIDE_FLOATS], zero[PIECE > NR ? PIECE : NR], bias[NR];
+    const float *table[SEGMENTS * BLOCK_ROWS];
+    float *out[BLOCK_ROWS];
+} Room;
+_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+_Static_assert(PIECE <= SIDE_FLOATS, "a window that sticks out does not fit");
+
+/* How the sum is cut: `taps` taps with `depth` channels each. */
+typedef struct {
+    int32_t taps, depth;
+} Pieces;
+
+static inline int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
+static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
+static int32_t taps_of(const Product *p) {
+    if (!p->grid) return 1;
+    return p->grid->whole_rows ? p->grid->h.taps : p->grid->h.taps * p->grid->w.taps;
+}
+static ptrdiff_t tap_offset(const Product *p, int32_t t) {
+    const Grid *g = p->grid;
+    if (!g) return 0;
+    if (g->whole_rows) return t * g->tap_line;
+    const int32_t i = t / g->w.taps, j = t % g->w.taps;
+    return (g->h.first + i * g->h.stride) * g->tap_line + (g->w.first + j * g->w.stride) * g->tap;
+}
+
+static Pieces pieces_of(const Product *p) {
+    const int32_t taps = taps_of(p);
+    if (p->depth > PIECE) return (Pieces){1, (ceil_div(p->depth, ceil_div(p->depth, PIECE)) + 3) & ~3};
+    const int32_t most = least(PIECE / p->depth, SEGMENTS);
+    return (Pieces){ceil_div(taps, ceil_div(taps, most)), p->depth};
+}
+
+/* All rows of a block against one panel. */
+static void panel(Tile2 *t, int vectors, const float *const *rows, float *const *out, int count) {
+    const int most = vectors == 2 ? ROWS2 : ROWS1;
+    for (int strips = (count + most - 1) / most, i = 0; strips > 0; strips--) {
+        const int height = (count - i + strips - 1) / strips;
+        t->rows = rows + i, t->out = out + i;
+        SMG_LOCAL(micro)[vectors - 1][height - 1](t);
+        i += height;
+    }
+}
+
+/* c[j][i] = from[i][j] + bias[i], or c[j][i] += from[i][j] */
+static void turn(float *c, ptrdiff_t row, const float *from, int pitch, int rows, int columns, const float *bias,
+                 int add) {
+    int i = 0;
+    for (; i + TURN <= rows; i += TURN) {
+        vturned start = {0};
+        if (bias && !add) start = *(const vturned_any *)(bias + i);
+        int j = 0;
+        for (; j + 4 <= columns; j += 4) {
+            vturned out[4];
+            vturn(out, from + i * pitch + j, pitch);
+            UNROLL for (int q = 0; q < 4; q++) {
+                vturned_any *to = (vturned_any *)(c + (j + q) * row + i);
+                *to = out[q] + (add ? (vturned)*to : start);
+            }
+        }
+        for (; j < columns; j++)
+            for (int l = i; l < i + TURN; l++)
+                c[j * row + l] = from[l * pitch + j] + (add ? c[j * row + l] : bias ? bias[l] : 0.0f);
+    }
+    for (; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            c[j * row + i] = from[i * pitch + j] + (add ? c[j * row + i] : bias ? bias[i] : 0.0f);
+}
+
+typedef struct {
+    const Product *p;
+    const SmgWork *work;
+    int turned; /* C is written column by column, and the bias belongs to the rows */
+    int32_t by_rows, by_columns; /* threads along each axis */
+} Job;
+
+/* Some columns, at most one packed block, and one piece of the sum: all rows from..to. */
+APART void piece(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int32_t n0, int32_t n, Tile2 *t, int32_t tap,
+                  int32_t taps, int32_t depth0, int32_t depth) {
+    const Product *p = job->p;
+    const int32_t k = taps * depth;
+    const int in_place = p->b_n == 1 && taps == 1 && to - from <= IN_PLACE_ROWS;
+    const float *b = p->b + depth0 * p->b_k;
+    for (int32_t j = 0; j < n; j += NR) {
+        if (in_place && n - j >= NR) continue;
+        const int width = (int)least(n - j, NR), pitch = width > VL ? NR : VL;
+        for (int32_t s = 0; s < taps; s++)
+            SMG_LOCAL(pack)(r->b + (ptrdiff_t)j * k + (ptrdiff_t)s * depth * pitch, pitch,
+                            b + tap_offset(p, tap + s) + (n0 + j) * p->b_n, p->b_k, p->b_n, depth, width);
+    }
+    t->pitch = BLOCK_ROWS, t->step = p->a_step, t->segments = taps, t->run = depth;
+    int count;
+    for (ptrdiff_t m = from; m < to; m += count) {
+        count = SMG_LOCAL(gather)(p, r->table, r->out, m, (int)least(to - m, BLOCK_ROWS), tap, taps, depth0, r->zero,
+                                  r->side, SIDE_FLOATS);
+        for (int32_t j = 0; j < n; j += NR) {
+            const int width = (int)least(n - j, NR), vectors = width > VL ? 2 : 1;
+            const int direct = in_place && width == NR;
+            t->b = direct ? b + tap_offset(p, tap) + n0 + j : r->b + (ptrdiff_t)j * k;
+            t->ldb = direct ? p->b_k : vectors * VL;
+            t->width = width, t->column = n0 + j, t->start = r->zero;
+            if (job->turned) {
+                for (int i = 0; i < count; i++) r->out[i] = r->side + i * vectors * VL;
+                t->column = 0, t->width = vectors * VL;
+            } else if (t->add || !p->bias) {
+            } else if (width == vectors * VL) {
+                t->start = p->bias + n0 + j;
+            } else {
+                memcpy(r->bias, p->bias + n0 + j, (size_t)width * sizeof(float));
+                t->start = r->bias;
+            }
+            panel(t, vectors, r->table, r->out, count);
+            if (job->turned)
+                turn(p->c + (ptrdiff_t)(n0 + j) * p->c_row + m, p->c_row, r->side, vectors * VL, count, width,
+                     p->bias ? p->bias + m : NULL, tap || depth0);
+        }
+    }
+}
+
+static void part(void *arg, ptrdiff_t i, int thread) {
+    const Job *job = (const Job *)arg;
+    const Product *p = job->p;
+    Room *r = (Room *)smg_work_of(job->work, thread);
+    const ptrdiff_t row = i / job->by_columns, column = i % job->by_columns;
+    const ptrdiff_t unit = (p->N + NR - 1) / NR >= job->by_columns ? NR : VL, units = (p->N + unit - 1) / unit;
+    const ptrdiff_t from = p->M * row / job->by_rows, to = p->M * (row + 1) / job->by_rows;
+    const int32_t begin = (int32_t)(units * column / job->by_columns * unit);
+    const int32_t end = (int32_t)least(units * (column + 1) / job->by_columns * unit, p->N);
+    const Pieces cut = pieces_of(p);
+    const int32_t all = taps_of(p), columns = PACKED_FLOATS / (cut.taps * cut.depth) / NR * NR;
+    if (from >= to) return;
+    memset(r->zero, 0, sizeof r->zero);
+    memset(r->bias, 0, sizeof r->bias);
+    for (int32_t n = begin; n < end; n += columns) {
+        Tile2 t = {.add = 0};
+        for (int32_t tap = 0; tap < all; tap += cut.taps)
+            for (int32_t d = 0; d < p->depth; d += cut.depth) {
+                piece(job, r, from, to, n, (int32_t)least(end - n, columns), &t, tap,
+                      (int32_t)least(all - tap, cut.taps), d, (int32_t)least(p->depth - d, cut.depth));
+                t.add = !job->turned;
+            }
+    }
+}
+
+static void thin(void *arg, ptrdiff_t i, int thread) {
+    const Job *job = (const Job *)arg;
+    const Product *p = job->p;
+    const ptrdiff_t units = (p->N + NR - 1) / NR;
+    const int32_t from = (int32_t)(units * i / job->by_columns * NR);
+    const int32_t to = (int32_t)least(units * (i + 1) / job->by_columns * NR, p->N);
+    (void)thread;
+    if (from >= to) return;
+    if (p->b_k == 1)
+        SMG_LOCAL(thin_dot)(p, from, to);
+    else
+        SMG_LOCAL(thin_sum)(p, from, to);
+}
+
+/* For few rows it is cheaper to turn A than B: then B's rows are read in place, and C is turned on its way out.
+ * Costs in cycles per element of the sum and column: turning about a quarter, and a product 1/16 for each row. */
+static int better_turned(const Product *p) {
+    if (p->grid || p->b_k != 1 || p->b_n == 1 || p->a_step != 1 || p->M > 64) return 0;
+    const int64_t M = p->M, N = p->N, K = p->depth;
+    const int64_t straight = N * K * 4 + N * K * M, turned = M * K * 4 + N * K * ((M + VL - 1) / VL * VL) + 8 * M * N;
+    return turned < straight;
+}
+
+/* No tap meets these positions, or K is 0. */
+APART void blank(const Product *p) {
+    const float *table[BLOCK_ROWS];
+    float *out[BLOCK_ROWS];
+    int count;
+    for (ptrdiff_t m = 0; m < p->M; m += count) {
+        count = SMG_LOCAL(gather)(p, table, out, m, (int)least(p->M - m, BLOCK_ROWS), 0, 0, 0, NULL, NULL, 0);
+        for (int i = 0; i < count; i++)
+            for (int32_t j = 0; j < p->N; j++) out[i][j] = p->bias ? p->bias[j] : 0.0f;
+    }
+}
+
+void SMG_LOCAL(product)(const SmgWork *work, const Product *p) {
+    if (p->M < 1 || p->N < 1) return;
+    const int64_t per_element = (int64_t)taps_of(p) * p->depth;
+    if (per_element < 1) {
+        blank(p);
+        return;
+    }
+    const int threads = p->M * p->N * per_element < SMALL ? 1 : work->threads;
+    Job job = {.p = p, .work = work, .by_rows = 1, .by_columns = threads};
+    Product swapped = *p;
+    const int few = !p->grid && ((p->b_k == 1 && p->a_step == 1 && p->M <= THIN_DOT) || (p->b_n == 1 && p->M == 1));
+    if (few) {
+        smg_parallel(work, thin, &job, threads);
+        return;
+    }
+    if (better_turned(p)) {
+        swapped.M = p->N, swapped.N = (int32_t)p->M, swapped.a = p->b, swapped.a_row = p->b_n;
+        swapped.b = p->a, swapped.b_k = 1, swapped.b_n = p->a_row;
+        job.p = &swapped, job.turned = 1;
+    }
+    if (job.p->M >= 48 * (ptrdiff_t)threads || job.p->N < VL * threads) job.by_rows = threads, job.by_columns = 1;
+    smg_parallel(work, part, &job, threads);
+}

@@ -1,0 +1,131 @@
+"""STATE of an open program, by name: what learned, running statistics, the optimizer's tensors, settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .arrays import as_state, check_mapping, laid, steps_of, unlaid
+from .errors import BadData, BadOption, BadProgram
+from .ir import COUNTER, LR, Array, DType
+from .options import is_integer, is_number
+from .program import Program
+
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
+    """Where each state tensor lies; the file's checksum does not say that it makes sense."""
+    facts = program.meta["state"]
+    for name, fact in facts.items():
+        count = int(np.prod(fact["stored"], dtype=np.int64)) * DType(fact["dtype"]).bytes
+        if fact["offset"] % 4 or not 0 <= fact["offset"] <= program.state_bytes - count:
+            raise BadProgram(f"'{name}' lies outside the program's state")
+        owner = facts[fact["owner"]] if fact["role"] == "optim" else fact
+        if owner["role"] in ("param", "stat"):
+            laid(np.broadcast_to(np.float32(0), owner["shape"]), steps_of(owner)).reshape(fact["stored"])
+            list(owner["aliases"])
+    if "train" in program.entries and facts:
+        settings = [(facts[name]["dtype"], list(facts[name]["stored"])) for name in (LR, COUNTER)]
+        if settings != [("f32", []), ("i32", [2])]:
+            raise BadProgram("the program's learning rate and step counter are not what they are")
+    return dict(facts)
+
+
+class State:
+    """Names are the model's own, and so are layouts, wherever arrays come in or go out."""
+
+    def __init__(self, memory: Array, facts: Facts) -> None:
+        self.memory = memory  # bytes of the runtime
+        self.facts = facts
+
+    def view(self, name: str) -> Array:
+        """A tensor in its stored layout, in place."""
+        fact = self.facts[name]
+        kind = DType(fact["dtype"]).numpy
+        count = math.prod(fact["stored"]) * kind.itemsize
+        start = fact["offset"]
+        return self.memory[start : start + count].view(kind).reshape(fact["stored"])
+
+    def set_all(self, state: bytes | Array) -> None:
+        self.memory[:] = np.frombuffer(state, np.uint8)
+
+    @property
+    def lr(self) -> float:
+        return float(self.view(LR)[()])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        help = "job.lr = 0.01, for instance"
+        if not is_number(value):
+            raise BadOption(f"learning rate {value!r} is not a number", help=help)
+        if not 0 <= value < float("inf"):
+            raise BadOption(f"learning rate {value} is not a finite number ≥ 0", help=help)
+        if value > float(np.finfo(np.float32).max):
+            raise BadOption(f"learning rate {value} does not fit single precision", help=help)
+        self.view(LR)[...] = value
+
+    @property
+    def seed(self) -> int:
+        return int(self.view(COUNTER)[0])
+
+    @property
+    def step(self) -> int:
+        return int(self.view(COUNTER)[1]) if COUNTER in self.facts else 0
+
+    def learned(self) -> dict[str, Array]:
+        """Copies of parameters and statistics that change, tied ones under all their names."""
+        found: dict[str, Array] = {}
+        for name, fact in self.facts.items():
+            if fact["role"] in ("param", "stat"):
+                value = unlaid(self.view(name), fact["shape"], steps_of(fact)).copy()
+                found |= dict.fromkeys((name, *fact["aliases"]), value)
+        return found
+
+    def set_learned(self, values: Mapping[str, Any]) -> None:
+        """Names that this program does not learn are ignored, but not all of them."""
+        check_mapping(values, "load_state_dict", "job.load_state_dict(model.state_dict())")
+        new: dict[str, Array] = {}
+        for name, fact in self.facts.items():
+            if fact["role"] in ("param", "stat"):
+                given = next((k for k in (name, *fact["aliases"]) if k in values), None)
+                if given is not None:
+                    new[name] = laid(as_state(values[given], given, fact["shape"]), steps_of(fact))
+        if values and not new:
+            why = f"it learns {', '.join(self.learned())}"
+            raise BadData("nothing of what is given belongs to this program", why=why)
+        for name, value in new.items():
+            self.view(name)[...] = value
+
+    def optimizer(self) -> dict[str, dict[str, Array]]:
+        """Parameter → slot → copy of the optimizer's tensor."""
+        found: dict[str, dict[str, Array]] = {}
+        for name, fact in self.facts.items():
+            if fact["role"] == "optim":
+                owner = self.facts[fact["owner"]]
+                value = unlaid(self.view(name), owner["shape"], steps_of(owner)).copy()
+                found.setdefault(fact["owner"], {})[fact["slot"]] = value
+        return found
+
+    def set_optimizer(self, values: Mapping[str, Mapping[str, Any]], step: int) -> None:
+        """Parameters that are not given keep theirs."""
+        example = "job.load_optimizer_state(other.optimizer_state(), other.step)"
+        check_mapping(values, "load_optimizer_state", example)
+        if not is_integer(step) or not 0 <= step < 2**31:
+            raise BadOption(f"step={step!r} is not a number of updates", help=example)
+        new: dict[str, Array] = {}
+        for name, fact in self.facts.items():
+            if fact["role"] == "optim" and fact["owner"] in values:
+                owner, slots = self.facts[fact["owner"]], values[fact["owner"]]
+                if not isinstance(slots, Mapping) or fact["slot"] not in slots:
+                    raise BadData(f"'{fact['owner']}' has no '{fact['slot']}' in the optimizer's state", help=example)
+                new[name] = laid(as_state(slots[fact["slot"]], name, owner["shape"]), steps_of(owner))
+        for name, value in new.items():
+            self.view(name)[...] = value
+        self.view(COUNTER)[1] = step
+
+
+__all__ = ["State", "checked_facts"]

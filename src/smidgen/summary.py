@@ -1,0 +1,229 @@
+"""A plan as text and as JSON: the answer first, then layers, decisions and the arena. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from .layers import Layer, grouped, layers_of
+from .picture import arena_picture, cut, printable, wrapped
+from .plan import Plan
+from .terminal import bytes_text, count_text, paint, seconds_text
+
+BAR: Final = 8  # characters
+LEAST_WIDTH: Final = 80
+OP_ROOM: Final = 10  # fewer are not worth a column
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+def plan_text(
+    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, all_layers: bool = False,
+    colour: bool = False, width: int = 100,
+) -> str:  # fmt: skip
+    """Everything about a plan that a terminal can show."""
+    width = max(LEAST_WIDTH, width)
+    parts = [answer(plan, title=title, seconds_per_step=seconds_per_step, colour=colour, width=width)]
+    layers = [row for row in layers_of(plan) if row.counts]
+    if layers:
+        parts.append(_layers(layers if all_layers else grouped(layers), plan, len(layers), colour, width))
+    parts.append(_decisions(plan, colour, width))
+    entry = largest_entry(plan)
+    if entry:
+        timeline, size = plan.facts.entries[entry], plan.arena_by_entry[entry]
+        text = f"arena  {printable(entry)}: {size:,} bytes{_gap(size, timeline.peak()[1])}"
+        first, *rest = wrapped(text, width, " " * 7)
+        lines = [paint("arena", "bold", colour=colour) + first.removeprefix("arena"), *rest]
+        sizes = {e: bytes_text(plan.arena_by_entry[e]) for e in ordered(plan.arena_by_entry) if e != entry}
+        others = ", ".join(f"{printable(e)} {size}" for e, size in sizes.items())
+        lines += wrapped(f"       in the same place: {others}", width, " " * 9) if others else []
+        parts.append("\n".join([*lines, "", arena_picture(timeline, size, width=width, colour=colour)]))
+    else:
+        parts.append("this program does not carry the facts for tables and pictures: compile it again")
+    return "\n\n".join(parts)
+
+
+def largest_entry(plan: Plan) -> str:
+    """The entry point that decides the size of the arena; empty without facts."""
+    return max(plan.facts.entries, key=lambda e: (plan.arena_by_entry[e], e == "train"), default="")
+
+
+def ordered(entries: Iterable[str]) -> list[str]:
+    """Entry points as people think of them: training first."""
+    usual = ["train", "grad", "apply", "zero", "infer", "evaluate"]
+    return sorted(entries, key=lambda e: (usual.index(e) if e in usual else len(usual), e))
+
+
+def _gap(size: int, bound: int) -> str:
+    if size == bound:
+        return ", the least for this order of instructions"
+    return f", {size / bound - 1:.1%} above the least for this order of instructions" if bound else ""
+
+
+def answer(
+    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, colour: bool = False, width: int = 100
+) -> str:
+    """RAM, flash, arithmetic, time, and what learns: one line each."""
+    layers, seconds = layers_of(plan), seconds_per_step
+    forward, backward = sum(r.forward_macs for r in layers), sum(r.backward_macs for r in layers)
+    parts = ", ".join(f"{name} {bytes_text(count)}" for name, count in state_parts(plan).items())
+    rows = [
+        ("RAM", bytes_text(plan.ram_bytes), f"{plan.ram_bytes:,} bytes = state {plan.state_bytes:,} + arena "
+         f"{plan.arena_bytes:,} + context {plan.context_bytes:,} + stack {plan.stack_bytes:,}"
+         + (f" + work {plan.work_bytes:,}" if plan.work_bytes else "")),
+        ("state", bytes_text(plan.state_bytes), parts),
+        ("flash", bytes_text(plan.flash_bytes), f"{plan.flash_bytes:,} bytes: program, constants, initial state"),
+        ("MACs", count_text(plan.cost.macs.get("train", 0)),
+         f"a step of {_samples(plan.batch)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
+                                                if layers else "")),
+    ]  # fmt: skip
+    if seconds is not None:
+        rows.append(("time", seconds_text(seconds), f"a step on this machine: {_rate(plan.batch / seconds)} samples/s"))
+    rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
+    lines = [paint(printable(title), "bold", colour=colour)] if title else []
+    for name, figure, text in rows:
+        first, *rest = wrapped(text, width - 21) or [""]
+        lines += [f"{name:<7} {paint(f'{figure:>10}', 'bold', colour=colour)}   {first}", *(" " * 21 + t for t in rest)]
+    return "\n".join(lines)
+
+
+def state_parts(plan: Plan) -> dict[str, int]:
+    """What is in RAM between steps, and how many bytes of it."""
+    names = {"param": "parameters", "optim": "optimizer", "stat": "statistics", "setting": "settings"}
+    found = {name: sum(s.bytes for s in plan.facts.stored if s.role == role) for role, name in names.items()}
+    return {name: count for name, count in found.items() if count}
+
+
+def _learning(plan: Plan) -> str:
+    text = _tensors(len(plan.learns)).partition(" ")[2]
+    if plan.model_tensors:
+        text = f"of {plan.model_tensors} tensors, {plan.learned_parameters:,} of {plan.model_parameters:,} parameters"
+    return f"{text} (method {printable(plan.method)})"
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+def _layers(rows: Sequence[Layer], plan: Plan, count: int, colour: bool, width: int) -> str:
+    """Numbers and what learns take 68 columns; the rest is for names of layers and ops."""
+    names = [printable(row.name) for row in rows]
+    room = width - 68
+    name_room = min(max(map(len, [*names, "layer"])), max(10, room * 3 // 5, room - 14))
+    op_room = room - name_room - 2
+    ops = [_first_few(row.ops, op_room) if op_room >= OP_ROOM else "" for row in rows]
+    op_room = max(map(len, ["op", *ops])) if any(ops) else 0
+    most = max(row.saved_bytes for row in rows)
+
+    def line(name: str, op: str, saved: str, bar: str, forward: str, backward: str, weights: str, learns: str) -> str:
+        text = f"{cut(name, name_room):<{name_room}}  " + (f"{op:<{op_room}}  " if op_room else "")
+        text += f"{saved:>10} {paint(f'{bar:<{BAR}}', 'blue', colour=colour)} {forward:>8} {backward:>8} {weights:>10}"
+        return f"{text}  {learns}".rstrip()
+
+    def numbers(rows: Sequence[Layer], bar: str, learns: str) -> tuple[str, str, str, str, str, str]:
+        saved, weights = sum(r.saved_bytes for r in rows), sum(r.weights_bytes for r in rows)
+        forward, backward = sum(r.forward_macs for r in rows), sum(r.backward_macs for r in rows)
+        return (_or_dot(saved, bytes_text), bar, _or_dot(forward, count_text), _or_dot(backward, count_text),
+                _or_dot(weights, bytes_text), learns)  # fmt: skip
+
+    lines = [paint(line("layer", "op", "saves", "", "forward", "backward", "weights", "learns"), "bold", colour=colour)]
+    for row, name, op in zip(rows, names, ops, strict=True):
+        lines.append(line(name, op, *numbers([row], _bar(row.saved_bytes, most), _learned(row))))
+    lines.append(paint(line("total", "", *numbers(rows, "", _tensors(len(plan.learns)))), "bold", colour=colour))
+    note = f"saves: kept from the forward to the backward pass; forward, backward: MACs of {_samples(plan.batch)}"
+    notes = wrapped(note, width)
+    notes += [f"{count} layers in {len(rows)} rows; --all-layers shows each"] if len(rows) < count else []
+    return "\n".join([*lines, *(paint(note, "dim", colour=colour) for note in notes)])
+
+
+def _first_few(ops: Sequence[str], room: int) -> str:
+    """As many as fit, and how many more."""
+    for count in range(len(ops), 0, -1):
+        rest = f" +{len(ops) - count}" if count < len(ops) else ""
+        text = ", ".join(printable(op) for op in ops[:count]) + rest
+        if len(text) <= room or count == 1:
+            return text if len(text) <= room else f"{text[: max(0, room - 1)]}…"
+    return ""
+
+
+def _bar(value: int, most: int) -> str:
+    """A length in eighths of a character; what is not nothing can be seen."""
+    eighths = -(-value * BAR * 8 // most) if most else 0
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _learned(row: Layer) -> str:
+    """The names, without the layer's own, if they fit."""
+    names = ", ".join(printable(name.removeprefix(f"{row.name}.")) for name in row.learns)
+    return names if len(names) <= 15 else _tensors(len(row.learns))
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"
+
+
+def _or_dot(value: int, text: Callable[[int], str]) -> str:
+    return text(value) if value else "·"
+
+
+def _decisions(plan: Plan, colour: bool, width: int) -> str:
+    lines = [paint("decisions", "bold", colour=colour) + "  what each saves at the peak, and its price"]
+    room = max((len(printable(d.what)) for d in plan.decisions), default=0)
+    for d in plan.decisions:
+        price = f"{seconds_text(d.adds_s)} a step" if d.adds_s else "no time"
+        start = f"  {printable(d.what):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>9}  "
+        lines += wrapped(start + printable(d.why), width, " " * len(start))
+    return "\n".join(lines if plan.decisions else [*lines, "  none: there was nothing to save"])
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, Any]:
+    """Everything that `plan_text` shows, and all tensors of all entry points. Keys: docs/howto/read_a_plan.md."""
+    return {
+        "ram_bytes": plan.ram_bytes,
+        "state_bytes": plan.state_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "context_bytes": plan.context_bytes,
+        "stack_bytes": plan.stack_bytes,
+        "work_bytes": plan.work_bytes,
+        "flash_bytes": plan.flash_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes,
+        "batch": plan.batch,
+        "macs": {name: plan.cost.macs[name] for name in ordered(plan.cost.macs)},
+        "seconds_per_step": seconds_per_step,
+        "samples_per_s": plan.batch / seconds_per_step if seconds_per_step else None,
+        "method": plan.method,
+        "optimizer": plan.optimizer,
+        "learns": list(plan.learns),
+        "model_tensors": plan.model_tensors,
+        "model_parameters": plan.model_parameters,
+        "learned_parameters": plan.learned_parameters,
+        "decisions": [asdict(d) for d in plan.decisions],
+        "layers": [asdict(row) for row in layers_of(plan)],
+        "stored": [asdict(s) for s in plan.facts.stored],
+        "entries": {name: _entry_json(plan, name) for name in ordered(plan.facts.entries)},
+    }
+
+
+def _entry_json(plan: Plan, name: str) -> dict[str, Any]:
+    timeline = plan.facts.entries[name]
+    at, most = timeline.peak()
+    tensors = [
+        {**asdict(s), "layer": timeline.maker(s).layer, "op": timeline.maker(s).op} for s in timeline.spans
+    ]  # fmt: skip
+    return {
+        "arena_bytes": plan.arena_by_entry[name],
+        "peak_bytes": most,
+        "peak_at": at,
+        "loop": None if timeline.loop is None else {"at": timeline.loop[0], "instructions": timeline.loop[1]},
+        "instructions": [asdict(m) for m in timeline.moments],
+        "tensors": tensors,
+    }

@@ -1,0 +1,339 @@
+"""Time and address: what each instruction of an entry point is, and where every tensor of the arena lives meanwhile.
+
+Time is the position in the program's code; in a loop over samples it is one iteration. No two spans alive at the same
+time share a byte. In JSON all names are numbers of one table of strings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from . import ops
+from .build import typed
+from .ir import Graph, Node, Role, at
+from .layout import Layout
+from .place import Families
+
+KINDS: Final = ("saved", "mask", "activation", "gradient", "input", "accumulator", "scratch")
+"""saved: made in the forward pass, read in the backward pass; mask: the same, as bits or positions."""
+STAGES: Final = ("forward", "backward", "update", "io")
+INPUT, OUTPUT, LOOP, MODEL, OPTIMIZER = "(input)", "(output)", "(loop)", "(model)", "(optimizer)"
+"""Layers that are no module of the user's; (model) is what the model's own forward does."""
+MOST_BYTES: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One instruction. `layer` is the module path in the user's model, `macs` those of a full batch."""
+
+    op: str
+    layer: str
+    stage: str
+    macs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A tensor in the arena: `bytes` at `offset` from instruction `first` to `last`, both included.
+
+    `made` is the instruction that writes it. What a loop gathers has its place from the loop's start.
+    """
+
+    tensor: str
+    kind: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    made: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One entry point. `loop` is the position of the loop over samples and the number of instructions in it."""
+
+    align: int
+    loop: tuple[int, int] | None
+    moments: tuple[Moment, ...]
+    spans: tuple[Span, ...]
+
+    def live(self) -> list[int]:
+        """Bytes in use at each instruction, every tensor rounded up to the alignment."""
+        change = [0] * (len(self.moments) + 1)
+        for span in self.spans:
+            count = -(-span.bytes // self.align) * self.align
+            change[span.first] += count
+            change[span.last + 1] -= count
+        return list(itertools.accumulate(change[:-1]))
+
+    def peak(self) -> tuple[int, int]:
+        """The first instruction with the most bytes in use, and how many."""
+        live = self.live()
+        most = max(live, default=0)
+        return (live.index(most) if live else 0), most
+
+    def alive(self, moment: int) -> list[Span]:
+        """The tensors in use at an instruction, largest first."""
+        found = [s for s in self.spans if s.first <= moment <= s.last]
+        return sorted(found, key=lambda s: (-s.bytes, s.offset))
+
+    def maker(self, span: Span) -> Moment:
+        return self.moments[span.made]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor that outlives a step: role const is in flash, all others (param, optim, stat, setting) are state."""
+
+    name: str
+    role: str
+    layer: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan can be drawn from."""
+
+    entries: Mapping[str, Timeline] = field(default_factory=dict)
+    stored: tuple[Stored, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        table: dict[str, int] = {}
+
+        def name(text: str) -> int:
+            return table.setdefault(text, len(table))
+
+        entries = {
+            entry: {
+                "align": t.align,
+                "loop": None if t.loop is None else list(t.loop),
+                "moments": [[name(m.op), name(m.layer), STAGES.index(m.stage), m.macs] for m in t.moments],
+                "spans": [
+                    [name(s.tensor), KINDS.index(s.kind), s.offset, s.bytes, s.first, s.last, s.made] for s in t.spans
+                ],
+            }
+            for entry, t in self.entries.items()
+        }
+        stored = [[name(s.name), name(s.role), name(s.layer), s.bytes] for s in self.stored]
+        return {"strings": list(table), "entries": entries, "stored": stored}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Facts:
+        """Raises ValueError, TypeError or KeyError unless `data` is what `to_json` could have written."""
+        strings = [_text(s) for s in _items(data["strings"])]
+        entries = {_text(entry): _timeline(t, strings) for entry, t in _object(data["entries"]).items()}
+        stored = [
+            Stored(_pick(strings, n), _pick(strings, role), _pick(strings, layer), whole(count, MOST_BYTES))
+            for n, role, layer, count in _rows(data["stored"], 4)
+        ]
+        return Facts(entries, tuple(stored))
+
+
+# -- from JSON that nobody has checked ----------------------------------------------------------------------------
+
+
+def whole(value: Any, below: int = 2**63, least: int = 0) -> int:
+    """`value`, if it is an integer in range."""
+    if type(value) is not int or not least <= value < below:
+        raise ValueError(f"{value!r:.40} is not a number from {least} to {below - 1}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not a name")
+    return value
+
+
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.40} is not a list")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.40} is not an object")
+    return value
+
+
+def _rows(value: Any, columns: int) -> list[list[Any]]:
+    rows = [_items(row) for row in _items(value)]
+    if any(len(row) != columns for row in rows):
+        raise ValueError(f"a row has not {columns} columns")
+    return rows
+
+
+def _pick(table: Sequence[str], number: Any) -> str:
+    return table[whole(number, len(table))]
+
+
+def _timeline(data: Any, strings: Sequence[str]) -> Timeline:
+    data = _object(data)
+    moments = tuple(
+        Moment(_pick(strings, op), _pick(strings, layer), _pick(STAGES, stage), whole(macs))
+        for op, layer, stage, macs in _rows(data["moments"], 4)
+    )
+    count = len(moments)
+    spans = []
+    for tensor, kind, offset, size, first, last, made in _rows(data["spans"], 7):
+        whole(last, count, whole(first, count))
+        span = Span(_pick(strings, tensor), _pick(KINDS, kind), whole(offset, MOST_BYTES), whole(size, MOST_BYTES),
+                    first, last, whole(made, count))  # fmt: skip
+        spans.append(span)
+    loop = data["loop"]
+    if loop is not None:
+        head, body = _items(loop)
+        loop = (whole(head, count), whole(body, count - head, 1))
+    return Timeline(whole(data["align"], 65, 1), loop, moments, tuple(spans))
+
+
+# -- from graphs --------------------------------------------------------------------------------------------------
+
+
+def facts_of(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], batch: int) -> Facts:
+    """What people want to know of a placed program."""
+    owners = _owners(graphs)
+    entries = {name: _Drawn(graph, layouts[name], batch, owners).timeline() for name, graph in graphs.items()}
+    return Facts(entries, tuple(_stored(graphs, layouts, owners)))
+
+
+def _owners(graphs: Mapping[str, Graph]) -> dict[str, str]:
+    """Stored tensor → the first layer that reads it, under whatever view."""
+    found: dict[str, str] = {}
+    for graph in sorted(graphs.values(), key=lambda g: -len(g.nodes)):  # training before inference
+        shows: dict[str, str] = {}
+        for node in graph.nodes:
+            if ops.get(node.op).is_view and node.ins:
+                shows[node.outs[0]] = shows.get(node.ins[0], node.ins[0])
+            elif node.stage == "forward":
+                for name in (shows.get(name, name) for name in node.ins):
+                    if graph[name].role in (Role.CONST, Role.PARAM, Role.STAT):
+                        found.setdefault(name, node.src or MODEL)
+    return found
+
+
+def _stored(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], owners: Mapping[str, str]) -> list[Stored]:
+    found: dict[str, Stored] = {}
+    for entry, graph in graphs.items():
+        changed = {out for node in graph.nodes for out in node.outs}
+        for t in graph.tensors.values():
+            if (t.role is Role.CONST or t.role.is_state) and t.name not in changed and t.name in layouts[entry].slots:
+                owner = t.name.rpartition(":")[0] if t.role is Role.OPTIM else t.name
+                outside = OPTIMIZER if t.role is Role.SETTING else MODEL
+                found.setdefault(t.name, Stored(t.name, t.role.value, owners.get(owner, outside), t.bytes(1)))
+    return list(found.values())
+
+
+class _Drawn:
+    """One entry point on its way to a timeline."""
+
+    def __init__(self, graph: Graph, layout: Layout, batch: int, owners: Mapping[str, str]) -> None:
+        self.graph, self.layout, self.batch, self.owners = graph, layout, batch, owners
+        stored = {name: slot for name, slot in layout.slots.items() if slot.region != "arena"}
+        self.families = Families(graph, stored)  # views, updates and gathered pieces; not what is done in place
+        for node in graph.nodes:
+            for out, source in ops.get(node.op).shares.items():
+                self.families.join(node.outs[out], node.ins[source])
+            for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
+                self.families.join(gathered, piece)
+        self.moments: list[Moment] = []
+        self.when: dict[int, int] = {}  # node → instruction, for nodes that are one
+        self.loop: tuple[int, int] | None = None
+        self._number()
+        backward = [i for i, m in enumerate(self.moments) if m.stage == "backward"]
+        self.turn = backward[0] if backward else len(self.moments)
+
+    def _number(self) -> None:
+        body = self.families.body
+        for i, node in enumerate(self.graph.nodes):
+            if node.op == "loop":
+                working = sum(not ops.get(self.graph.nodes[k].op).is_view for k in body)
+                if working:
+                    self.loop = (len(self.moments), working)
+            elif ops.get(node.op).is_view:
+                continue
+            if node.op != "loop" or self.loop:
+                self.when[i] = len(self.moments)
+                macs = int(at(ops.get(node.op).macs(typed(self.graph, node)), self.batch))
+                macs *= self.batch if i in body else 1
+                self.moments.append(Moment(node.op, self._layer(node), node.stage, macs))
+
+    def _layer(self, node: Node) -> str:
+        special = {"feed": INPUT, "fetch": OUTPUT, "loop": LOOP}
+        if node.src or node.op in special:
+            return node.src or special[node.op]
+        if node.stage == "update":
+            names = [n for name in (*node.ins, *node.outs) for n in (name, name.rpartition(":")[0])]
+            return next((self.owners[n] for n in names if n in self.owners), OPTIMIZER)
+        return MODEL
+
+    def timeline(self) -> Timeline:
+        spans = self._spans()
+        spans += [
+            Span("scratch", "scratch", slot.offset, slot.bytes, self.when[i], self.when[i], self.when[i])
+            for i, slot in self.layout.scratch.items()
+        ]
+        spans.sort(key=lambda s: (s.first, s.offset, s.last))
+        return Timeline(self.layout.align, self.loop, tuple(self.moments), tuple(s for s in spans if s.bytes))
+
+    def _spans(self) -> list[Span]:
+        """One for each family in the arena; where one is written over another in place, the older ends before."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        made: dict[str, tuple[str, int]] = {}
+        body = self.families.body
+        for i, now in self.when.items():
+            node = self.graph.nodes[i]
+            for name in (*node.ins, *node.outs):
+                top = self.families.root(name)
+                first.setdefault(top, now)
+                end = self.when[body[0] - 1] + self.loop[1] if self._outlives(top, i) and self.loop else now
+                last[top] = max(last.get(top, 0), end)
+            for name in node.outs if node.op != "loop" else ():
+                made.setdefault(self.families.root(name), (node.ins[0] if node.op == "feed" else name, now))
+        kept = {top for top, end in last.items() if end >= self.turn}
+        for i, now in self.when.items():
+            node = self.graph.nodes[i]
+            for source in ops.get(node.op).inplace:
+                old, new = self.families.root(node.ins[source]), self.families.root(node.outs[0])
+                if old != new and last[old] == now == first[new] and self._same_place(old, new):
+                    last[old] = now - 1
+        return [
+            self._span(top, first[top], last[top], *made.get(top, (top, first[top])), top in kept)
+            for top in first
+            if self._is_drawn(top)
+        ]
+
+    def _outlives(self, top: str, node: int) -> bool:
+        """Touched in the loop, but alive outside it: stays until the last iteration ends."""
+        return node in self.families.body and top not in self.families.in_body
+
+    def _same_place(self, old: str, new: str) -> bool:
+        slots = [self.layout.slots.get(name) for name in (old, new)]
+        return slots[0] is not None and slots[0] == slots[1] and slots[0].region == "arena"
+
+    def _is_drawn(self, top: str) -> bool:
+        """In the arena, and not a piece at work in the place of what the loop gathers."""
+        slot = self.layout.slots.get(top)
+        return slot is not None and slot.region == "arena" and not slot.stride
+
+    def _span(self, top: str, first: int, last: int, name: str, made: int, kept: bool) -> Span:
+        """A tensor is called what its maker calls it, an input what the caller calls it."""
+        tensor, slot = self.graph[top], self.layout.slots[top]
+        if tensor.role is Role.ACCUM:
+            given = next(t for t in self.graph.tensors if self.families.root(t) == top)
+            return Span(given, "accumulator", slot.offset, slot.bytes, 0, len(self.moments) - 1, made)
+        maker = self.moments[made]
+        if made < self.turn and kept:
+            kind = "mask" if tensor.dtype.value == "u8" else "saved"
+        elif maker.op == "feed":
+            kind = "input"
+        else:
+            kind = "gradient" if made >= self.turn or maker.stage == "update" else "activation"
+        name = top if top not in self.families.in_body and name in self.families.in_body else name
+        return Span(name, kind, slot.offset, slot.bytes, first, last, made)

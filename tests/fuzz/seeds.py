@@ -1,0 +1,200 @@
+"""Writes corpus/seed-*.smg: training programs of small real networks, and programs made of every op's own cases; and
+corpus/found-*.smg: what fuzzing and review found, one program each.
+
+The seeds together run every kernel. The networks need torch; running it again gives the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smidgen import api, ops
+from smidgen.instructions import Buffer, Entry, Instruction, Operand
+from smidgen.ir import DType, Graph
+from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
+from smidgen.program import Program
+from tests import small
+from tests.fuzz.build import CORPUS
+from tests.test_ops import SAMPLES, inputs_of
+from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
+
+OPS_PER_PROGRAM = 6
+LARGEST = 7000
+"""Bytes of a seed: what is larger teaches a fuzzer little and costs it time."""
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network with everything that `smidgen.compile` wants to know."""
+
+    model: nn.Module
+    example: tuple[Tensor, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Attention(nn.Module):
+    """A transformer block over words, one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 4)
+        self.project = nn.Linear(4, 12)
+        self.norm = nn.LayerNorm(4)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        q, k, v = self.project(self.norm(h)).chunk(3, dim=-1)
+        weights = torch.softmax(q @ k.transpose(1, 2) * 0.5, dim=-1)
+        y: Tensor = self.out(nn.functional.gelu(h + weights @ v).mean(dim=1))
+        return y
+
+
+class Decoder(nn.Module):
+    """Down and up again: pooling, group norm, transposed convolution, both kinds of upsampling, concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.up = nn.ConvTranspose2d(4, 2, 2, stride=2)
+        self.last = nn.Conv2d(6, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.avg_pool2d(nn.functional.silu(self.norm(self.first(x))), 2)
+        near = nn.functional.interpolate(h[:, :2], scale_factor=2)
+        smooth = nn.functional.interpolate(h[:, 2:], size=(4, 4), mode="bilinear")
+        y: Tensor = self.last(torch.cat([self.up(h), near, smooth], dim=1))
+        return y
+
+
+class Unusual(nn.Module):
+    """Arithmetic that no layer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 6)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = self.inner(x)
+        h = torch.where(mask > 0, h * self.scale, h / (1 + h.abs())) + torch.cumsum(h, 1) * 0.1
+        return torch.maximum(h, h.flip(1)).amax(1, keepdim=True) + torch.log1p(torch.exp(-h * h)).sum(1, keepdim=True)
+
+
+def convnet() -> nn.Module:
+    """Dense, depthwise and grouped convolutions with batch norm."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4), nn.ReLU6(),
+        nn.Conv2d(4, 6, 1, groups=2), nn.Hardswish(), nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten(), nn.LazyLinear(3),
+    )  # fmt: skip
+
+
+def networks() -> Iterator[tuple[str, Net]]:
+    """Each model is made right after the seed is set, so that its weights are always the same."""
+    image, words = torch.zeros(2, 1, 8, 8), torch.zeros(2, 4, dtype=torch.long)
+    optimizers: dict[str, Optimizer] = {
+        "momentum": SGD(0.05, momentum=0.9, weight_decay=1e-4, nesterov=True),
+        "adam": Adam(1e-3),
+        "clipped": AdamW(1e-3, clip_norm=1.0),
+    }
+    for name, optimizer in optimizers.items():
+        torch.manual_seed(0)
+        model = convnet()
+        model(image)  # the lazy layer gets its size
+        yield f"convnet-{name}", Net(model, (image,), {"optimizer": optimizer, "bn": "batch"})
+        torch.manual_seed(0)
+        yield f"attention-{name}", Net(Attention(), (words,), {"optimizer": optimizer})
+    for method in ("last_layer", "bias", "bn"):
+        torch.manual_seed(0)
+        model = convnet()
+        model(image)
+        yield f"convnet-{method}", Net(model, (image,), {"optimizer": SGD(0.1), "method": method})
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3))
+    yield "parts", Net(model, (torch.zeros(3, 6),), {"optimizer": Adam(1e-3), "accumulate": True})
+    for loss in ("mse", "bce_with_logits"):
+        torch.manual_seed(0)
+        model, target = Decoder(), torch.zeros(2, 1, 4, 4)
+        yield f"decoder-{loss}", Net(model, (torch.zeros(2, 2, 4, 4),), {"loss": loss, "target": target})
+    torch.manual_seed(0)
+    two = (torch.zeros(3, 5), torch.zeros(3, 6))
+    yield "unusual", Net(Unusual(), two, {"loss": "mse", "target": torch.zeros(3, 1)})
+
+
+def op_graphs() -> Iterator[tuple[str, Graph]]:
+    """The first two cases of every op (one if it updates state), and one for each kernel that they do not use."""
+    for op in RUNNABLE:
+        used: set[str] = set()
+        for i, case in enumerate(op.cases):
+            graph, _ = one_op(op, case, inputs_of(op, case))
+            kernels = set(encoded({"one": graph}, SAMPLES).kernels)
+            if i < (1 if graph.data else 2) or kernels - used:
+                yield f"{op.name}-{i}", graph
+            used |= kernels
+
+
+def programs() -> Iterator[tuple[str, Program]]:
+    for name, net in networks():
+        entries = api.build(net.model, net.example, **net.options)
+        yield name, api.encode(entries)
+    yield "residual", api.encode(small.entries(learn=("w3", "b3"), dropout=0.3, accumulate=True))
+    yield "bytes", encoded({"infer": chain(), "train": looped(DType.U8, 1)}, 3)
+    graphs = list(op_graphs())
+    yield from ((f"op-{name}", encoded({name: graph}, SAMPLES)) for name, graph in graphs if graph.data)
+    rest = [(name, graph) for name, graph in graphs if not graph.data]  # nothing stored: names cannot collide
+    for at in range(0, len(rest), OPS_PER_PROGRAM):
+        some = dict(rest[at : at + OPS_PER_PROGRAM])
+        yield f"ops-{next(iter(some))}", encoded(some, SAMPLES)
+
+
+def by_hand(*code: Instruction, inputs: Sequence[Buffer] = (), outputs: Sequence[Buffer] = ()) -> Program:
+    """Batch 1; 64 bytes of CONST, 64 of STATE, 128 of ARENA; one entry point."""
+    entry = Entry((*inputs, *outputs), code)
+    return Program(1, 16, {"train": entry}, bytes(64), b"", 64, 128)
+
+
+def findings() -> Iterator[tuple[str, Program]]:
+    """Each overflowed an int32 in a kernel that was given more than eight gigabytes by its caller."""
+    most = 2**31 - 1
+    wide = Buffer("x", DType.F32, (most,), "input")
+    place = Operand("input", 0)
+    yield (
+        "cross_entropy-of-two-billion-classes",
+        by_hand(
+            Instruction("cross_entropy_f32", (Operand("arena", 0), place, Operand("arena", 4)), (1, most, -100, 1, 0)),
+            inputs=[wide],
+        ),
+    )
+    ties = Instruction("amax_dx_f32", (Operand("output", 1), Operand("arena", 0), place, Operand("arena", 4)), (
+        0, 2, 2, most, most, 1,
+    ))  # fmt: skip
+    both = [Buffer(name, DType.F32, (2, most), "input" if name == "x" else "output") for name in ("x", "dx")]
+    yield "amax_dx-of-four-billion-ties", by_hand(ties, inputs=both[:1], outputs=both[1:])
+
+
+def main() -> None:
+    for old in [*CORPUS.glob("seed-*.smg"), *CORPUS.glob("found-*.smg")]:
+        old.unlink()
+    for name, program in findings():
+        (CORPUS / f"found-{name}.smg").write_bytes(program.to_bytes())
+    total, used = 0, set()
+    for name, program in programs():
+        data = replace(program, meta={}).to_bytes()
+        if len(data) > LARGEST:
+            print(f"left out: {name}, {len(data)} bytes")
+            continue
+        total, used = total + len(data), used | set(program.kernels)
+        (CORPUS / f"seed-{name}.smg").write_bytes(data)
+    wanted = {kernel for op in ops.all_ops().values() for kernel in op.kernels.values()}
+    print(f"{total} bytes, {len(used)} kernels; in no seed: {sorted(wanted - used)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Fast kernels in whole programs: close to the exact ones, the same bits for any number of threads, counted memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import smidgen
+from smidgen import api
+from smidgen.errors import BadOption
+from smidgen.parity import relative
+from smidgen.trainer import Job
+
+
+class Net(nn.Module):
+    """Dense, strided, depthwise and grouped convolutions, norms, attention-like products, odd sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 13, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(13)
+        self.depth = nn.Conv2d(13, 13, 5, padding=2, groups=13)
+        self.wide = nn.Conv2d(13, 30, 1)
+        self.groups = nn.Conv2d(30, 20, 3, groups=5, dilation=2)
+        self.head = nn.Linear(20, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.nn.functional.hardswish(self.wide(x + self.depth(x)))
+        x = torch.nn.functional.silu(self.groups(x)).flatten(2).transpose(1, 2)
+        x = torch.softmax(x @ x.transpose(1, 2), -1) @ x
+        y: torch.Tensor = self.head(x.mean(1))
+        return y
+
+
+def batch(n: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, 3, 19, 17)).astype(np.float32), rng.integers(0, 7, n)
+
+
+@pytest.fixture(scope="module")
+def program() -> object:
+    torch.manual_seed(0)
+    x, _ = batch()
+    return api.encode(api.build(Net(), x, optimizer=smidgen.Adam(1e-3), batch=6, accumulate=True))
+
+
+def trained(program: object, kernels: str, threads: int = 1, samples: int = 6) -> Job:
+    job = Job(program, kernels=kernels, threads=threads)  # type: ignore[arg-type]
+    x, y = batch(samples)
+    for _ in range(5):
+        job.train_step(x, y)
+    return job
+
+
+@pytest.mark.parametrize("samples", [1, 6, 9])
+def test_fast_kernels_train_as_exact_ones_do(program: object, samples: int) -> None:
+    exact, fast = trained(program, "exact", samples=samples), trained(program, "fast", samples=samples)
+    for name, want in exact.state_dict().items():
+        assert relative(fast.state_dict()[name], want) < 1e-3, name
+    x, y = batch()
+    assert np.abs(fast.predict(x) - exact.predict(x)).max() < 1e-2
+    assert abs(fast.evaluate(x, y)["loss"] - exact.evaluate(x, y)["loss"]) < 1e-2
+
+
+def test_any_number_of_threads_gives_the_same_bits(program: object) -> None:
+    one = trained(program, "fast")
+    for threads in (2, 3):
+        several = trained(program, "fast", threads)
+        assert several._machine.state.tobytes() == one._machine.state.tobytes()
+
+
+def test_work_memory_is_counted(program: object, tmp_path: Path) -> None:
+    exact = trained(program, "exact")
+    for threads in (1, 3):
+        job = trained(program, "fast", threads)
+        assert job.plan.work_bytes > 0
+        assert job.plan.ram_bytes == exact.plan.ram_bytes + job.plan.work_bytes
+        assert job.mapped_bytes + job.plan.context_bytes + job.plan.stack_bytes == job.plan.ram_bytes
+    job.save(tmp_path / "net.smg")
+    assert smidgen.load(tmp_path / "net.smg").plan == exact.plan, "a file does not say how it is run"
+
+
+def test_fast_kernels_stay_within_the_declared_stack(program: object) -> None:
+    machine = trained(program, "fast")._machine
+    x, y = batch()
+    used = machine.stack_used("train", [x, y.astype(np.int32)], [np.zeros((), np.float32)], 6)
+    assert 0 < used <= smidgen.native.stack_bytes()
+
+
+def test_wrong_choices_are_errors(program: object) -> None:
+    for options in ({"kernels": "quick"}, {"kernels": "fast", "threads": 0}, {"kernels": "exact", "threads": 2}):
+        with pytest.raises(BadOption):
+            Job(program, **options)  # type: ignore[arg-type]
