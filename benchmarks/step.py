@@ -236,6 +236,9 @@ class Report:
 
     def add(self, row: Row, done: Json) -> None:
         kept = [r for r in self.rows if any(r[k] != v for k, v in asdict(row).items())]
+        for name, result in done["results"].items():
+            if result.get("version") == "":  # asking for it would have taken time
+                result["version"] = self.contestants[name]["version"]
         self.rows = [*kept, done]
         self.write()
 
