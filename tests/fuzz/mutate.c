@@ -73,10 +73,13 @@ static int32_t some_params(const SmgKernel *kernel, int operands, int extreme, i
         return count;
     }
     for (int32_t i = 0; i < count; i++) {
-        const uint32_t kind = extreme ? 16 + below(4) : below(16);
-        p[i] = (int32_t)(kind < 11 ? 1 + below(5) : kind < 13 ? numbers[below(sizeof numbers / 4)] : below(40));
-        if (kind >= 16) p[i] = (int32_t)(kind == 16 ? 0 : kind == 17 ? 1u << (16 + below(15)) : 1 + below(12));
+        const uint32_t kind = below(16);
+        p[i] = (int32_t)(kind < 12 ? 1 + below(5) : kind < 14 ? numbers[below(sizeof numbers / 4)] : below(40));
         if (i && one_in(6)) p[i] = p[i - 1];
+    }
+    for (uint32_t i = extreme ? 2 + below(3) : 0; i && count; i--) {
+        const uint32_t kind = below(5);
+        p[below((uint32_t)count)] = (int32_t)(kind < 2 ? 0 : kind < 4 ? 1u << (16 + below(15)) : 6 + below(12));
     }
     return count;
 }
