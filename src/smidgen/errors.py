@@ -64,6 +64,13 @@ class UnsafeLayout(SmidgenError):
     code = "E202"
 
 
+class UnknownDevice(SmidgenError):
+    """No device of that name."""
+
+    code = "E203"
+    exit_status = 2
+
+
 class UnknownMethod(SmidgenError):
     """No method or parameter of that name."""
 

@@ -1,0 +1,122 @@
+"""Devices: RAM as a list of banks, flash, clock and core, each figure with its source. The figures live in
+devices/*.toml; a figure without a source is refused when the file is read."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from .errors import Internal, UnknownDevice, did_you_mean
+
+FOLDER: Final = Path(__file__).parent / "devices"
+KINDS: Final = ("microcontroller", "linux", "emulated")
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Memory without a gap; nothing that is placed in it reaches into another bank."""
+
+    name: str
+    origin: int  # address; 0 under an operating system
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    name: str
+    title: str
+    kind: str  # one of KINDS
+    core: str  # as -mcpu names it
+    ram_banks: tuple[Bank, ...]  # the first one also takes context and stack
+    flash_bytes: int  # 0: no limit (a card of any size)
+    flash_origin: int
+    clock_hz: int
+    align: int  # of slots, in bytes
+    fpu: str = ""  # as -mfpu names it; empty: none
+    board: str = ""  # the QEMU machine that stands in
+    target: str = ""  # of `smidgen build --target`, under an operating system
+    sources: Mapping[str, str] = field(default_factory=dict)  # "clock", "flash" or a bank's name → where it is written
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ram_bytes(self) -> int:
+        """Of all banks together; what must be in one piece has to fit one of them."""
+        return sum(bank.bytes for bank in self.ram_banks)
+
+    @property
+    def is_bare(self) -> bool:
+        """Without an operating system."""
+        return self.kind != "linux"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ram_bytes": self.ram_bytes}
+
+
+def device_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+@cache
+def load_device(name: str) -> Device:
+    """Raises UnknownDevice for a name that has no file."""
+    if name not in device_names():
+        help = f"{did_you_mean(name, device_names())}  (smidgen devices)"
+        raise UnknownDevice(f"there is no device '{name}'", help=help)
+    try:
+        return parsed(name, (FOLDER / f"{name}.toml").read_text())
+    except (KeyError, TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
+        raise Internal(f"devices/{name}.toml cannot be used", why=f"{type(error).__name__}: {error}") from error
+
+
+def parsed(name: str, text: str) -> Device:
+    """The device that a file describes. ValueError, KeyError or TypeError unless it is complete and makes sense."""
+    data = tomllib.loads(text)
+    known = {"title", "kind", "core", "fpu", "align", "board", "target", "notes", "clock", "flash", "ram"}
+    if set(data) - known:
+        raise ValueError(f"unknown key '{min(set(data) - known)}'")
+    banks = tuple(Bank(_text(b["name"]), _count(b["origin"], 0), _count(b["bytes"])) for b in data["ram"])
+    if not banks or len({b.name for b in banks}) < len(banks) or {b.name for b in banks} & {"clock", "flash"}:
+        raise ValueError("banks need names of their own")
+    flash = data.get("flash")
+    sources = {"clock": _text(data["clock"]["source"])}
+    if flash is not None:
+        sources["flash"] = _text(flash["source"])
+    sources |= {b["name"]: _text(b["source"]) for b in data["ram"]}
+    device = Device(
+        name=name,
+        title=_text(data["title"]),
+        kind=data["kind"],
+        core=_text(data["core"]),
+        ram_banks=banks,
+        flash_bytes=0 if flash is None else _count(flash["bytes"]),
+        flash_origin=0 if flash is None else _count(flash["origin"], 0),
+        clock_hz=_count(data["clock"]["hz"]),
+        align=data["align"],
+        fpu=data.get("fpu", ""),
+        board=data.get("board", ""),
+        target=data.get("target", ""),
+        sources=sources,
+        notes=tuple(_text(note) for note in data.get("notes", [])),
+    )
+    if device.kind not in KINDS or device.align not in (4, 8, 16, 32, 64):
+        raise ValueError("kind or align is not one that smidgen knows")
+    if device.is_bare and any(a.origin < b.origin + b.bytes and b.origin < a.origin + a.bytes
+                              for a in banks for b in banks if a is not b):  # fmt: skip
+        raise ValueError("two banks overlap")
+    return device
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text is missing")
+    return value
+
+
+def _count(value: Any, least: int = 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is not a number of bytes, an address or a frequency")
+    return value
