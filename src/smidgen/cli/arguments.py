@@ -1,0 +1,122 @@
+"""What can be typed. Each command is one function of commands.py."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ..errors import BadOption, did_you_mean
+from . import commands
+
+SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
+MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is an error like any other: what, and what to type next."""
+
+    def error(self, message: str) -> NoReturn:
+        what, _, choices = message.partition(" (choose from ")
+        word = what.rpartition("'")[0].rpartition("'")[2] if "invalid choice: '" in what else ""
+        known = [c.strip(" '\")") for c in choices.split(",")] if choices else []
+        help = f"{did_you_mean(word, known)}  ({self.prog} --help)" if word and known else f"{self.prog} --help"
+        raise BadOption(what, help=help)
+
+
+def parser() -> Parser:
+    made = Parser(prog="smidgen", description="Train neural networks on the device, in a smidgen of memory.")
+    made.add_argument("--version", action="version", version=f"smidgen {_version()}")
+    known = made.add_subparsers(dest="command", required=True, metavar="command")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Parser:
+        one: Parser = known.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        one.add_argument("--json", action="store_true", help="print JSON instead of text")
+        one.set_defaults(run=run)
+        return one
+
+    plan = command("plan", commands.plan, "what training your model takes: bytes, arithmetic, time, and why")
+    _add_model(plan)
+    plan.add_argument("--html", metavar="FILE", help="write the plan as one page with pictures")
+    plan.add_argument("--all-layers", action="store_true", help="one row for every layer")
+
+    build = command("build", commands.build, "compile your model into a program file")
+    _add_model(build)
+    build.add_argument("-o", "--output", required=True, metavar="NET.smg")
+
+    train = command("train", commands.train, "train a program on data")
+    train.add_argument("program", metavar="NET.smg")
+    train.add_argument("--data", required=True, metavar="TRAIN.npz", help="arrays x (or x0, x1, …) and y")
+    train.add_argument("--eval", metavar="TEST.npz", help="measured after each epoch")
+    train.add_argument("--epochs", type=int, default=1)
+    train.add_argument("--save", metavar="OUT.smg", help="the program with what it learned")
+    train.add_argument("--export", metavar="W.safetensors", help="what was learned, under the model's names")
+    _add_kernels(train)
+    train.add_argument("--batch", type=int, help="samples a step; default: the plan's batch")
+    train.add_argument("--lr", type=float, help="default: the rate the program was built with")
+    train.add_argument("--schedule", help="constant (default), linear or cosine")
+    train.add_argument("--patience", type=int, metavar="EPOCHS", help="stop when nothing has improved for so long")
+    train.add_argument("--seed", type=int, help="of the order of samples; default: the program's")
+    train.add_argument("--checkpoint", metavar="RUN.ckpt", help="written while training, replaced atomically")
+    train.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: after each epoch")
+    train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
+
+    infer = command("infer", commands.infer, "predict with a program")
+    infer.add_argument("program", metavar="NET.smg")
+    infer.add_argument("--data", required=True, metavar="TEST.npz", help="array x (or x0, x1, …); with y: accuracy")
+    _add_kernels(infer)
+    infer.add_argument("-o", "--output", metavar="OUT.npz", help="write the predictions")
+
+    inspect = command("inspect", commands.inspect, "what is in a program file")
+    inspect.add_argument("program", metavar="NET.smg")
+    inspect.add_argument("--html", metavar="FILE", help="write its plan as one page with pictures")
+
+    verify = command("verify", commands.verify, "prove parity with PyTorch and memory safety for your own model")
+    verify.add_argument("model", help=MODEL)
+    verify.add_argument("--input", required=True, action="append", metavar="SHAPE", help=SHAPE)
+    _add_training(verify, optimizers=["sgd", "adam"])
+
+    command("methods", commands.methods, "what can learn")
+    command("ops", commands.ops, "the operators that smidgen knows")
+    explain = command("explain", commands.explain, "what an error means and what to do about it")
+    explain.add_argument("code", nargs="?", help="E101, for instance; without it: all of them")
+    command("demo", commands.demo, "a network meets data it has never seen, and learns it in 64 KB")
+    return made
+
+
+def _add_kernels(parser: Parser) -> None:
+    how = "exact: the same bits on every machine; fast: this machine's vectors, more memory"
+    parser.add_argument("--kernels", default="exact", choices=["exact", "fast"], help=how)
+    parser.add_argument("--threads", type=int, default=1, help="of fast kernels")
+
+
+def _add_model(parser: Parser) -> None:
+    parser.add_argument("model", help=MODEL)
+    parser.add_argument("--input", action="append", metavar="SHAPE", help=SHAPE)
+    parser.add_argument("--target", metavar="SHAPE", help="of the target of a loss function, as --input")
+    parser.add_argument("--batch", type=int, help="the most samples of one step; default: the input's")
+    parser.add_argument("--accumulate", action="store_true", help="can take larger batches in parts")
+    _add_training(parser, optimizers=["sgd", "adam", "adamw"])
+    parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
+    parser.add_argument("--weight-decay", type=float)
+    parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
+    _add_kernels(parser)
+
+
+def _add_training(parser: Parser, optimizers: Sequence[str]) -> None:
+    losses = "cross_entropy, mse, bce_with_logits, l1, huber, smooth_l1, or file.py:function(output, target)"
+    parser.add_argument("--loss", default="cross_entropy", help=losses)
+    parser.add_argument("--method", default="full", help="what learns: `smidgen methods`, or names of parameters")
+    parser.add_argument("--optimizer", default="sgd", choices=optimizers)
+    parser.add_argument("--lr", type=float, default=None)
+    parser.add_argument("--bn", default="frozen", choices=["frozen", "batch"], help="statistics of batch-norm")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("smidgen")
+    except PackageNotFoundError:
+        return "(not installed)"

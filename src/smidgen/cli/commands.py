@@ -1,0 +1,177 @@
+"""One function for each command: calls what does the work and prints the result; returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from .. import terminal
+from ..options import checked_seed
+from .output import check_outputs, metrics_text, print_json, print_table, wrote
+from .source import compiled, need_torch
+
+
+def plan(args: argparse.Namespace) -> int:
+    from .. import page, report
+
+    check_outputs(args.html)
+    job = compiled(args)
+    seconds = report.measure_step(job)
+    if args.html:
+        page.write(job.plan, args.html, title=args.model, seconds_per_step=seconds)
+    if args.json:
+        print_json({"model": args.model, **report.plan_json(job.plan, seconds)})
+    else:
+        print(report.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
+                               colour=terminal.has_colour(sys.stdout), width=terminal.width()))  # fmt: skip
+        wrote(args.html)
+    return 0
+
+
+def build(args: argparse.Namespace) -> int:
+    check_outputs(args.output)
+    job = compiled(args)
+    job.save(args.output)
+    plan = job.plan
+    if args.json:
+        print_json({"model": args.model, "program": args.output, "file_bytes": os.path.getsize(args.output),
+                     "ram_bytes": plan.ram_bytes, "flash_bytes": plan.flash_bytes, "learns": list(plan.learns),
+                     "batch": plan.batch, "method": plan.method})  # fmt: skip
+    else:
+        print(f"{args.output}: {terminal.bytes_text(plan.ram_bytes)} of RAM, {terminal.bytes_text(plan.flash_bytes)} "
+              f"of flash, batch {plan.batch}, {len(plan.learns)} tensors learn ({plan.method})")  # fmt: skip
+    return 0
+
+
+def train(args: argparse.Namespace) -> int:
+    from ..data import read_npz
+    from ..trainer import load
+
+    check_outputs(args.save, args.export)
+    job, data = load(args.program, kernels=args.kernels, threads=args.threads), read_npz(args.data)
+    held_out = read_npz(args.eval) if args.eval else None
+    if args.resume:
+        job.resume(args.resume)
+    if args.lr is not None:
+        job.lr = args.lr
+    show = None if args.json or terminal.is_terminal(sys.stderr) else lambda epoch: print(epoch, file=sys.stderr)
+    before = job.evaluate(held_out.x, held_out.y) if held_out else None
+    history = job.fit(
+        data.x, data.y, epochs=args.epochs, eval=(held_out.x, held_out.y) if held_out else None,
+        patience=args.patience, schedule=args.schedule, seed=args.seed, batch=args.batch, checkpoint=args.checkpoint,
+        checkpoint_every=args.checkpoint_every, on_epoch=show,
+    )  # fmt: skip
+    if args.save:
+        job.save(args.save)
+    if args.export:
+        job.export_weights(args.export)
+    if args.json:
+        print_json({"program": args.program, "before": before, **history.to_json(), "saved": args.save,
+                     "exported": args.export, "step": job.step, "ram_bytes": job.plan.ram_bytes})  # fmt: skip
+    else:
+        if before:
+            print("before   " + metrics_text(before))
+        print(history)
+        wrote(args.save, args.export)
+    return 128 + signal.SIGINT if history.stopped == "interrupted" else 0
+
+
+def infer(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from ..data import read_npz, write_npz
+    from ..trainer import load
+
+    check_outputs(args.output)
+    job = load(args.program, kernels=args.kernels, threads=args.threads)
+    data = read_npz(args.data, needs_y=False)
+    outputs = job.predict(data.x)
+    found = outputs if isinstance(outputs, tuple) else (outputs,)
+    metrics = job.evaluate(data.x, data.y) if data.y is not None else None
+    if args.output:
+        names = ["y"] if len(found) == 1 else [f"y{k}" for k in range(len(found))]
+        write_npz(args.output, dict(zip(names, found, strict=True)))
+    if args.json:
+        print_json({"program": args.program, "samples": len(data), "metrics": metrics, "written": args.output,
+                     "outputs": [{"shape": list(o.shape), "dtype": str(o.dtype), "min": float(np.min(o)),
+                                  "max": float(np.max(o))} for o in found]})  # fmt: skip
+        return 0
+    print(f"{len(data)} samples" + (f": {metrics_text(metrics)}" if metrics else ""))
+    for o in found:
+        print(f"output {list(o.shape)}, from {np.min(o):.4g} to {np.max(o):.4g}")
+    first = found[0]
+    if first.ndim == 2 and first.shape[1] > 1:
+        print("largest of each row: " + " ".join(map(str, first.argmax(1)[:20])) + (" …" if len(first) > 20 else ""))
+    wrote(args.output)
+    return 0
+
+
+def inspect(args: argparse.Namespace) -> int:
+    from .. import page, report
+    from ..trainer import load
+
+    check_outputs(args.html)
+    job = load(args.program)
+    if args.html:
+        page.write(job.plan, args.html, title=args.program)
+    if args.json:
+        print_json(report.inspect_json(job.program, args.program))
+    else:
+        print(report.inspect_text(job.program, args.program, colour=terminal.has_colour(sys.stdout),
+                                  width=terminal.width()))  # fmt: skip
+        wrote(args.html)
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    checked_seed(args.seed)
+    need_torch("verify")
+    from ..prove import prove
+
+    proof = prove(
+        args.model, args.input, loss=args.loss, method=args.method, optimizer=args.optimizer, lr=args.lr, bn=args.bn,
+        seed=args.seed, progress=None if args.json else lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+    print_json(proof.to_json()) if args.json else print(proof.to_text())
+    return 0 if proof.passed else 1
+
+
+def methods(args: argparse.Namespace) -> int:
+    from ..methods import all_methods
+
+    rows = [(m.name + (":k" if m.takes_count else ""), m.doc) for m in all_methods().values()]
+    rows.append(("names, globs", "parameters by name: head.*, or a list of names and methods from Python"))
+    print_table(args.json, "methods", ("name", "doc"), rows)
+    return 0
+
+
+def ops(args: argparse.Namespace) -> int:
+    from ..ops import all_ops
+
+    print_table(args.json, "ops", ("name", "doc"), [(op.name, op.doc) for op in all_ops().values()])
+    return 0
+
+
+def explain(args: argparse.Namespace) -> int:
+    from ..errors import all_errors
+    from ..pages import page
+
+    if args.code is None:
+        rows = [(code, (kind.__doc__ or "").partition("\n")[0]) for code, kind in sorted(all_errors().items())]
+        print_table(args.json, "errors", ("code", "doc"), rows)
+    elif args.json:
+        print_json({"code": args.code.upper(), "page": page(args.code)})
+    else:
+        print(page(args.code).rstrip())
+    return 0
+
+
+def demo(args: argparse.Namespace) -> int:
+    from ..demo import run
+
+    figures = run(json=args.json, colour=terminal.has_colour(sys.stdout), width=terminal.width())
+    if args.json:
+        print_json(figures)
+    return 0

@@ -1,0 +1,43 @@
+"""A job for the model and options of a command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .. import terminal
+from ..errors import MissingPart
+from ..options import checked_seed
+
+
+def compiled(args: argparse.Namespace) -> Any:
+    """A job for the model and options of a command line."""
+    checked_seed(args.seed)
+    need_torch(args.command)
+    import numpy as np
+
+    from .. import api
+    from ..optimizers import by_name
+    from ..source import example_of, load_example, load_function, load_model
+
+    rng = np.random.default_rng(args.seed)
+    optimizer = by_name(args.optimizer, lr=args.lr, momentum=args.momentum, weight_decay=args.weight_decay,
+                        clip_norm=args.clip_norm)  # fmt: skip
+    loss: Any = load_function(args.loss) if ":" in args.loss else args.loss
+    target = example_of(args.target, rng) if args.target else None
+    model = load_model(args.model)
+    example = tuple(example_of(text, rng) for text in args.input) if args.input else load_example(args.model)
+    with terminal.Progress(f"compiling {args.model}") as bar:
+        bar.advance()
+        return api.compile(
+            model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
+            bn=args.bn, accumulate=args.accumulate, seed=args.seed, kernels=args.kernels, threads=args.threads,
+        )  # fmt: skip
+
+
+def need_torch(command: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        help = "pip install 'smidgen[compile]'"
+        raise MissingPart(f"{command} needs PyTorch", why=str(error), help=help) from error
