@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,10 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "more than can be addressed", "build nets.py:wide --input 1x300000 --loss mse --batch 4000 -o out.smg",
         "error[E201]: ARENA needs 4800032016 bytes, a program can address 2147483584",
+    ),
+    (
+        "an unknown device", "plan nets.py:plain --input 4x3 --device stm32f747",
+        "error[E203]: there is no device 'stm32f747'\n  help: did you mean 'stm32f746'?  (smidgen devices)",
     ),
     (
         "a misspelt method", "plan nets.py:plain --input 4x3 --method lastlayer",
@@ -289,6 +294,18 @@ def test_an_unsupported_operator_names_the_line(folder: Path, capsys: pytest.Cap
         "  at   nets.py:29: return torch.special.bessel_j0(self.head(x))\n"
         "  why  in one of its steps smidgen has no rule for it\n  help: compose it of simpler operations\n"
     )
+
+
+def test_a_device_that_is_too_small_says_what_was_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err, made = run(
+        folder, "build nets.py:wide --input 4x300000 --loss mse --device rp2040 -o o.smg", capsys
+    )
+    what, at, why, help = err.splitlines()
+    assert (status, out, made) == (1, "", [])
+    assert re.fullmatch(r"error\[E201\]: needs \d\.\d+ MB of RAM, rp2040 has 264 KB", what)
+    assert re.fullmatch(r"  at   .* \((forward|backward), step \d+ of \d+ of train\)", at)
+    assert why.startswith("  why  live there: input 4.58 MB")
+    assert re.fullmatch(r"  help: \d+ other choices were tried, none fits; --method bias --batch 1 needs .* MB", help)
 
 
 def test_a_loss_without_end_stops_with_the_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ COMMANDS = {
     "infer": "infer net.smg --data test.npz",
     "inspect": "inspect net.smg",
     "verify": f"verify {MODEL}",
+    "devices": "devices",
+    "device": "devices esp32-s3",
     "methods": "methods",
     "ops": "ops",
     "explain": "explain E101",
@@ -165,7 +167,7 @@ def test_json_has_exactly_the_documented_keys(name: str, folder: Path) -> None:
     done = piped(folder, f"{COMMANDS[name]} --json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    row = {"explain": "explain E101", "explain-all": "explain"}.get(name, name)
+    row = {"explain": "explain E101", "explain-all": "explain", "device": "devices NAME"}.get(name, name)
     assert list(found) == documented()[row]
     if name in ("inspect", "verify"):
         assert ["model", *found["plan"]] == documented()["plan"]

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from . import methods, native, place, program, verify
+from . import limits, methods, place, program, verify
 from .build import Builder, fetch
 from .check import check
-from .errors import MissingPart, NotDifferentiable
+from .device import Device
+from .errors import MissingPart, NotDifferentiable, SmidgenError
 from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Layout, Slot
 from .metrics import run_facts
 from .optimizers import SGD, Optimizer
-from .options import checked_kernels, checked_options
+from .options import Options, checked_device, checked_kernels, checked_options
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.fold import fold_batch_norm, freeze
@@ -46,21 +47,25 @@ def compile(
     bn: str = "frozen",
     accumulate: bool = False,
     seed: int = 0,
+    device: str | Device | None = None,
     kernels: str = "exact",
     threads: int = 1,
 ) -> Job:
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts. `kernels="fast"` and
-    `threads` are those of `smidgen.load`.
+    example's). `accumulate=True` adds the entries that take larger batches in parts. `device`, a name of
+    `smidgen devices`, makes its RAM and flash hard limits. `kernels="fast"` and `threads` are those of `smidgen.load`.
     """
     checked_kernels(kernels, threads)
-    entries = build(
-        model, example, loss=loss, target=target, optimizer=optimizer, method=method, batch=batch, bn=bn,
-        accumulate=accumulate, seed=seed,
-    )  # fmt: skip
-    return Job(encode(entries), kernels=kernels, threads=threads)
+    place_for = checked_device(device)
+    options = checked_options(
+        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
+    )
+    imported = _imported(model, example, loss, target, options)
+    entries = _lowered(imported, options)
+    made = encode(entries) if place_for is None else encode_for(place_for, entries, imported, options)
+    return Job(made, kernels=kernels, threads=threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +97,21 @@ def build(
     seed: int = 0,
 ) -> Entries:
     """The graphs of all entry points: `import_model`, then everything that does not need torch."""
+    options = checked_options(
+        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
+    )
+    return _lowered(_imported(model, example, loss, target, options), options)
+
+
+def _imported(model: Any, example: Any, loss: Any, target: Any, options: Options) -> Imported:
     try:
         from .torch_import import import_model  # torch is needed here and nowhere else
     except ModuleNotFoundError as error:
         raise MissingPart("compiling needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
+    return import_model(model, example, loss=loss, target=target, bn=options.bn)
 
-    options = checked_options(
-        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
-    )
-    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+
+def _lowered(imported: Imported, options: Options) -> Entries:
     return lower(
         imported, optimizer=options.optimizer, method=options.method, batch=options.batch or imported.batch,
         accumulate=options.accumulate, seed=options.seed,
@@ -194,27 +205,57 @@ def lowered(graph: Graph, loop: bool = True) -> Graph:
     return unnamed_removed(feed_late(sample_loop(graph) if loop else graph))
 
 
-def encode(entries: Entries) -> Program:
-    """place → encode → verify: the program, with its plan and parameter map inside."""
-    stored, const_bytes, state_bytes = place.place_state(entries.graphs.values())
+def placed(entries: Entries, align: int) -> tuple[dict[str, Layout], dict[str, Slot]]:
+    stored, const_bytes, state_bytes = place.place_state(entries.graphs.values(), align)
     layouts = {
-        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes)
+        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes, align)
         for name, graph in entries.graphs.items()
     }
+    return layouts, stored
+
+
+def encode_for(device: Device, entries: Entries, imported: Imported, options: Options) -> Program:
+    """The program, if it fits the device; else an error that says what would."""
+
+    def price(other: Mapping[str, Any]) -> limits.Need | None:
+        changed = {name: value for name, value in other.items() if name != "momentum"}
+        if "momentum" in other:
+            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
+        try:
+            trial = _lowered(imported, replace(options, **changed))
+            layouts, _ = placed(trial, device.align)
+        except SmidgenError:
+            return None
+        kept = {name: g for name, g in trial.graphs.items() if name != "evaluate" or not _is_dear(layouts)}
+        return limits.need_of(device, program.encode({n: (g, layouts[n]) for n, g in kept.items()}, trial.batch, {}))
+
+    made = encode(entries, device)
+    plan = Plan.from_json(made.meta["plan"])
+    need = limits.need_of(device, made)
+    if not limits.fits(device, need):
+        raise limits.over_limit(device, plan, need, price)
+    return made
+
+
+def encode(entries: Entries, device: Device | None = None) -> Program:
+    """place → encode → verify: the program, with its plan and parameter map inside."""
+    layouts, stored = placed(entries, place.ALIGN if device is None else device.align)
     raised = _raised_by_evaluate(layouts)
-    if raised * 100 > state_bytes + max(layout.arena_bytes for layout in layouts.values()):
+    if _is_dear(layouts):
         rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
-        return encode(_decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised))
+        without = _decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
+        return encode(without, device)
     if raised > 0:
         entries = _decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
     bare = program.encode(planned, entries.batch, {})
     facts = facts_of(entries.graphs, layouts, entries.batch)
+    overhead = limits.device_overhead(device, bare)
     plan = Plan(
         state_bytes=bare.state_bytes,
         arena_bytes=bare.arena_bytes,
-        context_bytes=native.context_bytes(),
-        stack_bytes=native.stack_bytes(),
+        context_bytes=overhead.context_bytes,
+        stack_bytes=overhead.stack_bytes,
         flash_bytes=bare.flash_bytes,
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
         arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
@@ -228,6 +269,8 @@ def encode(entries: Entries) -> Program:
         learned_parameters=_elements(entries, entries.learns),
         optimizer=entries.optimizer,
         facts=facts,
+        device="" if device is None else device.name,
+        banks={} if device is None else limits.assigned(device, limits.need_of(device, bare)) or {},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     done = program.encode(planned, entries.batch, meta)
@@ -244,6 +287,14 @@ def _raised_by_evaluate(layouts: Mapping[str, Layout]) -> int:
     sizes = {name: layout.arena_bytes for name, layout in layouts.items()}
     own = sizes.pop("evaluate", 0)
     return own - max(sizes.values(), default=own)
+
+
+def _is_dear(layouts: Mapping[str, Layout]) -> bool:
+    """Would `evaluate` alone raise RAM by more than 1 %?"""
+    all_of_them = layouts.values()
+    return _raised_by_evaluate(layouts) * 100 > max(n.state_bytes for n in all_of_them) + max(
+        n.arena_bytes for n in all_of_them
+    )
 
 
 def _checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:

@@ -62,7 +62,9 @@ def device_names() -> tuple[str, ...]:
 
 @cache
 def load_device(name: str) -> Device:
-    """Raises UnknownDevice for a name that has no file."""
+    """A device by its name, or by the path of a .toml file of the same form."""
+    if name.endswith(".toml"):
+        return _own(Path(name))
     if name not in device_names():
         help = f"{did_you_mean(name, device_names())}  (smidgen devices)"
         raise UnknownDevice(f"there is no device '{name}'", help=help)
@@ -70,6 +72,17 @@ def load_device(name: str) -> Device:
         return parsed(name, (FOLDER / f"{name}.toml").read_text())
     except (KeyError, TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
         raise Internal(f"devices/{name}.toml cannot be used", why=f"{type(error).__name__}: {error}") from error
+
+
+def _own(path: Path) -> Device:
+    try:
+        return parsed(path.stem, path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnknownDevice(f"cannot read '{path}'", why=error.strerror or str(error)) from error
+    except KeyError as error:
+        raise UnknownDevice(f"'{path}' does not describe a device", why=f"{error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise UnknownDevice(f"'{path}' does not describe a device", why=str(error)) from error
 
 
 def parsed(name: str, text: str) -> Device:

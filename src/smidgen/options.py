@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
@@ -52,6 +53,14 @@ def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     if kernels == "exact" and threads != 1:
         raise BadOption("exact kernels run on one thread", help="kernels='fast', or threads=1")
     return str(kernels), int(threads)
+
+
+def checked_device(device: Any) -> Device | None:
+    if device is None or isinstance(device, Device):
+        return device
+    if not isinstance(device, str):
+        raise BadOption(f"device={device!r} is not a device", help="device='stm32f746'; `smidgen devices` lists them")
+    return load_device(device)
 
 
 def is_integer(value: Any) -> bool:
@@ -139,4 +148,4 @@ def _checked_accumulate(accumulate: Any) -> bool:
     return bool(accumulate)
 
 
-__all__ = ["Options", "checked_kernels", "checked_options", "checked_seed", "is_integer", "is_number"]
+__all__ = ["Options", "checked_device", "checked_kernels", "checked_options", "checked_seed", "is_integer", "is_number"]

@@ -53,6 +53,8 @@ class Plan:
     optimizer: str = ""  # as its constructor is called, without what is usual
     facts: Facts = field(default_factory=Facts)  # empty in files that do not carry them
     work_bytes: int = 0  # of fast kernels and their threads; a matter of the job, so files do not carry it
+    device: str = ""  # whose RAM, flash and alignment the plan was made for
+    banks: Mapping[str, str] = field(default_factory=dict)  # of that device: stack, state and arena → bank
 
     @property
     def ram_bytes(self) -> int:
@@ -60,13 +62,14 @@ class Plan:
 
     def to_json(self) -> JsonDict:
         return {
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "work_bytes"},
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("work_bytes", "device", "banks")},
             "arena_by_entry": dict(self.arena_by_entry),
             "cost": {"macs": dict(self.cost.macs)},
             "decisions": [{f.name: getattr(d, f.name) for f in fields(d)} for d in self.decisions],
             "learns": list(self.learns),
             "facts": self.facts.to_json(),
             "ram_bytes": self.ram_bytes - self.work_bytes,
+            **({"device": self.device, "banks": dict(self.banks)} if self.device else {}),
         }
 
     @staticmethod
@@ -79,8 +82,10 @@ class Plan:
         given["cost"] = Cost(_counts(given["cost"]["macs"]))
         given["decisions"] = tuple(_decision(d) for d in given["decisions"])
         given["learns"] = tuple(given["learns"])
-        if not all(isinstance(text, str) for text in (given["method"], given.get("optimizer", ""), *given["learns"])):
-            raise ValueError("a method, optimizer or parameter has no name")
+        given["banks"] = dict(given.get("banks", {}))
+        texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), *given["learns"])
+        if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
+            raise ValueError("a method, optimizer, device or parameter has no name")
         given["facts"] = Facts.from_json(given["facts"]) if "facts" in given else Facts()
         plan = Plan(**given)
         if not set(plan.arena_by_entry) >= set(plan.facts.entries):

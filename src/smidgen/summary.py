@@ -79,6 +79,9 @@ def answer(
          f"a step of {_samples(plan.batch)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
     ]  # fmt: skip
+    if plan.device:
+        banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
+        rows.insert(2, ("device", printable(plan.device), banks))
     if seconds is not None:
         rows.append(("time", seconds_text(seconds), f"a step on this machine: {_rate(plan.batch / seconds)} samples/s"))
     rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
@@ -210,6 +213,8 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "layers": [asdict(row) for row in layers_of(plan)],
         "stored": [asdict(s) for s in plan.facts.stored],
         "entries": {name: _entry_json(plan, name) for name in ordered(plan.facts.entries)},
+        "device": plan.device or None,
+        "banks": dict(plan.banks),
     }
 
 

@@ -76,6 +76,8 @@ def parser() -> Parser:
     verify.add_argument("--input", required=True, action="append", metavar="SHAPE", help=SHAPE)
     _add_training(verify, optimizers=["sgd", "adam"])
 
+    devices = command("devices", commands.devices, "what smidgen knows of devices, and where it is written")
+    devices.add_argument("name", nargs="?", help="stm32f746, for instance; without it: all of them")
     command("methods", commands.methods, "what can learn")
     command("ops", commands.ops, "the operators that smidgen knows")
     explain = command("explain", commands.explain, "what an error means and what to do about it")
@@ -100,6 +102,7 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
+    parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     _add_kernels(parser)
 
 

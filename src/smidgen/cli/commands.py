@@ -138,6 +138,19 @@ def verify(args: argparse.Namespace) -> int:
     return 0 if proof.passed else 1
 
 
+def devices(args: argparse.Namespace) -> int:
+    from ..device import device_names, load_device
+    from ..device_text import device_text, devices_text
+
+    if args.name:
+        device = load_device(args.name)
+        print_json(device.to_json()) if args.json else print(device_text(device, terminal.width()))
+        return 0
+    all_of_them = [load_device(name) for name in device_names()]
+    print_json({"devices": [d.to_json() for d in all_of_them]}) if args.json else print(devices_text(all_of_them))
+    return 0
+
+
 def methods(args: argparse.Namespace) -> int:
     from ..methods import all_methods
 

@@ -7,16 +7,18 @@ from typing import Any
 
 from .. import terminal
 from ..errors import MissingPart
-from ..options import checked_seed
+from ..options import checked_device, checked_seed
 
 
 def compiled(args: argparse.Namespace) -> Any:
     """A job for the model and options of a command line."""
     checked_seed(args.seed)
+    device = checked_device(args.device)
     need_torch(args.command)
     import numpy as np
 
     from .. import api
+    from ..limits import OverLimit
     from ..optimizers import by_name
     from ..source import example_of, load_example, load_function, load_model
 
@@ -29,10 +31,14 @@ def compiled(args: argparse.Namespace) -> Any:
     example = tuple(example_of(text, rng) for text in args.input) if args.input else load_example(args.model)
     with terminal.Progress(f"compiling {args.model}") as bar:
         bar.advance()
-        return api.compile(
-            model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
-            bn=args.bn, accumulate=args.accumulate, seed=args.seed, kernels=args.kernels, threads=args.threads,
-        )  # fmt: skip
+        try:
+            return api.compile(
+                model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
+                bn=args.bn, accumulate=args.accumulate, seed=args.seed, device=device, kernels=args.kernels,
+                threads=args.threads,
+            )  # fmt: skip
+        except OverLimit as error:
+            raise error.in_command_line() from error
 
 
 def need_torch(command: str) -> None:

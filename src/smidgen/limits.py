@@ -1,0 +1,192 @@
+"""A device's RAM and flash as hard limits: what a program needs there, in which banks it lies, and what to say when it
+does not fit. STATE is whole in one bank and so is ARENA; context and stack are in the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from . import native
+from .device import Device
+from .errors import DoesNotFit
+from .plan import Plan
+from .program import Program
+from .terminal import bytes_text
+
+MOST_NAMED: Final = 3  # tensors in a message
+OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
+CONTEXT_BYTES_32: Final = 1048  # sizeof(SmgContext) where pointers have four bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What the runtime itself takes on a device."""
+
+    context_bytes: int
+    stack_bytes: int
+    code_bytes: int = 0  # of flash; 0: not known before the firmware is linked
+
+
+def device_overhead(device: Device | None, program: Program) -> Overhead:
+    """Context, stack and code of the runtime on `device`, or on this machine."""
+    if device is not None and device.is_bare:
+        return Overhead(CONTEXT_BYTES_32, native.stack_bytes())
+    return Overhead(native.context_bytes(), native.stack_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a program takes of a device."""
+
+    state_bytes: int
+    arena_bytes: int
+    overhead: Overhead
+    flash_bytes: int  # without code
+
+    @property
+    def ram_bytes(self) -> int:
+        return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
+
+
+def need_of(device: Device, program: Program) -> Need:
+    return Need(program.state_bytes, program.arena_bytes, device_overhead(device, program), program.flash_bytes)
+
+
+def assigned(device: Device, need: Need) -> dict[str, str] | None:
+    """Region → bank, or None if no assignment fits. One bank if that is possible, the first of them; else the
+    assignment that leaves the most room in its fullest bank."""
+    first = need.overhead.context_bytes + need.overhead.stack_bytes
+    best: tuple[tuple[int, int], dict[str, str]] | None = None
+    for state in range(len(device.ram_banks)):
+        for arena in range(len(device.ram_banks)):
+            used = [0] * len(device.ram_banks)
+            used[0] += first
+            used[state] += need.state_bytes
+            used[arena] += need.arena_bytes
+            free = [bank.bytes - count for bank, count in zip(device.ram_banks, used, strict=True)]
+            if min(free) < 0:
+                continue
+            banks = len({0, state, arena})
+            rank = (-banks, -state - arena if banks == 1 else min(free[i] for i in {0, state, arena}))
+            if best is None or rank > best[0]:
+                names = [device.ram_banks[i].name for i in (0, state, arena)]
+                best = rank, dict(zip(("stack", "state", "arena"), names, strict=True))
+    return None if best is None else best[1]
+
+
+def fits(device: Device, need: Need) -> bool:
+    flash = need.flash_bytes + need.overhead.code_bytes
+    return assigned(device, need) is not None and (not device.flash_bytes or flash <= device.flash_bytes)
+
+
+# -- what is said when it does not fit ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Other arguments of `compile`, and what they were found to need."""
+
+    arguments: Mapping[str, str | int]
+    need: Need
+
+    def text(self, command_line: bool) -> str:
+        words = (
+            [f"--{k} {v}" for k, v in self.arguments.items()] if command_line
+            else [f"{k}={v!r}" for k, v in self.arguments.items()]
+        )  # fmt: skip
+        return f"{' '.join(words) if command_line else ', '.join(words)} needs {bytes_text(self.need.ram_bytes)}"
+
+
+class OverLimit(DoesNotFit):
+    """It does not fit the device. `help` names only what was compiled and measured."""
+
+    def __init__(self, what: str, *, at: str, why: str, options: Sequence[Option], device: Device) -> None:
+        self.options, self.device = tuple(options), device
+        super().__init__(what, at=at, why=why, help=self._help(command_line=False))
+
+    def in_command_line(self) -> DoesNotFit:
+        """The same with options as they are typed."""
+        return DoesNotFit(self.what, at=self.at, why=self.why, help=self._help(command_line=True))
+
+    def _help(self, command_line: bool) -> str:
+        good = [option for option in self.options if fits(self.device, option.need)]
+        if good:
+            return "; ".join(option.text(command_line) for option in good)
+        if not self.options:
+            return ""
+        least = min(self.options, key=lambda option: option.need.ram_bytes)
+        return f"{len(self.options)} other choices were tried, none fits; {least.text(command_line)}"
+
+
+Price = Callable[[Mapping[str, str | int]], Need | None]
+"""What the program would need with these arguments instead; None if it cannot be compiled."""
+
+
+def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimit:
+    """The error, with the options that were tried in vain or not."""
+    flash, code = need.flash_bytes, need.overhead.code_bytes
+    if assigned(device, need) is not None:
+        parts = [f"initial state {bytes_text(plan.state_bytes)}"] if plan.state_bytes else []
+        const = [s for s in plan.facts.stored if s.role == "const"]
+        if const:
+            parts.insert(0, f"constants {bytes_text(sum(s.bytes for s in const))}")
+        parts += [f"code {bytes_text(code)}"] if code else []
+        what = f"needs {bytes_text(flash + code)} of flash, {device.name} has {bytes_text(device.flash_bytes)}"
+        return OverLimit(what, at="", why="in it: " + ", ".join(parts), options=(), device=device)
+    at, live = _peak(plan)
+    rest = f"state {bytes_text(need.state_bytes)}, context and stack " + bytes_text(
+        need.overhead.context_bytes + need.overhead.stack_bytes
+    )
+    why = f"live there: {live}; besides {rest}" if live else rest
+    what = f"needs {bytes_text(need.ram_bytes)} of RAM, {device.name} has {_has(device)}"
+    if need.ram_bytes <= device.ram_bytes:
+        why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
+               f"may be spread over banks; {why}")  # fmt: skip
+    return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price)), device=device)
+
+
+def _has(device: Device) -> str:
+    if len(device.ram_banks) == 1:
+        return bytes_text(device.ram_bytes)
+    return " + ".join(f"{bytes_text(bank.bytes)} ({bank.name})" for bank in device.ram_banks)
+
+
+def _peak(plan: Plan) -> tuple[str, str]:
+    """Where the arena is fullest, and the largest tensors there."""
+    if not plan.facts.entries:
+        return "", ""
+    entry = max(plan.facts.entries, key=lambda e: (plan.arena_by_entry[e], e == "train"))
+    timeline = plan.facts.entries[entry]
+    at, _ = timeline.peak()
+    if not timeline.moments:
+        return "", ""
+    moment, alive = timeline.moments[at], timeline.alive(at)
+    named = [f"{span.tensor} {bytes_text(span.bytes)}" for span in alive[:MOST_NAMED]]
+    rest = alive[MOST_NAMED:]
+    named += [f"{len(rest)} more {bytes_text(sum(s.bytes for s in rest))}"] if rest else []
+    stage = "" if moment.stage == "io" else f"{moment.stage}, "
+    return f"{moment.layer} ({stage}step {at + 1} of {len(timeline.moments)} of {entry})", ", ".join(named)
+
+
+def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
+    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample."""
+
+    def priced(**arguments: str | int) -> Iterator[Option]:
+        need = price(arguments)
+        if need is not None:
+            yield Option(arguments, need)
+
+    for extra in ({}, {"momentum": 0}) if "momentum" in plan.optimizer else ({},):
+        batch = plan.batch if extra else plan.batch // 2
+        while batch:
+            found = list(priced(**extra, **({} if batch == plan.batch else {"batch": batch})))
+            yield from found
+            batch = 0 if any(fits(device, option.need) for option in found) else batch // 2
+    for method in OTHER_METHODS:
+        if method == plan.method:
+            continue
+        found = list(priced(method=method))
+        yield from found
+        if found and plan.batch > 1 and not fits(device, found[0].need):
+            yield from priced(method=method, batch=1)
