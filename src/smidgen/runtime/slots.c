@@ -1,0 +1,113 @@
+/* See slots.h. A slot: the header below, then STATE, filled up to a whole unit.
+ *
+ *   0  magic "SMGS" · version · bytes of STATE · sequence number
+ *  16  checksum of the program file · CRC-32 of STATE · 0 · CRC-32 of the 28 bytes before
+ *
+ * The header is written last: without it there is nothing, so a save that was cut is as if it had not begun. */
+#include "slots.h"
+#include "crc.h"
+#include "format.h"
+
+enum { H_MAGIC, H_VERSION, H_STATE, H_SEQUENCE, H_PROGRAM, H_CRC, H_ZERO, H_OWN_CRC, HEADER_WORDS };
+enum { CHUNK = 64 };
+#define SLOT_MAGIC 0x53474d53u /* "SMGS" */
+
+typedef struct {
+    int good;
+    uint32_t sequence, crc;
+} Found;
+
+static uint32_t in_units(uint32_t bytes, uint32_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+uint32_t smg_slot_bytes(const SmgContext *x, uint32_t unit) {
+    return SMG_SLOT_HEADER_BYTES + in_units(smg_state_bytes(x), unit);
+}
+
+/* Reads the STATE of a slot in pieces; `to` keeps them, unless it is NULL. -1 if the memory fails. */
+static int read_state(const SmgSlots *s, int slot, uint32_t bytes, uint8_t *to, uint32_t *crc) {
+    uint8_t piece[CHUNK];
+    *crc = 0;
+    for (uint32_t at = 0; at < bytes; at += CHUNK) {
+        const uint32_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
+        uint8_t *here = to ? to + at : piece;
+        if (s->read(s->self, slot, SMG_SLOT_HEADER_BYTES + at, here, count)) return -1;
+        *crc = smg_crc32(*crc, here, count);
+    }
+    return 0;
+}
+
+static Found look(const SmgContext *x, const SmgSlots *s, int slot) {
+    uint32_t h[HEADER_WORDS], crc;
+    Found f = {0, 0, 0};
+    if (s->read(s->self, slot, 0, h, sizeof h)) return f;
+    if (smg_crc32(0, (const uint8_t *)h, sizeof h - 4) != h[H_OWN_CRC]) return f;
+    if (h[H_MAGIC] != SLOT_MAGIC || h[H_VERSION] != SMG_SLOT_VERSION || h[H_ZERO] != 0) return f;
+    if (h[H_STATE] != smg_state_bytes(x) || h[H_PROGRAM] != smg_words(x)[F_CRC]) return f;
+    if (read_state(s, slot, h[H_STATE], NULL, &crc) || crc != h[H_CRC]) return f;
+    return (Found){1, h[H_SEQUENCE], crc};
+}
+
+/* The slot with the newest complete state, or -1. Numbers may wrap around. */
+static int newest(const Found found[2]) {
+    if (!found[0].good || !found[1].good) return found[0].good ? 0 : found[1].good ? 1 : -1;
+    return (int32_t)(found[1].sequence - found[0].sequence) > 0;
+}
+
+static SmgStatus check(SmgContext *x, const SmgSlots *s) {
+    if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
+    if (!s || !s->erase || !s->write || !s->read) return smg_say(x, SMG_BAD_CALL, "slots need erase, write and read");
+    if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1)))
+        return smg_say(x, SMG_BAD_CALL, "the unit of slots must be a power of two, at most 32");
+    if (s->bytes >= smg_slot_bytes(x, s->unit)) return SMG_OK;
+    smg_say(x, SMG_BAD_CALL, "a slot needs ");
+    smg_add_number(x, smg_slot_bytes(x, s->unit));
+    smg_add_text(x, " bytes, it has ");
+    smg_add_number(x, s->bytes);
+    return SMG_BAD_CALL;
+}
+
+static int write_slot(const SmgContext *x, const SmgSlots *s, int slot, uint32_t sequence, uint32_t *crc) {
+    const uint32_t bytes = smg_state_bytes(x), whole = bytes / s->unit * s->unit;
+    *crc = smg_crc32(0, x->state, bytes);
+    if (s->erase(s->self, slot)) return -1;
+    if (whole && s->write(s->self, slot, SMG_SLOT_HEADER_BYTES, x->state, whole)) return -1;
+    if (whole < bytes) {
+        uint8_t last[SMG_SLOT_MAX_UNIT] = {0};
+        memcpy(last, x->state + whole, bytes - whole);
+        if (s->write(s->self, slot, SMG_SLOT_HEADER_BYTES + whole, last, s->unit)) return -1;
+    }
+    uint32_t h[HEADER_WORDS] = {SLOT_MAGIC, SMG_SLOT_VERSION, bytes, sequence, smg_words(x)[F_CRC], *crc, 0, 0};
+    h[H_OWN_CRC] = smg_crc32(0, (const uint8_t *)h, sizeof h - 4);
+    return s->write(s->self, slot, 0, h, sizeof h);
+}
+
+SmgStatus smg_save(SmgContext *x, const SmgSlots *s) {
+    const SmgStatus status = check(x, s);
+    if (status) return status;
+    const Found found[2] = {look(x, s, 0), look(x, s, 1)};
+    const int last = newest(found), slot = last == 0 ? 1 : 0;
+    const uint32_t sequence = last < 0 ? 1 : found[last].sequence + 1;
+    uint32_t crc;
+    if (write_slot(x, s, slot, sequence, &crc))
+        return smg_say(x, SMG_STOPPED, "the memory of the slots does not take what is written");
+    const Found now = look(x, s, slot);
+    if (!now.good || now.sequence != sequence || now.crc != crc)
+        return smg_say(x, SMG_STOPPED, "a slot does not read back what was written");
+    return smg_say(x, SMG_OK, "");
+}
+
+SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
+    const SmgStatus status = check(x, s);
+    if (status) return status;
+    Found found[2] = {look(x, s, 0), look(x, s, 1)};
+    int slot = newest(found);
+    if (slot < 0) return smg_say(x, SMG_BAD_CALL, "no complete state of this program was saved");
+    for (int tries = 0; tries < 2 && slot >= 0; tries++, slot = newest(found)) {
+        uint32_t crc;
+        if (!read_state(s, slot, smg_state_bytes(x), x->state, &crc) && crc == found[slot].crc)
+            return smg_say(x, SMG_OK, "");
+        found[slot].good = 0; /* it was good a moment ago: the memory fails */
+    }
+    smg_reset_state(x); /* rather than a mixture */
+    return smg_say(x, SMG_STOPPED, "the slots do not read twice alike: STATE is the program's own again");
+}
