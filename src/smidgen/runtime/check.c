@@ -1,5 +1,6 @@
 /* Proves that an entry point, run on n samples, stays inside its memory: the second half of opening a file, and
  * repeated when n changes. Kernels say what they touch (EXTENT); this file holds them and the operands to it. */
+#define SMG_DEFINE_MUL
 #include "format.h"
 
 typedef struct {
@@ -38,7 +39,7 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
         if (*p == '?' || *p == '+') continue;
         const int may = p[1] == '?';
         if (may && seen++ >= optional - left_out) continue;
-        roles[at].letter = *p, roles[at++].optional = may;
+        roles[at].letter = *p, roles[at++].optional = (uint8_t)may;
     }
     for (; at < operands; at++) roles[at] = roles[at - 1];
     return 0;
@@ -138,6 +139,7 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
     if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1])
         return refuse(c, "the parameters lie outside their section");
+    if (maps && params > SMG_MAX_WORDS) return refuse(c, "more parameters than this build has room for");
     if (kernel->params >= 0 && params != (uint32_t)kernel->params) return refuse(c, "wrong number of parameters");
     const int32_t *p = smg_scaled(x, block, c->scale);
     if (!p) return refuse(c, "a size does not fit 32 bits");

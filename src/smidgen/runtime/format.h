@@ -75,13 +75,17 @@ SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instru
 
 typedef struct {
     char letter; /* o writes, i reads, u updates, s scratch */
-    int optional;
+    uint8_t optional;
 } SmgRole;
 /* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
  * from the last one on; a '+' repeats the last letter. */
 int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
 
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
+/* copy_b4 (width 4) or copy_b1 (1) with parameters p, where one side is a buffer without memory, from `start` bytes on;
+ * the other is at `memory`. The parameters must have passed the kernel's own check. 0, or what the channel returned. */
+int smg_channel_copy(const SmgChannel *channel, int buffer, int is_output, size_t start, uint8_t *memory,
+                     const int32_t *p, unsigned width);
 /* Proves one entry safe for n samples: every check of every instruction. */
 SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n);
 /* The words of a block with n put in; NULL if a product does not fit 32 bits. Blocks without n are used in place. */

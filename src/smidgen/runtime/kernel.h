@@ -47,10 +47,18 @@ typedef struct {
 } SmgKernel;
 
 #define SMG_TOO_MUCH UINT64_MAX
-static inline uint64_t smg_mul(uint64_t a, uint64_t b) {
+#ifdef __OPTIMIZE_SIZE__ /* once for all, in check.c */
+#define SMG_INLINE
+uint64_t smg_mul(uint64_t a, uint64_t b);
+#else
+#define SMG_INLINE static inline
+#endif
+#if !defined(__OPTIMIZE_SIZE__) || defined(SMG_DEFINE_MUL)
+SMG_INLINE uint64_t smg_mul(uint64_t a, uint64_t b) {
     if (a == 0 || b == 0) return 0;
     return a > SMG_TOO_MUCH / b ? SMG_TOO_MUCH : a * b;
 }
+#endif
 static inline uint64_t smg_add(uint64_t a, uint64_t b) { return a > SMG_TOO_MUCH - b ? SMG_TOO_MUCH : a + b; }
 static inline float smg_f32(int32_t bits) {
     float f;

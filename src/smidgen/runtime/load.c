@@ -2,7 +2,7 @@
  * 64-bit arithmetic that cannot wrap, so that vm.c needs no checks at all. */
 #include "format.h"
 
-_Static_assert(SMG_MAX_WORDS == SMG_MAX_PARAMS, "smidgen.h and kernel.h disagree");
+_Static_assert(SMG_MAX_WORDS <= SMG_MAX_PARAMS, "smidgen.h and kernel.h disagree");
 _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 

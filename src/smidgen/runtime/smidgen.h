@@ -15,13 +15,28 @@
 #define SMIDGEN_H
 #include <stddef.h>
 #include <stdint.h>
+/* Firmware can make the context smaller: a file of this name beside the sources sets the limits below to what its own
+ * programs need. A program that needs more is refused when it is opened. */
+#ifdef __has_include
+#if __has_include("smidgen_config.h")
+#include "smidgen_config.h"
+#endif
+#endif
 
 #define SMG_VERSION 1          /* of the file format */
 #define SMG_STACK_BYTES 4096   /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
+#ifndef SMG_MAX_ENTRIES
 #define SMG_MAX_ENTRIES 16
+#endif
+#ifndef SMG_MAX_KERNELS
 #define SMG_MAX_KERNELS 192    /* different ones, in one program */
-#define SMG_MAX_WORDS 96       /* parameters of one instruction */
+#endif
+#ifndef SMG_MAX_WORDS
+#define SMG_MAX_WORDS 96       /* parameters of one instruction, if some of them grow with the batch */
+#endif
+#ifndef SMG_MESSAGE_BYTES
 #define SMG_MESSAGE_BYTES 192
+#endif
 
 typedef enum {
     SMG_OK = 0,
@@ -82,6 +97,22 @@ typedef struct {
 
 /* Runs one entry point. buffers: all inputs, then all outputs, in the order of smg_buffer_info. */
 SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples);
+
+/* Inputs and outputs that have no memory of the caller: a sensor, a file, a radio. Where a buffer's data is NULL, the
+ * instruction that copies it from or to the arena calls these for a piece of it, at the moment the program needs it;
+ * pieces come in no particular order, and those of an input may be asked for more than once. `buffer` is its number among
+ * those of the entry point, `offset` counts bytes from its start; the piece lies within what smg_buffer_bytes says.
+ * 0 means done; anything else stops the step. */
+typedef struct {
+    void *self; /* handed to both */
+    int (*read)(void *self, int buffer, size_t offset, void *to, size_t bytes);
+    int (*write)(void *self, int buffer, size_t offset, const void *from, size_t bytes);
+} SmgChannel;
+
+/* Like smg_run. A program that does more with such a buffer than copy it is refused before anything runs; so is a NULL
+ * without a function for its direction. channel may be NULL. */
+SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples,
+                          const SmgChannel *channel);
 
 /* What went wrong last: entry, instruction, kernel and reason. Empty after success. */
 const char *smg_error(const SmgContext *x);

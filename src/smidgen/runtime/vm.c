@@ -126,8 +126,40 @@ const int32_t *smg_scaled(SmgContext *x, const uint32_t *block, int32_t n) {
     return x->words;
 }
 
+/* What the caller hands over for a run. */
+typedef struct {
+    const SmgBuffer *buffers;
+    const SmgChannel *channel;
+} Outside;
+
+static int is_outside(uint32_t operand) { return operand >> 29 == R_INPUT || operand >> 29 == R_OUTPUT; }
+
+/* Number of the operand that is a buffer without memory, or -1. */
+static int unbacked(const Outside *outside, const uint32_t *code) {
+    for (unsigned i = 0; i < smg_code_operands(code); i++) {
+        const uint32_t word = code[2 + i];
+        if (is_outside(word) && !outside->buffers[word & 0x1fffffffu].data) return (int)i;
+    }
+    return -1;
+}
+
+/* Bytes of the elements that a kernel copies, or 0 if it does something else. */
+static unsigned copy_width(const char *kernel) {
+    return strcmp(kernel, "copy_b4") == 0 ? 4 : strcmp(kernel, "copy_b1") == 0 ? 1 : 0;
+}
+
+/* The same as running the copying kernel, with the channel in the place of operand `which`: 0 the output, 1 the input. */
+static const char *through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
+                                   int32_t iteration, unsigned width) {
+    const uint32_t *ops = code + 2, stride = smg_code_flags(code) & FLAG_STRIDES ? ops[2 + which] : 0;
+    const int buffer = (int)(ops[which] & 0x1fffffffu);
+    const size_t start = (size_t)iteration * stride;
+    const int failed = smg_channel_copy(outside->channel, buffer, which == 0, start, c->op[1 - which], c->p, width);
+    return !failed ? NULL : which ? "the channel could not read" : "the channel could not write";
+}
+
 /* One instruction; `scale` is the n in its sizes: 1 inside a loop, where `iteration` moves the operands. */
-static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, SmgCall *c, int32_t scale,
+static const char *execute(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, int32_t scale,
                            int32_t iteration) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
@@ -140,7 +172,7 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
         case R_STATE: start = x->state + (size_t)at * 4; break;
         case R_ARENA: start = x->arena + (size_t)at * 4; break;
         case R_INPUT:
-        case R_OUTPUT: start = (uint8_t *)buffers[at].data; break;
+        case R_OUTPUT: start = (uint8_t *)outside->buffers[at].data; break;
         default: break;
         }
         if (start && strides) start += (size_t)iteration * strides[i];
@@ -150,6 +182,8 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
     c->params = (int32_t)(block[0] & 0xffffu);
     c->p = smg_scaled(x, block, scale);
     const unsigned k = x->kernels[smg_code_kernel(code)];
+    const int which = outside->channel ? unbacked(outside, code) : -1;
+    if (which >= 0) return through_channel(outside, code, c, which, iteration, copy_width(smg_kernels[k]->name));
     const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
     return (fast ? fast : smg_kernels[k]->run)(c);
 }
@@ -158,7 +192,9 @@ static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const u
     return smg_say_at(x, SMG_STOPPED, entry, instruction, smg_kernels[x->kernels[smg_code_kernel(code)]]->name, why);
 }
 
-static SmgStatus check_buffers(SmgContext *x, int entry, const SmgBuffer *buffers, int count, int32_t n) {
+static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside, int count, int32_t n) {
+    const SmgBuffer *buffers = outside->buffers;
+    const SmgChannel *channel = outside->channel;
     if (count != smg_buffer_count(x, entry) || (count && !buffers)) {
         smg_say(x, SMG_BAD_CALL, "the entry point takes ");
         smg_add_number(x, (uint64_t)smg_buffer_count(x, entry));
@@ -171,6 +207,8 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const SmgBuffer *buffer
         const int anywhere = (record[B_KIND] & 0xff) == SMG_U8;
         const int misplaced = !anywhere && ((uintptr_t)buffers[i].data & 3);
         if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) continue;
+        if (!buffers[i].data && channel && (record[B_KIND] >> 8 & 1 ? channel->write != NULL : channel->read != NULL))
+            continue;
         smg_say(x, SMG_BAD_CALL, "buffer '");
         smg_add_text(x, smg_name(x, record[B_NAME]));
         if (misplaced) {
@@ -186,7 +224,31 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const SmgBuffer *buffer
     return SMG_OK;
 }
 
+/* Buffers without memory are copied and nothing else. Only of a checked entry, and only with a channel. */
+static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside) {
+    const uint32_t *record = smg_entry_record(x, entry);
+    const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
+    for (uint32_t instruction = 0; at < end; instruction++) {
+        if (smg_code_kernel(at) == SMG_LOOP) {
+            at += 2;
+            continue;
+        }
+        const char *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]]->name;
+        const int which = unbacked(outside, at);
+        if (which >= 0 && (!copy_width(kernel) || is_outside(at[2]) == is_outside(at[3])))
+            return smg_say_at(x, SMG_BAD_CALL, entry, instruction, kernel, "a buffer without memory can only be copied");
+        at += smg_code_words(at);
+    }
+    return SMG_OK;
+}
+
 SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples) {
+    return smg_run_channel(x, entry, buffers, count, samples, NULL);
+}
+
+SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, int count, SmgSamples samples,
+                          const SmgChannel *channel) {
+    const Outside outside = {buffers, channel};
     const int32_t n = samples.n, total = samples.total, before = samples.first;
     x->message[0] = 0;
     if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
@@ -199,8 +261,9 @@ SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count,
     }
     if (before < 0 || total < n || before > total - n)
         return smg_say(x, SMG_BAD_CALL, "the whole batch has fewer samples than its parts");
-    SmgStatus status = check_buffers(x, entry, buffers, count, n);
+    SmgStatus status = check_buffers(x, entry, &outside, count, n);
     if (!status && x->checked[entry] != n) status = smg_check_entry(x, entry, n);
+    if (!status && channel) status = check_channel(x, entry, &outside);
     if (status) return status;
 
     const uint32_t *record = smg_entry_record(x, entry);
@@ -209,7 +272,7 @@ SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count,
     const char *why;
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {
-            why = execute(x, at, buffers, &c, n, 0);
+            why = execute(x, at, &outside, &c, n, 0);
             if (why) return stopped(x, entry, instruction, at, why);
             at += smg_code_words(at);
             continue;
@@ -219,7 +282,7 @@ SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count,
             at = first;
             c.run.index = before + sample;
             for (uint32_t i = 0; i < body; i++) {
-                why = execute(x, at, buffers, &c, 1, sample);
+                why = execute(x, at, &outside, &c, 1, sample);
                 if (why) return stopped(x, entry, instruction + 1 + i, at, why);
                 at += smg_code_words(at);
             }

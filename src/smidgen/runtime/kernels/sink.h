@@ -59,26 +59,34 @@ static inline double smg_sqrt_double(double x) {
     return 0.5 * (y + x / y);
 }
 
-static inline Sink smg_sink(int mode, void *const *outs, const float *lr, const int32_t *counter, const int32_t *p) {
+static inline Sink smg_sink_plain(int mode, void *const *outs, const float *lr, const int32_t *p) {
     Sink s = {.mode = mode, .w = (float *)outs[0], .shrink = 1.0f};
     if (mode == SMG_SGD) s.lr = lr[0], s.decay = smg_f32(p[0]);
     if (mode == SMG_MOMENTUM) {
         s.m = (float *)outs[1];
         s.lr = lr[0], s.beta1 = smg_f32(p[0]), s.decay = smg_f32(p[1]), s.nesterov = p[2];
     }
-    if (mode == SMG_ADAM) {
-        s.m = (float *)outs[1], s.v = (float *)outs[2];
-        const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
-        const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u; /* counted after the update */
-        s.beta1 = smg_to_float(b1), s.take1 = smg_to_float(1.0 - b1);
-        s.beta2 = smg_to_float(b2), s.take2 = smg_to_float(1.0 - b2);
-        s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);
-        if (p[6]) s.shrink = smg_to_float(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f;
-        s.lr = smg_to_float((double)lr[0] / (1.0 - smg_powi(b1, step)));
-        s.root2 = smg_to_float(smg_sqrt_double(1.0 - smg_powi(b2, step)));
-    }
     return s;
 }
+
+/* On its own, so that firmware without Adam has no arithmetic in double. */
+static inline Sink smg_sink_adam(void *const *outs, const float *lr, const int32_t *counter, const int32_t *p) {
+    Sink s = {.mode = SMG_ADAM, .w = (float *)outs[0], .shrink = 1.0f};
+    s.m = (float *)outs[1], s.v = (float *)outs[2];
+    const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
+    const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u; /* counted after the update */
+    s.beta1 = smg_to_float(b1), s.take1 = smg_to_float(1.0 - b1);
+    s.beta2 = smg_to_float(b2), s.take2 = smg_to_float(1.0 - b2);
+    s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);
+    if (p[6]) s.shrink = smg_to_float(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f;
+    s.lr = smg_to_float((double)lr[0] / (1.0 - smg_powi(b1, step)));
+    s.root2 = smg_to_float(smg_sqrt_double(1.0 - smg_powi(b2, step)));
+    return s;
+}
+
+/* `mode` is a constant wherever a kernel is made. */
+#define smg_sink(mode, outs, lr, counter, p) \
+    ((mode) == SMG_ADAM ? smg_sink_adam(outs, lr, counter, p) : smg_sink_plain(mode, outs, lr, p))
 
 /* Start values of elements at..at+count of the gradient: zero, or what earlier micro-batches left. */
 static inline void smg_sink_begin(const Sink *s, float *tile, size_t at, size_t count) {
