@@ -25,6 +25,7 @@ from .passes.order import feed_late
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.simplify import simplify_all
+from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Cost, Decision, Plan
 from .program import Program
@@ -47,6 +48,8 @@ def compile(
     bn: str = "frozen",
     accumulate: bool = False,
     seed: int = 0,
+    spare_classes: int = 0,
+    class_names: Sequence[str] = (),
     device: str | Device | None = None,
     kernels: str = "exact",
     threads: int = 1,
@@ -54,14 +57,16 @@ def compile(
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts. `device`, a name of
+    example's). `accumulate=True` adds the entries that take larger batches in parts. `spare_classes`: so many
+    classes can be added later, with `job.add_class`; `class_names` are those of the known ones. `device`, a name of
     `smidgen devices`, makes its RAM and flash hard limits. `kernels="fast"` and `threads` are those of `smidgen.load`.
     """
     checked_kernels(kernels, threads)
     place_for = checked_device(device)
     options = checked_options(
-        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
-    )
+        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
+        spare_classes=spare_classes, class_names=class_names,
+    )  # fmt: skip
     imported = _imported(model, example, loss, target, options)
     entries = _lowered(imported, options)
     made = encode(entries) if place_for is None else encode_for(place_for, entries, imported, options)
@@ -81,6 +86,8 @@ class Entries:
     decisions: tuple[Decision, ...]
     parameters: tuple[str, ...] = ()  # of the user's model, learning or not
     optimizer: str = ""  # for people
+    head: Head | None = None  # with spare classes
+    class_names: tuple[str, ...] = ()
 
 
 def build(
@@ -114,7 +121,8 @@ def _imported(model: Any, example: Any, loss: Any, target: Any, options: Options
 def _lowered(imported: Imported, options: Options) -> Entries:
     return lower(
         imported, optimizer=options.optimizer, method=options.method, batch=options.batch or imported.batch,
-        accumulate=options.accumulate, seed=options.seed,
+        accumulate=options.accumulate, seed=options.seed, spare_classes=options.spare_classes,
+        class_names=options.class_names,
     )  # fmt: skip
 
 
@@ -126,9 +134,14 @@ def lower(
     batch: int,
     accumulate: bool = False,
     seed: int = 0,
+    spare_classes: int = 0,
+    class_names: tuple[str, ...] = (),
 ) -> Entries:
     """simplify → choose what learns → fold → autodiff → update."""
     optimizer = optimizer or SGD(lr=0.01)
+    head = None
+    if spare_classes:
+        imported, head = add_spare(imported, spare_classes)
     keep = {imported.loss}
     captured = {"train": imported.train, "infer": imported.infer}
     if imported.evaluate is not None:
@@ -142,6 +155,8 @@ def lower(
         raise NotDifferentiable(
             "the loss does not depend on anything that learns", why=f"method '{method}' selects {', '.join(chosen)}"
         )
+    if head is not None:
+        check_head(head, learns, class_names)
     forward = _checked(simplify_all(_frozen(forward, set(learns)), keep), "fold")
 
     b = Builder(forward["train"])
@@ -151,13 +166,17 @@ def lower(
     if accumulate:
         check_additive(whole, imported.loss)
     named = (*imported.parameters, *imported.buffers)
-    return assemble(
+    entries = assemble(
         whole, forward["infer"], grads, optimizer, batch,
         method if isinstance(method, str) else ", ".join(method),
         {p.name: tuple(p.aliases) for p in named},
         {p.name: tuple(p.shape) for p in named},
         accumulate, seed, forward.get("evaluate"), tuple(p.name for p in imported.parameters),
     )  # fmt: skip
+    if head is None:
+        return entries
+    graphs = {**entries.graphs, "train": with_names(entries.graphs["train"], head)}
+    return replace(entries, graphs=graphs, head=head, class_names=class_names)
 
 
 def assemble(
@@ -273,6 +292,8 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
         banks={} if device is None else limits.assigned(device, limits.need_of(device, bare)) or {},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
+    if entries.head is not None:
+        meta["classes"] = entries.head.to_json(entries.class_names)
     done = program.encode(planned, entries.batch, meta)
     verify.verify(done, entries.graphs, layouts)
     return done

@@ -28,6 +28,7 @@ class LossFacts:
     classes: int = 0
     ignore: int | None = None  # the label that counts for nothing
     mean: bool = False  # over the labels that count
+    in_use: int | None = None  # of the classes; None: all of them
 
     @staticmethod
     def from_json(data: Any) -> LossFacts:
@@ -83,14 +84,16 @@ def check_labels(target: Array, buffer: Buffer, facts: LossFacts, first: int = 0
     """Raise unless every label is a class; `first` is the number of the first sample at hand."""
     if facts.kind != "cross_entropy" or buffer.dtype is not DType.I32:
         return
-    bad = ((target < 0) | (target >= facts.classes)) & (target != facts.ignore)
+    classes = facts.classes if facts.in_use is None else facts.in_use
+    bad = ((target < 0) | (target >= classes)) & (target != facts.ignore)
     if not bad.any():
         return
     where = np.unravel_index(int(bad.argmax()), bad.shape)
     sample = first + int(where[0]) // buffer.per_sample
     raise BadData(
         f"label {int(target[where])} in sample {sample} (counted from 0) is not the number of a class",
-        why=f"there are {facts.classes} classes, 0 to {facts.classes - 1}",
+        why=f"there are {classes} classes, 0 to {classes - 1}",
+        help="job.add_class takes a spare class into use" if facts.in_use not in (None, facts.classes) else "",
     )
 
 

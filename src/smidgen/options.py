@@ -21,6 +21,8 @@ class Options:
     bn: str
     accumulate: bool
     seed: int
+    spare_classes: int = 0
+    class_names: tuple[str, ...] = ()
 
 
 def checked_options(
@@ -32,6 +34,8 @@ def checked_options(
     bn: Any = "frozen",
     accumulate: Any = False,
     seed: Any = 0,
+    spare_classes: Any = 0,
+    class_names: Any = (),
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
@@ -42,6 +46,8 @@ def checked_options(
         bn=_checked_bn(bn),
         accumulate=_checked_accumulate(accumulate),
         seed=checked_seed(seed),
+        spare_classes=_checked_spare(spare_classes),
+        class_names=_checked_names(class_names),
     )
 
 
@@ -146,6 +152,20 @@ def _checked_accumulate(accumulate: Any) -> bool:
     if not isinstance(accumulate, (bool, np.bool_)):
         raise BadOption(f"accumulate={accumulate!r} is not True or False", help="accumulate=True")
     return bool(accumulate)
+
+
+def _checked_spare(spare: Any) -> int:
+    if not is_integer(spare) or not 0 <= spare <= 1024:
+        raise BadOption(f"spare_classes={spare!r} is not a number of classes", why="0 to 1024", help="spare_classes=4")
+    return int(spare)
+
+
+def _checked_names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) and n for n in names):
+        raise BadOption(f"class_names={names!r:.60} is not a list of names", help="class_names=['cat', 'dog']")
+    if len(set(names)) != len(names):
+        raise BadOption("two classes have the same name", help="class_names=['cat', 'dog']")
+    return tuple(names)
 
 
 __all__ = ["Options", "checked_device", "checked_kernels", "checked_options", "checked_seed", "is_integer", "is_number"]

@@ -13,15 +13,16 @@ from typing import Any, cast
 import numpy as np
 
 from . import checkpoint, weights
-from .arrays import as_buffer, check_number_of_arrays, listed, number_of_samples, rows
+from .arrays import as_buffer, check_mapping, check_number_of_arrays, listed, number_of_samples, rows
 from .atomic import checked_path
+from .classes import Classes
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
 from .evaluate import evaluate as run_evaluate
 from .fit import Run, eval_data
 from .fit import fit as run_fit
 from .history import Epoch, History, Position
 from .ir import Array, batch_axis
-from .metrics import LossFacts
+from .metrics import LossFacts, check_labels
 from .native import Machine, release_freed, work_bytes
 from .options import checked_kernels
 from .plan import Plan
@@ -36,10 +37,11 @@ class Job:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place."""
         kernels, threads = checked_kernels(kernels, threads)
         self.program = program if path is None else _mapped(program, path)
-        plan, facts, self._loss, self._optimizer = _described(program)
+        plan, facts, self._loss_facts, self._optimizer = _described(program)
         self.plan = replace(plan, work_bytes=work_bytes(kernels, threads))
         self._machine = Machine(program.to_bytes() if path is None else path, kernels=kernels, threads=threads)
         self._state = State(self._machine.state, facts)
+        self._classes = _classes(program, self._state)
         self._kernels = kernels
         self._last_run: Run | None = None  # of `fit`, for checkpoints
         self._resumed: Run | None = None  # to be continued by the next `fit`
@@ -54,7 +56,11 @@ class Job:
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
         """
-        return self._train(*self._inputs("train", [*listed(x), y]))
+        inputs, n = self._inputs("train", [*listed(x), y])
+        if self._classes is not None:  # the kernel refuses what is no class, but knows spare ones
+            target = [b for b in self.program.entry_buffers("train") if b.direction == "input"][-1]
+            check_labels(inputs[-1], target, self._loss)
+        return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
@@ -140,6 +146,9 @@ class Job:
             self._machine.run("infer", inputs, results, n, n)
         else:
             self._predict_in_parts(inputs, outs, results, n)
+        if self._classes is not None:
+            results = [r[..., : self._classes.count] if b.name in self._classes.outputs else r
+                       for b, r in zip(outs, results, strict=True)]  # fmt: skip
         return results[0] if len(results) == 1 else tuple(results)
 
     def _predict_in_parts(
@@ -182,6 +191,24 @@ class Job:
         arrays = [as_buffer(value, buffer) for value, buffer in zip(given, wanted, strict=True)]
         return arrays, number_of_samples(arrays, wanted)
 
+    # -- classes -------------------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in use, in the order of their labels; empty if the program does not keep them."""
+        return [] if self._classes is None else self._classes.names()
+
+    def add_class(self, name: str) -> int:
+        """Take a spare class into use; the label to train it with. The others keep their numbers and weights."""
+        if self._classes is None:
+            raise BadOption("the program has no spare classes", help="smidgen.compile(…, spare_classes=4)")
+        return self._classes.add(name)
+
+    @property
+    def _loss(self) -> LossFacts:
+        """A label is valid if its class is in use."""
+        return self._loss_facts if self._classes is None else replace(self._loss_facts, in_use=self._classes.count)
+
     # -- state ---------------------------------------------------------------------------------------------
 
     @property
@@ -200,12 +227,17 @@ class Job:
 
     def state_dict(self) -> dict[str, Array]:
         """What was learned (and running statistics that changed), under the model's own names and layout."""
-        return self._state.learned()
+        learned = self._state.learned()
+        return learned if self._classes is None else self._classes.without_spare(learned)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Set learned parameters and statistics; names that this program does not learn are ignored, but not all of
         them. Nothing is set unless everything fits."""
-        self._state.set_learned(values)
+        self._set_learned(values)
+
+    def _set_learned(self, values: Mapping[str, Any]) -> None:
+        check_mapping(values, "load_state_dict", "job.load_state_dict(model.state_dict())")
+        self._state.set_learned(values if self._classes is None else self._classes.with_spare(values))
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Per parameter: the optimizer's tensors (momentum; exp_avg, exp_avg_sq) in the model's own layout."""
@@ -303,7 +335,7 @@ class Job:
         """Set what this program learns from a safetensors file. Its names must be exactly those; with `strict=False`
         others may be in it, and some may be missing. Nothing is set unless everything fits."""
         place = checked_path(path, 'job.import_weights("w.safetensors")')
-        self._state.set_learned(weights.read(place, self._state.facts, strict))
+        self._set_learned(weights.read(place, self._state.facts, strict))
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -357,6 +389,13 @@ def _described(program: Program) -> tuple[Plan, dict[str, dict[str, Any]], LossF
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadProgram("the program does not describe its plan and state", why=why) from error
+
+
+def _classes(program: Program, state: State) -> Classes | None:
+    try:
+        return Classes.of(program, state)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
 
 
 def _run_of(found: checkpoint.Checkpoint, path: str) -> Run | None:

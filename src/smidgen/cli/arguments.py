@@ -49,6 +49,7 @@ def parser() -> Parser:
     train.add_argument("--data", required=True, metavar="TRAIN.npz", help="arrays x (or x0, x1, …) and y")
     train.add_argument("--eval", metavar="TEST.npz", help="measured after each epoch")
     train.add_argument("--epochs", type=int, default=1)
+    train.add_argument("--add-class", action="append", metavar="NAME", help="takes a spare class; repeat for more")
     train.add_argument("--save", metavar="OUT.smg", help="the program with what it learned")
     train.add_argument("--export", metavar="W.safetensors", help="what was learned, under the model's names")
     _add_kernels(train)
@@ -102,6 +103,7 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
+    parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     _add_kernels(parser)
 

@@ -56,6 +56,8 @@ def train(args: argparse.Namespace) -> int:
         job.resume(args.resume)
     if args.lr is not None:
         job.lr = args.lr
+    for name in args.add_class or ():
+        job.add_class(name)
     show = None if args.json or terminal.is_terminal(sys.stderr) else lambda epoch: print(epoch, file=sys.stderr)
     before = job.evaluate(held_out.x, held_out.y) if held_out else None
     history = job.fit(

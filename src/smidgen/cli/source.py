@@ -34,8 +34,8 @@ def compiled(args: argparse.Namespace) -> Any:
         try:
             return api.compile(
                 model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
-                bn=args.bn, accumulate=args.accumulate, seed=args.seed, device=device, kernels=args.kernels,
-                threads=args.threads,
+                bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
+                device=device, kernels=args.kernels, threads=args.threads,
             )  # fmt: skip
         except OverLimit as error:
             raise error.in_command_line() from error
