@@ -1,6 +1,5 @@
 /* Proves that an entry point, run on n samples, stays inside its memory: the second half of opening a file, and
  * repeated when n changes. Kernels say what they touch (EXTENT); this file holds them and the operands to it. */
-#define SMG_DEFINE_MUL
 #include "format.h"
 
 typedef struct {

@@ -221,7 +221,9 @@ static inline float smg_sinf(float x) { return smg_sin_from(x, 0); }
 static inline float smg_cosf(float x) { return smg_sin_from(x, 1); }
 
 static inline float smg_to_float(double x) { /* the plain cast is undefined beyond the largest float */
-    return x > 3.4028234663852886e38 ? SMG_INF : x < -3.4028234663852886e38 ? -SMG_INF : (float)x;
+    const uint64_t size = smg_bits64(x) & 0x7fffffffffffffffu; /* compared as integers: doubles may be software */
+    const int beyond = size > 0x47efffffe0000000u && size <= 0x7ff0000000000000u; /* the largest float, infinity */
+    return beyond ? smg_from_bits(0x7f800000u | (uint32_t)(smg_bits64(x) >> 63) << 31) : (float)x;
 }
 
 /* |x|^y as 2^(y log2 |x|) in double */

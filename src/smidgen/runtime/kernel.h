@@ -47,19 +47,16 @@ typedef struct {
 } SmgKernel;
 
 #define SMG_TOO_MUCH UINT64_MAX
-#ifdef __OPTIMIZE_SIZE__ /* once for all, in check.c */
-#define SMG_INLINE
+/* Arithmetic of sizes; inline, or once for all (extents.c) where size matters. */
+#ifdef __OPTIMIZE_SIZE__
 uint64_t smg_mul(uint64_t a, uint64_t b);
+uint64_t smg_add(uint64_t a, uint64_t b);
+int64_t smg_div(int64_t a, int64_t b);
+uint64_t smg_span(const int32_t *dims, const int32_t *strides, int rank);
 #else
-#define SMG_INLINE static inline
+#define SMG_EXTENTS static inline
+#include "extents.h"
 #endif
-#if !defined(__OPTIMIZE_SIZE__) || defined(SMG_DEFINE_MUL)
-SMG_INLINE uint64_t smg_mul(uint64_t a, uint64_t b) {
-    if (a == 0 || b == 0) return 0;
-    return a > SMG_TOO_MUCH / b ? SMG_TOO_MUCH : a * b;
-}
-#endif
-static inline uint64_t smg_add(uint64_t a, uint64_t b) { return a > SMG_TOO_MUCH - b ? SMG_TOO_MUCH : a + b; }
 static inline float smg_f32(int32_t bits) {
     float f;
     memcpy(&f, &bits, 4);
@@ -74,9 +71,11 @@ static inline float smg_f32(int32_t bits) {
 #define EXTENT(name_)                                   \
     __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
 #else
+/* The texts are variables, so that the linker drops them together with a kernel that is not used. */
 #define KERNEL(name_, signature_, params_)                                                              \
     static const char *name_##_run(const SmgCall *c);                                                   \
-    const SmgKernel smg_kernel_##name_ = {#name_, signature_, params_, name_##_run, name_##_extent};    \
+    static const char name_##_name[] = #name_, name_##_signature[] = signature_;                        \
+    const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
     static const char *name_##_run(const SmgCall *c)
 #define EXTENT(name_)                                                                                   \
     static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
@@ -89,15 +88,4 @@ static inline float smg_f32(int32_t bits) {
 #define IN_I32(i) ((const int32_t *)c->op[i])
 #define P(i) (c->p[i])
 #define PF(i) smg_f32(c->p[i])
-
-/* Elements covered by a strided walk: 1 + sum (dim-1)*stride, or 0 if a dim is 0; SMG_TOO_MUCH on negatives. */
-static inline uint64_t smg_span(const int32_t *dims, const int32_t *strides, int rank) {
-    uint64_t last = 0;
-    for (int i = 0; i < rank; i++) {
-        if (dims[i] < 0 || strides[i] < 0) return SMG_TOO_MUCH;
-        if (dims[i] == 0) return 0;
-        last = smg_add(last, smg_mul((uint64_t)dims[i] - 1, (uint64_t)strides[i]));
-    }
-    return smg_add(last, 1);
-}
 #endif

@@ -18,8 +18,12 @@ void smg_add_number(SmgContext *x, uint64_t number) {
     char digits[21];
     int at = 20;
     digits[at] = 0;
-    do digits[--at] = (char)('0' + number % 10);
-    while (number /= 10);
+    number &= INT64_MAX; /* saturated sizes are the only ones beyond it */
+    do {
+        const uint64_t tenth = (uint64_t)smg_div((int64_t)number, 10);
+        digits[--at] = (char)('0' + (number - tenth * 10));
+        number = tenth;
+    } while (number);
     smg_add_text(x, digits + at);
 }
 

@@ -124,7 +124,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
 static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kh, int64_t q) {
     /* outputs that meet all columns of the tile: 0 <= q + ow * step <= room */
     const int64_t step = (int64_t)v->SW * v->C, room = (int64_t)v->W * v->C - t->columns;
-    const int64_t first = q >= 0 ? 0 : (step - 1 - q) / step, last = room < q ? 0 : (room - q) / step + 1;
+    const int64_t first = q >= 0 ? 0 : smg_div(step - 1 - q, step), last = room < q ? 0 : smg_div(room - q, step) + 1;
     const int32_t begin = first < v->OW ? (int32_t)first : v->OW, end = last < v->OW ? (int32_t)last : v->OW;
     for (int32_t n = 0; n < v->N; n++) {
         tile_sample_begin(t);

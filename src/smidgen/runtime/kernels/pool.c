@@ -19,8 +19,8 @@ typedef struct {
 
 static Span span_of(int32_t out, int32_t stride, int32_t padding, int32_t dilation, int32_t kernel, int32_t size) {
     Span s = {(int64_t)out * stride - padding, 0, 0};
-    const int64_t from = s.start < 0 ? (-s.start + dilation - 1) / dilation : 0;
-    const int64_t to = s.start < size ? ((int64_t)size - s.start + dilation - 1) / dilation : 0;
+    const int64_t from = s.start < 0 ? smg_div(-s.start + dilation - 1, dilation) : 0;
+    const int64_t to = s.start < size ? smg_div((int64_t)size - s.start + dilation - 1, dilation) : 0;
     s.to = to < kernel ? (int32_t)to : kernel;
     s.from = from < s.to ? (int32_t)from : s.to;
     return s;
@@ -166,7 +166,7 @@ EXTENT(max_pool2d_dx_f32) {
 KERNEL(max_pool2d_dx_f32, "oii", 14) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
-    const uint64_t inverse = UINT32_MAX / (uint64_t)g.kw + 1; /* exact for positions below 2^16 */
+    const uint64_t inverse = (uint64_t)(UINT32_MAX / (uint32_t)g.kw) + 1; /* exact for positions below 2^16 */
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *dx = OUT(0);
     const float *dy = IN(1);

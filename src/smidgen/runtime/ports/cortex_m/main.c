@@ -1,0 +1,87 @@
+/* Trains the program `net` on batches from a file, and writes losses, what was learned and predictions to another one.
+ * Both are files of the machine that the emulator or debugger runs on. An application of your own has sensors in their place:
+ * what it needs of this file are the three static variables and the calls that start with smg_.
+ *
+ * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them.
+ *              The same once more with samples to predict, without targets.
+ * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used. */
+#include "board.h"
+#include "net_program.h"
+#include "smidgen_train.h"
+
+static SmgContext context;
+static _Alignas(NET_ALIGN) uint8_t state[NET_STATE_BYTES] NET_STATE_BANK;
+static _Alignas(NET_ALIGN) uint8_t arena[NET_ARENA_BYTES] NET_ARENA_BANK;
+
+typedef struct {
+    int data, result;       /* files */
+    uint32_t at, written;   /* where in them the next bytes are */
+    uint32_t start[NET_MOST_BUFFERS]; /* where the buffers of this run are: inputs in data, outputs in result */
+} Files;
+
+/* The program calls these when it wants a piece of an input, or has a piece of an output: straight from or to its arena,
+ * so that no batch needs memory of its own. */
+static int read_input(void *self, int buffer, size_t offset, void *to, size_t bytes) {
+    const Files *f = (const Files *)self;
+    return board_read(f->data, f->start[buffer] + (uint32_t)offset, to, bytes);
+}
+
+static int write_output(void *self, int buffer, size_t offset, const void *from, size_t bytes) {
+    const Files *f = (const Files *)self;
+    return board_write(f->result, f->start[buffer] + (uint32_t)offset, from, bytes);
+}
+
+/* Samples of the next run, 0 if there is none; finds out where its buffers are. */
+static int32_t next_run(Files *f, const char *entry) {
+    int32_t n = 0;
+    const int number = smg_entry(&context, entry);
+    if (board_read(f->data, f->at, &n, sizeof n)) return 0;
+    f->at += sizeof n;
+    for (int i = 0; n && i < smg_buffer_count(&context, number); i++) {
+        SmgBufferInfo info;
+        const uint32_t bytes = (uint32_t)smg_buffer_bytes(&context, number, i, n);
+        smg_buffer_info(&context, number, i, &info);
+        uint32_t *at = info.is_output ? &f->written : &f->at;
+        f->start[i] = *at;
+        *at += bytes;
+    }
+    return n;
+}
+
+static int append(Files *f, const void *from, size_t bytes) {
+    const int failed = board_write(f->result, f->written, from, bytes);
+    f->written += (uint32_t)bytes;
+    return failed;
+}
+
+static int fail(const char *what) {
+    board_print("error: ");
+    board_print(what);
+    board_print("\n");
+    return 1;
+}
+
+int main(void) {
+    Files f = {.data = board_open("data.bin", BOARD_READ), .result = board_open("result.bin", BOARD_WRITE)};
+    if (f.data < 0 || f.result < 0) return fail("data.bin or result.bin cannot be opened");
+    const SmgChannel channel = {&f, read_input, write_output};
+    const SmgBuffer buffers[NET_MOST_BUFFERS] = {{0, 0}}; /* none of them has memory */
+    int32_t n;
+
+    if (smg_open(&context, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena))
+        return fail(smg_error(&context));
+
+    while ((n = next_run(&f, "train")) > 0) {
+        /* &loss in the place of NULL gives the loss to you instead of the channel */
+        if (smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, NULL, &channel)) return fail(smg_error(&context));
+    }
+
+    const SmgBuffer learned = smg_state(&context);
+    append(&f, learned.data, learned.bytes);
+
+    while ((n = next_run(&f, "infer")) > 0)
+        if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) return fail(smg_error(&context));
+
+    const uint32_t stack = board_stack_used();
+    return append(&f, &stack, sizeof stack) ? fail("result.bin cannot be written") : 0;
+}
