@@ -15,17 +15,12 @@ from typing import Any
 import numpy as np
 
 from smidgen.native import CRun, param_words
+from smidgen.runtime import compile
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "src" / "smidgen" / "runtime"
-FAST = ("-std=c11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
 STRICT = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
-SETS = {
-    "sse2": (),
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx2", "-mfma"),
-    "neon": (),
-}
+SETS = {one.name: one.flags for sets in compile.SETS.values() for one in sets}
 """Instruction set → the compiler flags that allow it."""
 
 
@@ -39,7 +34,7 @@ def best_set() -> str:
 
 def build(out: Path, isa: str, cc: str = "cc", flags: Sequence[str] = (), main: Sequence[Path] = ()) -> Path:
     """Compile fast/*.c for one instruction set with the probe beside this file; with `main`, into a program."""
-    command = [*shlex.split(cc), *FAST, *STRICT, *SETS[isa], f"-DSMG_ISA={isa}", f"-I{RUNTIME}", *flags]
+    command = [*shlex.split(cc), *compile.FAST, *STRICT, *SETS[isa], f"-DSMG_ISA={isa}", f"-I{RUNTIME}", *flags]
     sources = sorted((RUNTIME / "fast").glob("*.c"))
     with tempfile.TemporaryDirectory() as folder:
         names: set[str] = set()

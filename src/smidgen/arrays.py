@@ -14,6 +14,8 @@ from .errors import BadData, BadOption
 from .instructions import Buffer
 from .ir import Array, DType, Step, batch_axis
 
+F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+
 
 def listed(x: Any) -> list[Any]:
     """The inputs of a model: a tuple or list has one for each."""
@@ -22,6 +24,8 @@ def listed(x: Any) -> list[Any]:
 
 def to_numpy(value: Any, name: str) -> Array:
     """A numpy array from numpy, torch or nested lists, without importing torch."""
+    if type(value) is np.ndarray:
+        return value
     try:
         detach = getattr(value, "detach", None)
         if detach is None:
@@ -37,7 +41,7 @@ def to_numpy(value: Any, name: str) -> Array:
 
 
 def as_f32(array: Array, name: str) -> Array:
-    if array.dtype == np.float32:
+    if array.dtype == F32:
         return np.asarray(array, order="C")  # the same object if it fits: the machine knows its address
     with np.errstate(over="ignore"):
         single = np.asarray(array, np.float32, order="C")
@@ -72,14 +76,23 @@ def as_buffer(value: Any, buffer: Buffer) -> Array:
     """The caller's array as the program reads it, or an error that says what is wrong."""
     array = to_numpy(value, buffer.name)
     check_layout(array, buffer)
+    return as_dtype(array, buffer)
+
+
+def as_dtype(array: Array, buffer: Buffer) -> Array:
+    """In the program's dtype and order of elements; the same object if it has them."""
     if buffer.dtype is DType.F32:
         return as_f32(array, buffer.name)
-    if buffer.dtype is DType.U8 or not np.can_cast(array.dtype, np.int32):
-        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-        if not -(2**31) <= low <= high < 2**31:
-            raise BadData(f"'{buffer.name}' holds an integer that does not fit 32 bits")
-        if buffer.dtype is DType.U8 and not 0 <= low <= high <= 1:
-            raise BadData(f"'{buffer.name}' holds {low if low < 0 else high}, the program wants booleans")
+    if array.dtype == I32 and buffer.dtype is DType.I32:
+        return np.asarray(array, order="C")
+    whole = array.astype(I32)
+    if not (whole == array).all():
+        raise BadData(f"'{buffer.name}' holds an integer that does not fit 32 bits")
+    if buffer.dtype is DType.I32:
+        return np.ascontiguousarray(whole)
+    if array.size and not 0 <= whole.min() <= whole.max() <= 1:
+        bad = int(whole.min() if whole.min() < 0 else whole.max())
+        raise BadData(f"'{buffer.name}' holds {bad}, the program wants booleans")
     return np.ascontiguousarray(array, dtype=buffer.dtype.numpy)
 
 
@@ -139,6 +152,6 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "as_buffer", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "laid", "listed",
+    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "laid", "listed",
     "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

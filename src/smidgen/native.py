@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 import os
 import threading
 from collections.abc import Sequence
@@ -199,6 +198,16 @@ class Wanted:
         return tuple(d * n if i == self.batch_axis else d for i, d in enumerate(self.dims))
 
 
+@dataclass(slots=True)
+class _Call:
+    """Of one entry with n samples: what it wants, the arrays that were given last, and their addresses for C."""
+
+    n: int
+    wanted: list[tuple[Wanted, tuple[int, ...]]]
+    arrays: list[Array | None]
+    buffers: Any
+
+
 class _Memory:
     """A program with its memory in C; freed when neither a Machine nor a view of STATE or ARENA refers to it."""
 
@@ -258,7 +267,7 @@ class Machine:
         self._numbers = {name: i for i, name in enumerate(self.entries)}
         self._lock = threading.Lock()
         # The last call of each entry: looking up an array's address takes longer than a small step.
-        self._last: dict[str, tuple[tuple[Array, ...], int, Any]] = {}
+        self._last: dict[str, _Call] = {}
         handle = self._memory.handle
         self.state = self._memory.view(self._lib.smg_posix_state(handle), self._lib.smg_state_bytes(context))
         """STATE as bytes; writable."""
@@ -327,22 +336,28 @@ class Machine:
 
     def _buffers(self, entry: str, arrays: tuple[Array, ...], n: int) -> Any:
         last = self._last.get(entry)
-        if last and last[1] == n and len(last[0]) == len(arrays) and all(map(operator.is_, arrays, last[0])):
-            return last[2]
+        if last is None or last.n != n:
+            last = self._last[entry] = self._call(entry, n)
+        if len(arrays) != len(last.wanted):
+            names = ", ".join(slot.name for slot, _ in last.wanted)
+            raise BadData(f"'{entry}' takes {len(last.wanted)} arrays, {len(arrays)} given", why=f"they are {names}")
+        for i, array in enumerate(arrays):
+            if array is last.arrays[i]:
+                continue
+            slot, shape = last.wanted[i]
+            _check_array(array, slot, shape)
+            # array.ctypes would leave a cycle behind for the garbage collector, each step
+            last.buffers[i].data, last.buffers[i].bytes = array.__array_interface__["data"][0], array.nbytes
+            last.arrays[i] = array
+        return last.buffers
+
+    def _call(self, entry: str, n: int) -> _Call:
         if entry not in self.entries:
             raise BadData(f"no entry point '{entry}'", help=did_you_mean(entry, self.entries))
-        wanted = self.entries[entry]
-        if len(arrays) != len(wanted):
-            names = ", ".join(slot.name for slot in wanted)
-            raise BadData(f"'{entry}' takes {len(wanted)} arrays, {len(arrays)} given", why=f"they are {names}")
         if not 1 <= n <= self.batch:
             raise BadData(f"{n} samples given, the program takes 1 to {self.batch} at a time")
-        buffers = (CBuffer * len(arrays))()
-        for array, slot, buffer in zip(arrays, wanted, buffers, strict=True):
-            _check_array(array, slot, n)
-            buffer.data, buffer.bytes = array.ctypes.data, array.nbytes
-        self._last[entry] = (arrays, n, buffers)
-        return buffers
+        wanted = self.entries[entry]
+        return _Call(n, [(w, w.shape(n)) for w in wanted], [None] * len(wanted), (CBuffer * len(wanted))())
 
     def _error(self, context: int, status: int) -> SmidgenError:
         said = self._lib.smg_error(context).decode(errors="replace")
@@ -355,12 +370,11 @@ class Machine:
         return kinds.get(status, Internal)(said)
 
 
-def _check_array(array: Array, slot: Wanted, n: int) -> None:
-    if array.dtype != slot.dtype or array.shape != slot.shape(n):
-        raise BadData(
-            f"'{slot.name}' is {array.dtype}{list(array.shape)}, the program wants {slot.dtype}{list(slot.shape(n))}"
-        )
-    if not array.flags.c_contiguous or not array.flags.aligned or (slot.is_output and not array.flags.writeable):
+def _check_array(array: Array, slot: Wanted, shape: tuple[int, ...]) -> None:
+    if array.dtype != slot.dtype or array.shape != shape:
+        raise BadData(f"'{slot.name}' is {array.dtype}{list(array.shape)}, the program wants {slot.dtype}{list(shape)}")
+    flags = array.flags
+    if not flags.c_contiguous or not flags.aligned or (slot.is_output and not flags.writeable):
         raise BadData(f"'{slot.name}' is not contiguous, aligned and, as an output, writable")
 
 

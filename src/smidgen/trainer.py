@@ -6,14 +6,23 @@ import functools
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from . import checkpoint, weights
-from .arrays import as_buffer, check_mapping, check_number_of_arrays, listed, number_of_samples, rows
+from .arrays import (
+    as_dtype,
+    check_layout,
+    check_mapping,
+    check_number_of_arrays,
+    listed,
+    number_of_samples,
+    rows,
+    to_numpy,
+)
 from .atomic import checked_path
 from .classes import Classes
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
@@ -30,6 +39,14 @@ from .program import Buffer, Program
 from .state import State, checked_facts
 
 
+@dataclass(slots=True)
+class _Call:
+    """Inputs of an entry point; shapes and dtypes that were found to fit last time, with the number of samples."""
+
+    buffers: list[Buffer]
+    known: tuple[list[Any], int] = ([], 0)
+
+
 class Job:
     """Made by `smidgen.compile` or `smidgen.load`. State (weights, optimizer, step) lives in the runtime's memory."""
 
@@ -43,6 +60,7 @@ class Job:
         self._state = State(self._machine.state, facts)
         self._classes = _classes(program, self._state)
         self._kernels = kernels
+        self._calls: dict[str, _Call] = {}
         self._last_run: Run | None = None  # of `fit`, for checkpoints
         self._resumed: Run | None = None  # to be continued by the next `fit`
         self._counted: dict[int, tuple[int, int]] = {}  # id of a batch counter → what load_into wrote, at which step
@@ -186,10 +204,20 @@ class Job:
         return None
 
     def _inputs(self, entry: str, given: Sequence[Any]) -> tuple[list[Array], int]:
-        wanted = [b for b in self.program.entry_buffers(entry) if b.direction == "input"]
-        check_number_of_arrays(given, wanted)
-        arrays = [as_buffer(value, buffer) for value, buffer in zip(given, wanted, strict=True)]
-        return arrays, number_of_samples(arrays, wanted)
+        call = self._calls.get(entry)
+        if call is None:
+            buffers = [b for b in self.program.entry_buffers(entry) if b.direction == "input"]
+            call = self._calls[entry] = _Call(buffers)
+        check_number_of_arrays(given, call.buffers)
+        arrays = [to_numpy(value, buffer.name) for value, buffer in zip(given, call.buffers, strict=True)]
+        layout = [(array.shape, array.dtype) for array in arrays]
+        fits, n = call.known
+        if layout != fits:  # a step may take less time than looking at its arrays in detail
+            for array, buffer in zip(arrays, call.buffers, strict=True):
+                check_layout(array, buffer)
+            n = number_of_samples(arrays, call.buffers)
+            call.known = layout, n
+        return [as_dtype(array, buffer) for array, buffer in zip(arrays, call.buffers, strict=True)], n
 
     # -- classes -------------------------------------------------------------------------------------------
 

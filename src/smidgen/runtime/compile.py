@@ -31,7 +31,7 @@ LINK = ("-Wl,-z,now", "-Wl,-z,defs")
 
 
 # Fast kernels: sums in any order that the source allows, fused multiply-add, wider vectors.
-FAST = ("-std=c11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+FAST = ("-std=c11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-Wno-psabi")
 
 
 class InstructionSet(NamedTuple):

@@ -32,6 +32,10 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
 }
 
 static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
+    if (SMG_LOCAL(scatters)(v)) {
+        SMG_LOCAL(scatter)(work, v, dx, dy, w, b);
+        return;
+    }
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
     Grid g = {

@@ -10,6 +10,10 @@ void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, cons
                              const float *b);
 void SMG_LOCAL(depthwise_dw)(const SmgWork *work, const Conv *v, const Sink *sink, const float *dy, const float *x);
 
+/* conv_dx for few channels of dx, where it `scatters`. */
+int SMG_LOCAL(scatters)(const Conv *v);
+void SMG_LOCAL(scatter)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w, const float *b);
+
 /* Positions are pixels of y, the source is x. */
 Grid SMG_LOCAL(conv_grid)(const Conv *v);
 

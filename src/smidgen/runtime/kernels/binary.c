@@ -45,12 +45,42 @@ static int broadcast_need(const int32_t *p, int params, int inputs, const uint8_
         for (int32_t i = 0; i < len; i++) y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]);               \
     }
 
+#ifdef SMG_ISA /* fast: threads share the elements of inputs that have the output's shape */
+#include "../fast/pool.h"
+typedef struct {
+    const SmgCall *c;
+    ptrdiff_t parts;
+} DenseJob;
+#define DENSE(name, F)                                                                                  \
+    static void name##_dense(void *job_, ptrdiff_t k, int thread) {                                     \
+        const DenseJob *job = (const DenseJob *)job_;                                                   \
+        const SmgCall *c = job->c;                                                                      \
+        const int64_t N = P(1);                                                                         \
+        const int32_t to = (int32_t)(N * (k + 1) / job->parts);                                         \
+        float *y = OUT(0);                                                                              \
+        const float *a = IN(1), *b = IN(2);                                                             \
+        (void)thread;                                                                                   \
+        for (int32_t i = (int32_t)(N * k / job->parts); i < to; i++) y[i] = F(a[i], b[i]);              \
+    }
+#define TRY_DENSE(name)                                                                                 \
+    if (c->work && P(0) == 1 && P(2) == 1 && P(3) == 1 && P(1) >= 1 << 14) {                            \
+        DenseJob job = {c, c->work->threads};                                                           \
+        smg_parallel(c->work, name##_dense, &job, job.parts);                                           \
+        return NULL;                                                                                    \
+    }
+#else
+#define DENSE(name, F)
+#define TRY_DENSE(name)
+#endif
+
 #define BINARY(name, F)                                                                                 \
     EXTENT(name) {                                                                                      \
         EXTENT_UNUSED;                                                                                  \
         return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need);                          \
     }                                                                                                   \
+    DENSE(name, F)                                                                                      \
     KERNEL(name, "oii", -1) {                                                                           \
+        TRY_DENSE(name)                                                                                 \
         float *y = OUT(0);                                                                              \
         const float *A = IN(1), *B = IN(2);                                                             \
         EACH_RUN(c->p, 2, y, RUN_2(float, F));                                                          \

@@ -15,20 +15,48 @@ static inline int smg_map_need(const int32_t *p, int operands, uint64_t *need) {
     return 0;
 }
 
+#ifdef SMG_ISA /* fast: threads share the elements */
+#include "../fast/pool.h"
+typedef struct {
+    const SmgCall *c;
+    ptrdiff_t parts;
+} SmgMapJob;
+#define SMG_MAP_RUN(name)                                                                               \
+    static void name##_part(void *job_, ptrdiff_t i, int thread) {                                      \
+        const SmgMapJob *job = (const SmgMapJob *)job_;                                                 \
+        const int64_t N = job->c->p[0];                                                                 \
+        (void)thread;                                                                                   \
+        name##_range(job->c, (int32_t)(N * i / job->parts), (int32_t)(N * (i + 1) / job->parts));       \
+    }                                                                                                   \
+    static void name##_all(const SmgCall *c) {                                                          \
+        SmgMapJob job = {c, P(0) < 1 << 14 || !c->work ? 1 : c->work->threads};                         \
+        if (job.parts == 1)                                                                             \
+            name##_range(c, 0, P(0));                                                                   \
+        else                                                                                            \
+            smg_parallel(c->work, name##_part, &job, job.parts);                                        \
+    }
+#else
+#define SMG_MAP_RUN(name)                                                                               \
+    static void name##_all(const SmgCall *c) { name##_range(c, 0, P(0)); }
+#endif
+
 #define SMG_MAP(name, signature, inputs, constants, body)                                               \
     EXTENT(name) {                                                                                      \
         EXTENT_UNUSED;                                                                                  \
         return smg_map_need(p, 1 + inputs, need);                                                       \
     }                                                                                                   \
-    KERNEL(name, signature, 1 + constants) {                                                            \
+    static inline void name##_range(const SmgCall *c, int32_t from, int32_t to) {                       \
         const float a = constants > 0 ? PF(1) : 0, b = constants > 1 ? PF(2) : 0;                       \
         const float *first = IN(1), *second = IN(inputs);                                               \
         float *out = OUT(0);                                                                            \
-        const int32_t N = P(0);                                                                         \
         (void)a, (void)b, (void)second;                                                                 \
-        for (int32_t i = 0; i < N; i++) {                                                               \
+        for (int32_t i = from; i < to; i++) {                                                           \
             body;                                                                                       \
         }                                                                                               \
+    }                                                                                                   \
+    SMG_MAP_RUN(name)                                                                                   \
+    KERNEL(name, signature, 1 + constants) {                                                            \
+        name##_all(c);                                                                                  \
         return NULL;                                                                                    \
     }
 #define MAP(name, constants, value)                                                                     \

@@ -18,7 +18,8 @@ typedef struct {
 } Span;
 
 static Span span_of(int32_t out, int32_t stride, int32_t padding, int32_t dilation, int32_t kernel, int32_t size) {
-    Span s = {(int64_t)out * stride - padding, 0, 0};
+    Span s = {(int64_t)out * stride - padding, 0, kernel};
+    if (s.start >= 0 && s.start + (int64_t)(kernel - 1) * dilation < size) return s;
     const int64_t from = s.start < 0 ? smg_div(-s.start + dilation - 1, dilation) : 0;
     const int64_t to = s.start < size ? smg_div((int64_t)size - s.start + dilation - 1, dilation) : 0;
     s.to = to < kernel ? (int32_t)to : kernel;
@@ -80,9 +81,27 @@ static inline size_t pixel(const MaxPool *g, Span r, Span q, int32_t i, int32_t 
     return (size_t)(r.start + (int64_t)i * g->dh) * (size_t)g->W + (size_t)(q.start + (int64_t)j * g->dw);
 }
 
+/* The same for a whole window of 2 by 2, all at once; `right` and `below` are its other pixels, in floats. */
+static void max_four(const float *x, size_t right, size_t below, int32_t count, float *restrict best,
+                     int32_t *restrict where) {
+    for (int32_t l = 0; l < count; l++) {
+        const float a = x[l], b = x[right + (size_t)l], p = x[below + (size_t)l], q = x[below + right + (size_t)l];
+        const int second = smg_beats(b, a), fourth = smg_beats(q, p);
+        const float above = second ? b : a, under = fourth ? q : p;
+        const int lower = smg_beats(under, above);
+        best[l] = lower ? under : above;
+        where[l] = lower ? 2 + fourth : second;
+    }
+}
+
 /* best and where over `count` channels of one window. */
 static void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
                        int32_t *where) {
+    if (g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
+        max_four(x + pixel(g, r, q, 0, 0) * (size_t)g->C, (size_t)g->dw * (size_t)g->C,
+                 (size_t)g->dh * (size_t)g->W * (size_t)g->C, count, best, where);
+        return;
+    }
     const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
     for (int32_t l = 0; l < count; l++) best[l] = smg_from_bits(0xff800000u), where[l] = first;
     for (int32_t i = r.from; i < r.to; i++)
@@ -178,6 +197,15 @@ KERNEL(max_pool2d_dx_f32, "oii", 14) {
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                if (bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) { /* any index is inside */
+                    float *first = dx + pixel(&g, r, q, 0, 0) * C;
+                    const size_t right = (size_t)g.dw * C, below = (size_t)g.dh * (size_t)g.W * C;
+                    for (size_t l = 0; l < C; l++, at++) {
+                        const uint32_t k = (uint32_t)index[at >> 2] >> (at & 3) * 2;
+                        first[(k & 1) * right + (k >> 1 & 1) * below + l] += dy[at];
+                    }
+                    continue;
+                }
                 for (size_t l = 0; l < C; l++, at++) {
                     const uint32_t k = get_index(index, at, bits);
                     const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.kw; /* k / kw, k % kw */
