@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ def compile(
     spare_classes: int = 0,
     class_names: Sequence[str] = (),
     device: str | Device | None = None,
-    kernels: str = "exact",
+    kernels: str | None = None,
     threads: int = 1,
 ) -> Job:
     """A training program for `model`, with every byte of its memory planned and proven.
@@ -61,13 +61,14 @@ def compile(
     classes can be added later, with `job.add_class`; `class_names` are those of the known ones. `device`, a name of
     `smidgen devices`, makes its RAM and flash hard limits. `kernels="fast"` and `threads` are those of `smidgen.load`.
     """
-    checked_kernels(kernels, threads)
     place_for = checked_device(device)
+    import_model = _importer()
+    kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
         spare_classes=spare_classes, class_names=class_names,
     )  # fmt: skip
-    imported = _imported(model, example, loss, target, options)
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     entries = _lowered(imported, options)
     made = encode(entries) if place_for is None else encode_for(place_for, entries, imported, options)
     return Job(made, kernels=kernels, threads=threads)
@@ -104,18 +105,20 @@ def build(
     seed: int = 0,
 ) -> Entries:
     """The graphs of all entry points: `import_model`, then everything that does not need torch."""
+    import_model = _importer()
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
     )
-    return _lowered(_imported(model, example, loss, target, options), options)
+    return _lowered(import_model(model, example, loss=loss, target=target, bn=options.bn), options)
 
 
-def _imported(model: Any, example: Any, loss: Any, target: Any, options: Options) -> Imported:
+def _importer() -> Callable[..., Imported]:
+    """Asked for first, so that a machine without torch says that and nothing else."""
     try:
         from .torch_import import import_model  # torch is needed here and nowhere else
     except ModuleNotFoundError as error:
         raise MissingPart("compiling needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
-    return import_model(model, example, loss=loss, target=target, bn=options.bn)
+    return import_model
 
 
 def _lowered(imported: Imported, options: Options) -> Entries:

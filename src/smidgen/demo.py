@@ -135,7 +135,7 @@ def run(
 ) -> dict[str, Any]:
     """The whole demo, told on `stream` (default: standard output) unless `json`; returns what KEYS describes."""
     started = time.monotonic()
-    data, job = digits(), load(PROGRAM)
+    data, job = digits(), load(PROGRAM, kernels="exact")
     style = Style(colour, width)
 
     def say(text: str) -> None:
@@ -252,7 +252,8 @@ def results(figures: Mapping[str, Any], style: Style) -> str:
     what = f"{samples['stream']} drifted digits and {samples['rehearsed']} known ones, {figures['epochs']} times each"
     why = f"The known ones wait in {kept} of flash, so that they are not forgotten."
     stopped = " Stopped by Ctrl-C." if figures["stopped"] == "interrupted" else ""
-    steps = f"{figures['steps']:,} steps of {figures['plan']['batch']} in {seconds_text(figures['train_s'])}"
+    steps = f"{figures['steps']:,} steps of {figures['plan']['batch']}"
+    took = style.entry("took", seconds_text(figures["train_s"]))  # on its own: its length must not move words
     change = {"drifted": figures["gained_points"], "known": 0.0 - figures["lost_points"]}
     table = []
     for key, name in NAMES.items():
@@ -260,7 +261,7 @@ def results(figures: Mapping[str, Any], style: Style) -> str:
         row += f"{change[key]:+8.1f} points" if key in change else ""
         table.append(f"  {style(row, 'bold', 'green') if key == 'drifted' else row}")
     head = style(f"{'read right':12}{'before':>8}{'after':>9}", "dim")
-    return "\n".join([style.entry("training", f"{steps}: {what}.{stopped} {why}"), "", f"  {head}", *table])
+    return "\n".join([style.entry("training", f"{steps}: {what}.{stopped} {why}"), took, "", f"  {head}", *table])
 
 
 def arena(job: Job, style: Style) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from . import native
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
@@ -52,6 +54,9 @@ def checked_options(
 
 
 def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
+    """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
+    if kernels is None:
+        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if native.work_bytes("fast", 1) else "exact")
     if kernels not in ("exact", "fast"):
         raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
     if not is_integer(threads) or not 1 <= threads <= 64:

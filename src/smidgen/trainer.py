@@ -50,7 +50,9 @@ class _Call:
 class Job:
     """Made by `smidgen.compile` or `smidgen.load`. State (weights, optimizer, step) lives in the runtime's memory."""
 
-    def __init__(self, program: Program, path: Path | None = None, *, kernels: str = "exact", threads: int = 1) -> None:
+    def __init__(
+        self, program: Program, path: Path | None = None, *, kernels: str | None = None, threads: int = 1
+    ) -> None:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place."""
         kernels, threads = checked_kernels(kernels, threads)
         self.program = program if path is None else _mapped(program, path)
@@ -370,12 +372,13 @@ class Job:
         return checkpoint.fingerprint(self.program)
 
 
-def load(path: str | os.PathLike[str], *, kernels: str = "exact", threads: int = 1) -> Job:
+def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: int = 1) -> Job:
     """A job from a program file; torch is not needed. Constants stay in the file, which is mapped: it may be replaced
     (as `save` does) while the job lives, but not written into.
 
-    `kernels="exact"` gives the same bits on every machine; "fast" uses this machine's vectors and `threads`, takes some
-    work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of machine.
+    `kernels="fast"`, the default where the runtime was built with them, uses this machine's vectors and `threads`, takes
+    some work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of machine;
+    "exact" gives the same bits on every machine. The variable SMIDGEN_KERNELS changes the default.
     """
     place = checked_path(path, 'smidgen.load("model.smg")')
     try:

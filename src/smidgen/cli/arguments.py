@@ -87,9 +87,9 @@ def parser() -> Parser:
     return made
 
 
-def _add_kernels(parser: Parser) -> None:
-    how = "exact: the same bits on every machine; fast: this machine's vectors, more memory"
-    parser.add_argument("--kernels", default="exact", choices=["exact", "fast"], help=how)
+def _add_kernels(parser: Parser, default: str | None = None) -> None:
+    how = "exact: the same bits on every machine; fast: this machine's vectors, more memory; default: "
+    parser.add_argument("--kernels", default=default, choices=["exact", "fast"], help=how + (default or "fast"))
     parser.add_argument("--threads", type=int, default=1, help="of fast kernels")
 
 
@@ -105,7 +105,7 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
-    _add_kernels(parser)
+    _add_kernels(parser, default="exact")
 
 
 def _add_training(parser: Parser, optimizers: Sequence[str]) -> None:

@@ -115,7 +115,7 @@ def inspect(args: argparse.Namespace) -> int:
     from ..trainer import load
 
     check_outputs(args.html)
-    job = load(args.program)
+    job = load(args.program, kernels="exact")
     if args.html:
         page.write(job.plan, args.html, title=args.program)
     if args.json:
