@@ -1,6 +1,7 @@
 """Every network × optimizer × batch × method × batch-norm mode against PyTorch, by the rules of smidgen.parity.
 
 python -m benchmarks.parity --all --out docs/results/parity.json     # what `make parity` runs
+python -m benchmarks.parity --all --fast --out docs/results/parity_fast.json     # gradients of fast kernels
 python -m benchmarks.parity --net lenet5 --method bias               # a part of it, printed
 """
 
@@ -66,17 +67,30 @@ def _pairs(row: Row) -> set[tuple[tuple[str, Any], ...]]:
     return set(itertools.combinations(sorted(asdict(row).items()), 2))
 
 
-def measure(row: Row) -> dict[str, Any]:
-    """One row: the three figures, and what the plan says of memory."""
+@dataclass(frozen=True)
+class Case:
+    """What a row is measured on."""
+
+    model: Any
+    net: Net
+    optimizer: Any
+    batches: list[Any]
+    entries: Any
+    bn: str
+
+    def reference(self, dtype: Any) -> Any:
+        from smidgen import parity
+
+        return parity.Reference(self.model, self.net.loss, self.optimizer, self.entries.learns, self.bn, dtype)
+
+
+def case_of(row: Row) -> Case:
     import torch
 
-    from smidgen import SGD, Adam, api, parity, prove
-    from smidgen.trainer import Job
+    from smidgen import SGD, Adam, api, prove
 
     torch.set_num_threads(1)
-    start = time.monotonic()
     net: Net = NETS[row.net]
-    model = net.model().eval()
     # A parameter in front of a norm with batch statistics has no gradient but rounding, which Adam's default eps of
     # 1e-8 turns into steps of any direction; the norm's running mean then follows that noise.
     # Batch statistics make small batches chaotic at rates where frozen ones are not, most of all if everything learns.
@@ -87,34 +101,73 @@ def measure(row: Row) -> dict[str, Any]:
     # Two batches again and again, so that the loss can fall.
     batches = [([x], y) for x, y in (pair[k % 2] for k in range(prove.FREE_STEPS))]
     entries = api.lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
-    result: dict[str, Any] = asdict(row)
+    return Case(net.model().eval(), net, optimizer, batches, entries, row.bn)
 
-    def reference(dtype: torch.dtype) -> parity.Reference:
-        return parity.Reference(model, net.loss, optimizer, entries.learns, row.bn, dtype)
 
-    refused = raises(lambda: reference(torch.float64).step(*batches[0]))
-    program = api.encode(entries)
+def refusals(case: Case, program: Any) -> dict[str, Any]:
+    """Where torch raises, so must we; empty where it does not."""
+    import torch
+
+    from smidgen.trainer import Job
+
+    refused = raises(lambda: case.reference(torch.float64).step(*case.batches[0]))
+    if not refused:
+        return {}
+    ours = raises(lambda: Job(program).train_step(case.batches[0][0][0], case.batches[0][1]))
+    return {"torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
+
+
+def figures_of(*verdicts: Any) -> dict[str, Any]:
+    return {v.rule: {"worst": v.worst, "limit": v.limit, "where": v.where} for v in verdicts}
+
+
+def measure(row: Row) -> dict[str, Any]:
+    """One row: the three figures, and what the plan says of memory."""
+    import torch
+
+    from smidgen import api, parity, prove
+    from smidgen.trainer import Job
+
+    start = time.monotonic()
+    case = case_of(row)
+    program = api.encode(case.entries)
+    refused = refusals(case, program)
     if refused:
-        ours = raises(lambda: Job(program).train_step(batches[0][0][0], batches[0][1]))
-        return {**result, "torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
-
-    a = parity.free_run(entries, reference, batches[: prove.STEPS])
-    c, losses, job = parity.distance(program, reference, batches)
-    b = parity.restarted(Job(program), reference(torch.float64), optimizer, batches[: prove.STEPS])
+        return asdict(row) | refused
+    few = case.batches[: prove.STEPS]
+    a = parity.free_run(case.entries, case.reference, few)
+    c, losses, job = parity.distance(program, case.reference, case.batches)
+    b = parity.restarted(Job(program, kernels="exact"), case.reference(torch.float64), case.optimizer, few)
     plan = job.plan
-    gaps = {}
-    for verdict in (a, b, c):
-        gaps[verdict.rule] = {"worst": verdict.worst, "limit": verdict.limit, "where": verdict.where}
-    home = prove.goes_home(job, model, batches[0][0])
+    home = prove.goes_home(job, case.model, few[0][0])
     gap = plan.arena_bytes / plan.lower_bound_bytes - 1
     first, last = sum(losses[:2]) / 2, sum(losses[-2:]) / 2  # over both batches
     passed = all(v.passed for v in (a, b, c)) and home and gap <= 0.05 and last < first
     return {
-        **result, **gaps, "goes_home": home, "loss_first": first, "loss_last": last,
+        **asdict(row), **figures_of(a, b, c), "goes_home": home, "loss_first": first, "loss_last": last,
         "ram_bytes": plan.ram_bytes, "arena_bytes": plan.arena_bytes, "state_bytes": plan.state_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"],
         "seconds": round(time.monotonic() - start, 1), "passed": passed,
     }  # fmt: skip
+
+
+def measure_fast(row: Row) -> dict[str, Any]:
+    """One row: gradients of fast kernels, two threads, by the rule that holds for exact ones."""
+    import torch
+
+    from smidgen import api, parity, prove
+    from smidgen.trainer import Job
+
+    start = time.monotonic()
+    case = case_of(row)
+    program = api.encode(case.entries)
+    refused = refusals(case, program)
+    if refused:
+        return asdict(row) | refused
+    job = Job(program, kernels="fast", threads=2)
+    b = parity.restarted(job, case.reference(torch.float64), case.optimizer, case.batches[: prove.STEPS])
+    facts = {"kernels": job._machine.instruction_set, "seconds": round(time.monotonic() - start, 1)}
+    return {**asdict(row), **figures_of(b), **facts, "passed": b.passed}
 
 
 @functools.cache
@@ -164,6 +217,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="the whole table, not the pairwise part")
     parser.add_argument("--net", action="append", choices=list(NETS))
     parser.add_argument("--method", choices=METHODS)
+    parser.add_argument("--fast", action="store_true", help="fast kernels, rule (b) only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -175,7 +229,9 @@ def main() -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each worker has one core
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
-        for row, result in zip(table, pool.map(measure, table, chunksize=6), strict=True):
+        for row, result in zip(
+            table, pool.map(measure_fast if args.fast else measure, table, chunksize=6), strict=True
+        ):
             found.append(result)
             figures = {k: f"{result[k]['worst']:.2g}" for k in "abc" if k in result}
             if args.out:

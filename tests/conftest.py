@@ -1,5 +1,5 @@
-"""One thread of linear algebra for each test process: tests run side by side. Exact kernels unless a test says otherwise:
-most compare bits."""
+"""One thread of linear algebra for each test process: tests run side by side. Exact kernels unless a test says
+otherwise: most compare bits."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which kernels a job has when nobody says: fast ones on a host, exact ones for a device or where there are no others."""
+"""Which kernels a job has when nobody says: fast ones on a host, exact ones for a device or where nothing else is."""
 
 from __future__ import annotations
 

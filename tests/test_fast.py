@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import smidgen
 from smidgen import api
 from smidgen.errors import BadOption
+from smidgen.native import FastProbe, run_kernel
 from smidgen.parity import relative
 from smidgen.trainer import Job
 
@@ -96,3 +98,44 @@ def test_wrong_choices_are_errors(program: object) -> None:
     for options in ({"kernels": "quick"}, {"kernels": "fast", "threads": 0}, {"kernels": "exact", "threads": 2}):
         with pytest.raises(BadOption):
             Job(program, **options)  # type: ignore[arg-type]
+
+
+KERNELS = Path(smidgen.__file__).parent / "runtime" / "kernels"
+MAPS = [
+    (f"{name}_f32", 1 + (kind == "MAP_DX"), int(constants))
+    for path in sorted(KERNELS.glob("*.c"))
+    for kind, name, constants in re.findall(r"^(MAP|MAP_DX)\((\w+), (\d),", path.read_text(), re.MULTILINE)
+]
+PAIRS = re.findall(r"^BINARY\((\w+),", (KERNELS / "binary.c").read_text(), re.MULTILINE)
+
+
+def shared_by_threads(kernel: str, inputs: int, params: list[int | float]) -> None:
+    """Enough elements that threads share them, and a number that they cannot share evenly."""
+    rng = np.random.default_rng(1)
+    arrays = [(rng.random(70_001) + 0.25).astype(np.float32) for _ in range(inputs)]
+    want = np.zeros(70_001, np.float32)
+    assert run_kernel(kernel, [want, *arrays], params) is None
+    got = []
+    for threads in (1, 2, 3):
+        out = np.full(70_001, np.nan, np.float32)
+        found, complaint = FastProbe(threads=threads).run(kernel, [out, *arrays], params, (1, 1, 0))
+        assert found
+        assert complaint is None
+        got.append(out)
+    assert np.allclose(got[0], want, rtol=1e-5, atol=1e-6)
+    assert got[1].tobytes() == got[0].tobytes() == got[2].tobytes()
+
+
+@pytest.mark.parametrize(("kernel", "inputs", "constants"), MAPS, ids=[m[0] for m in MAPS])
+def test_threads_share_elementwise_kernels(kernel: str, inputs: int, constants: int) -> None:
+    shared_by_threads(kernel, inputs, [70_001, 0.5, 2.0][: 1 + constants])
+
+
+@pytest.mark.parametrize("kernel", PAIRS)
+def test_threads_share_kernels_of_two_inputs(kernel: str) -> None:
+    shared_by_threads(kernel, 2, [1, 70_001, 1, 1])
+
+
+def test_the_tables_of_elementwise_kernels_are_found() -> None:
+    assert len(MAPS) > 40
+    assert len(PAIRS) == 7
