@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import commands
+from . import board, commands
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
@@ -42,7 +42,8 @@ def parser() -> Parser:
 
     build = command("build", commands.build, "compile your model into a program file")
     _add_model(build)
-    build.add_argument("-o", "--output", required=True, metavar="NET.smg")
+    build.add_argument("-o", "--output", metavar="NET.smg")
+    board.add_firmware(build)
 
     train = command("train", commands.train, "train a program on data")
     train.add_argument("program", metavar="NET.smg")
@@ -61,6 +62,8 @@ def parser() -> Parser:
     train.add_argument("--checkpoint", metavar="RUN.ckpt", help="written while training, replaced atomically")
     train.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: after each epoch")
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
+
+    board.add_run(command("run", board.run, "train firmware on an emulated board"))
 
     infer = command("infer", commands.infer, "predict with a program")
     infer.add_argument("program", metavar="NET.smg")
