@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..device import Device
 from ..errors import Internal
 from ..ir import Batch
-from ..plan import Plan
 from ..program import Program
-from .cores import core_of
 
 TABLE = Path(__file__).parent / "stack.json"
 MESSAGE_BYTES = 128
@@ -66,11 +63,4 @@ def stack_bytes(programs: Sequence[Program], core: str) -> int:
     return -(-(int(deepest) + SPARE) // align) * align
 
 
-def on_device(plan: Plan, program: Program, device: Device) -> Plan:
-    """The plan with the context and stack of firmware for the device instead of those of this machine."""
-    return replace(
-        plan, context_bytes=limits([program]).context_bytes, stack_bytes=stack_bytes([program], core_of(device).name)
-    )
-
-
-__all__ = ["Limits", "limits", "on_device", "stack_bytes", "table"]
+__all__ = ["Limits", "limits", "stack_bytes", "table"]

@@ -72,9 +72,9 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     banks = _banks(device, own, sizes, stack)
     files: dict[str, str] = {
         f"{prefix}_program.h": program_header(program, prefix, banks),
-        f"{prefix}_program.c": program_source(program, prefix, sizes),
+        f"{prefix}_program.c": program_source(program, prefix),
         "smidgen_config.h": config_header(sizes),
-        "kernels.c": table_source(_kernels(all_programs), inplace_inputs()),
+        "kernels.c": kernels_source(all_programs, sizes),
         MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
                               "machine": emulated.board, "ram_bytes": _ram(own, sizes, stack),
                               "stack_bytes": stack, "context_bytes": sizes.context_bytes}, indent=1) + "\n",
@@ -112,7 +112,7 @@ def bare_bytes(program: Program) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def program_source(program: Program, prefix: str, sizes: Limits) -> str:
+def program_source(program: Program, prefix: str) -> str:
     words = [word for (word,) in struct.iter_unpack("<I", bare_bytes(program))]
     rows = [
         "    " + " ".join(f"0x{word:08x}," for word in words[i : i + WORDS_A_LINE])
@@ -120,10 +120,17 @@ def program_source(program: Program, prefix: str, sizes: Limits) -> str:
     ]
     return "\n".join([
         f"/* The program file {prefix}.smg, without the part that only Python reads; it is used where it lies. */",
-        f'#include "{prefix}_program.h"', '#include "smidgen.h"', "",
-        f"_Static_assert(sizeof(SmgContext) <= {sizes.context_bytes}, \"the plan counts on a smaller context\");", "",
+        f'#include "{prefix}_program.h"', "",
         f'__attribute__((section(".program"), aligned(64))) const uint32_t {prefix}_program[] = {{', *rows, "};", "",
     ])  # fmt: skip
+
+
+def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
+    """The kernels that are linked, and proof that the context is as large as planned."""
+    table = table_source(_kernels(programs), inplace_inputs())
+    return (
+        f'{table}_Static_assert(sizeof(SmgContext) == {sizes.context_bytes}, "the plan counts on another context");\n'
+    )
 
 
 def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> str:
