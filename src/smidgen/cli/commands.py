@@ -9,7 +9,7 @@ import sys
 
 from .. import terminal
 from ..options import checked_device, checked_seed
-from . import board
+from . import board, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, need_torch
 
@@ -32,12 +32,17 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def build(args: argparse.Namespace) -> int:
+    from ..trainer import load
+
     board.check_firmware(args)
+    target.check(args)
     check_outputs(args.output)
-    job = compiled(args)
+    job = load(args.model) if args.model.endswith(".smg") else compiled(args)
     made = board.firmware(args, job, checked_device(args.device)) if args.firmware else {}
     plan = job.plan
-    if args.output:
+    if args.machine:
+        made = {**made, **target.build(args, job)}
+    elif args.output:
         job.save(args.output)
     if args.json:
         size = os.path.getsize(args.output) if args.output else None
