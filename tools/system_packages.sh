@@ -5,6 +5,11 @@ command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
 if [ "$1" != demo ]; then # which needs one compiler, whatever it is
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     command -v tcc >/dev/null 2>&1 || missing="$missing tcc"
+    command -v qemu-aarch64-static >/dev/null 2>&1 || missing="$missing qemu-user-static" # runs Linux binaries of ARM and RISC-V
+    # Firmware for microcontrollers is built and emulated.
+    command -v arm-none-eabi-gcc >/dev/null 2>&1 || missing="$missing gcc-arm-none-eabi libnewlib-arm-none-eabi"
+    command -v qemu-system-arm >/dev/null 2>&1 || missing="$missing qemu-system-arm"
+    command -v cmake >/dev/null 2>&1 || missing="$missing cmake"
     { command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || browser="chromium chromium-driver fonts-dejavu-core"
 fi
 python3 -c "import ensurepip" >/dev/null 2>&1 || missing="$missing python3-venv"

@@ -10,6 +10,8 @@ from typing import Final
 from . import native
 from .device import Device
 from .errors import DoesNotFit
+from .firmware import budget
+from .firmware.cores import core_of, is_ported
 from .plan import Plan
 from .program import Program
 from .terminal import bytes_text
@@ -30,6 +32,9 @@ class Overhead:
 
 def device_overhead(device: Device | None, program: Program) -> Overhead:
     """Context, stack and code of the runtime on `device`, or on this machine."""
+    if device is not None and is_ported(device):
+        core = core_of(device).name
+        return Overhead(budget.limits([program]).context_bytes, budget.stack_bytes([program], core))
     if device is not None and device.is_bare:
         return Overhead(CONTEXT_BYTES_32, native.stack_bytes())
     return Overhead(native.context_bytes(), native.stack_bytes())

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import checkpoint, weights
+from . import checkpoint, slots, weights
 from .arrays import (
     as_dtype,
     check_layout,
@@ -355,6 +355,15 @@ class Job:
             )  # fmt: skip
         self._resumed = self._last_run = _run_of(found, str(path)) if position else None
         self._state.set_all(found.state)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
+        place = checked_path(path, 'job.restore("state.bin")')
+        try:
+            self._state.set_all(slots.newest_state(place.read_bytes(), self.program))
+        except OSError as error:
+            raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
+        self._last_run = self._resumed = None
 
     def export_weights(self, path: str | os.PathLike[str]) -> None:
         """Write what was learned, and statistics that changed, as safetensors under the model's own names."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import commands
+from . import board, commands, target
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
@@ -41,8 +41,13 @@ def parser() -> Parser:
     plan.add_argument("--all-layers", action="store_true", help="one row for every layer")
 
     build = command("build", commands.build, "compile your model into a program file")
-    _add_model(build)
-    build.add_argument("-o", "--output", required=True, metavar="NET.smg")
+    _add_model(build, with_target=False)
+    build.add_argument("-o", "--output", metavar="NET.smg")
+    for_machines = "a machine: writes a binary with the program inside. aarch64-linux, armv7-linux, armv6-linux, "
+    for_machines += "riscv64-linux, x86_64-linux, or aarch64-android (a library). A shape: see `plan`"
+    build.add_argument("--target", action=target.Target, metavar="MACHINE", help=for_machines)
+    board.add_firmware(build)
+    build.set_defaults(machine=None)
 
     train = command("train", commands.train, "train a program on data")
     train.add_argument("program", metavar="NET.smg")
@@ -61,6 +66,8 @@ def parser() -> Parser:
     train.add_argument("--checkpoint", metavar="RUN.ckpt", help="written while training, replaced atomically")
     train.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: after each epoch")
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
+
+    board.add_run(command("run", board.run, "train firmware on an emulated board"))
 
     infer = command("infer", commands.infer, "predict with a program")
     infer.add_argument("program", metavar="NET.smg")
@@ -93,10 +100,11 @@ def _add_kernels(parser: Parser, default: str | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of fast kernels")
 
 
-def _add_model(parser: Parser) -> None:
+def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("model", help=MODEL)
     parser.add_argument("--input", action="append", metavar="SHAPE", help=SHAPE)
-    parser.add_argument("--target", metavar="SHAPE", help="of the target of a loss function, as --input")
+    if with_target:
+        parser.add_argument("--target", metavar="SHAPE", help="of the target of a loss function, as --input")
     parser.add_argument("--batch", type=int, help="the most samples of one step; default: the input's")
     parser.add_argument("--accumulate", action="store_true", help="can take larger batches in parts")
     _add_training(parser, optimizers=["sgd", "adam", "adamw"])

@@ -8,7 +8,8 @@ import signal
 import sys
 
 from .. import terminal
-from ..options import checked_seed
+from ..options import checked_device, checked_seed
+from . import board, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, need_torch
 
@@ -31,15 +32,24 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def build(args: argparse.Namespace) -> int:
+    from ..trainer import load
+
+    board.check_firmware(args)
+    target.check(args)
     check_outputs(args.output)
-    job = compiled(args)
-    job.save(args.output)
+    job = load(args.model) if args.model.endswith(".smg") else compiled(args)
+    made = board.firmware(args, job, checked_device(args.device)) if args.firmware else {}
     plan = job.plan
+    if args.machine:
+        made = {**made, **target.build(args, job)}
+    elif args.output:
+        job.save(args.output)
     if args.json:
-        print_json({"model": args.model, "program": args.output, "file_bytes": os.path.getsize(args.output),
+        size = os.path.getsize(args.output) if args.output else None
+        print_json({"model": args.model, "program": args.output, "file_bytes": size,
                      "ram_bytes": plan.ram_bytes, "flash_bytes": plan.flash_bytes, "learns": list(plan.learns),
-                     "batch": plan.batch, "method": plan.method})  # fmt: skip
-    else:
+                     "batch": plan.batch, "method": plan.method, **made})  # fmt: skip
+    elif args.output:
         print(f"{args.output}: {terminal.bytes_text(plan.ram_bytes)} of RAM, {terminal.bytes_text(plan.flash_bytes)} "
               f"of flash, batch {plan.batch}, {len(plan.learns)} tensors learn ({plan.method})")  # fmt: skip
     return 0

@@ -36,6 +36,7 @@ __attribute__((section(".vectors"), used)) const VectorOrStack board_vectors[16]
 /* In assembly, because it paints the stack that C would already be using. */
 __attribute__((naked, used)) void board_reset(void) {
     __asm__ volatile(
+        ".syntax unified\n"
         "ldr r0, =board_stack\n"
         "ldr r1, =board_stack_top\n"
         "ldr r2, =0xa5a5a5a5\n"

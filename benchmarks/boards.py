@@ -1,0 +1,185 @@
+"""Training on emulated boards: `python -m benchmarks.boards [--steps 100] [case …]` writes docs/results/boards.json.
+
+Every case builds firmware, checks that RAM is what the plan says, trains, and compares every loss and the final state
+with this machine's exact kernels, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smidgen import api
+from smidgen.device import Bank, Device, load_device
+from smidgen.firmware import emulate
+from smidgen.firmware.project import write_firmware
+from smidgen.optimizers import SGD
+from smidgen.plan import Plan
+from smidgen.program import HEADER, SECTIONS, Program
+from smidgen.trainer import Job
+
+from .nets import NETS, Net
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "boards.json"
+LAST_BLOCKS = ("16", "19", "22", "25")  # of DS-CNN: depthwise, pointwise, depthwise, pointwise
+LAST_NORMS = ("17", "20", "23", "26")
+
+
+@dataclass(frozen=True)
+class Case:
+    """`core` builds for another core than the board's; `tight` gives the board exactly the RAM that the plan needs."""
+
+    name: str
+    net: str
+    method: str | tuple[str, ...]
+    device: str
+    batch: int = 1
+    lr: float = 0.01
+    core: str = ""
+    tight: bool = False
+    steps: int = 100  # of `make boards`
+    test_steps: int = 10  # of `make test`
+
+
+DSCNN_LAST = (
+    *(f"{layer}.weight" for layer in LAST_BLOCKS[1::2]),
+    *(f"{norm}.bias" for norm in LAST_NORMS),
+    "31.weight",
+    "31.bias",
+)
+CASES = {
+    case.name: case
+    for case in (
+        Case("lenet5-full", "lenet5", "full", "stm32f746"),
+        Case("lenet5-bias-last2", "lenet5", ("bias", "last:2"), "netduinoplus2", batch=4, test_steps=5),
+        Case("dscnn-last", "dscnn", DSCNN_LAST, "netduinoplus2", test_steps=3),
+        Case("dscnn-full", "dscnn", "full", "mps2-an386", tight=True, test_steps=2),
+        Case("lenet5-m0", "lenet5", "full", "mps2-an385", core="cortex-m0", tight=True, test_steps=2),
+        Case("lenet5-m3", "lenet5", "full", "mps2-an385", tight=True, test_steps=3),
+        Case("lenet5-m33", "lenet5", "full", "mps2-an505", tight=True),
+        Case("lenet5-m55", "lenet5", "full", "mps3-an547", tight=True),
+    )
+}
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """MNIST if it is there, else the smaller digits of scikit-learn."""
+    path = DATA / "vision" / "mnist5k_28.npz"
+    if path.exists():
+        found = np.load(path)
+        return found["images"].reshape(-1, 1, 28, 28).astype(np.float32) / 255, found["label"].astype(np.int32)
+    from sklearn.datasets import load_digits
+
+    small = load_digits()
+    images = np.repeat(np.repeat(small.images, 3, 1), 3, 2).astype(np.float32) / 16
+    return np.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None], small.target.astype(np.int32)
+
+
+def words() -> tuple[np.ndarray, np.ndarray]:
+    """Twelve spoken words as MFCC; random numbers if the recordings are not there."""
+    path = DATA / "signal" / "arabic_kws40_mfcc.npz"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        return rng.standard_normal((400, 1, 49, 10)).astype(np.float32), rng.integers(0, 12, 400).astype(np.int32)
+    found = np.load(path)
+    x, y = found["mfcc"].astype(np.float32), found["label"].astype(np.int32)
+    keep = y < 12
+    x = (x - x.mean()) / x.std()
+    return x[keep].reshape(-1, 1, 49, 10), y[keep]
+
+
+SAMPLES: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {"lenet5": digits, "dscnn": words}
+
+
+def planned(case: Case) -> tuple[Program, Device]:
+    net: Net = NETS[case.net]
+    x, _ = net.data(2)
+    options: dict[str, Any] = {"method": case.method, "batch": case.batch, "optimizer": SGD(case.lr)}
+    device = load_device(case.device)
+    if case.core:
+        device = replace(device, core=case.core, fpu="")
+    program = api.encode(api.build(net.model(), x, loss=net.loss, **options), device)
+    if case.tight:
+        first, need = device.ram_banks[0], Plan.from_json(program.meta["plan"]).ram_bytes
+        device = replace(device, ram_banks=(Bank(first.name, first.origin, -(-need // 32) * 32),))
+    return program, device
+
+
+def steps_of(case: Case, count: int) -> list[tuple[Sequence[np.ndarray], int]]:
+    x, y = SAMPLES[case.net]()
+    which = np.random.default_rng(0).permutation(len(x))
+    found: list[tuple[Sequence[np.ndarray], int]] = []
+    for i in range(count):
+        batch = which[(i * case.batch + np.arange(case.batch)) % len(x)]
+        found.append(([x[batch], y[batch]], case.batch))
+    return found
+
+
+def bytes_per_instruction(program: Program) -> float:
+    """Code and parameter blocks, over the instructions of all entry points."""
+    data = program.to_bytes()
+    sizes = {name: struct.unpack_from("<2I", data, HEADER.size + 8 * i)[1] for i, name in enumerate(SECTIONS)}
+    return (sizes["code"] + sizes["params"]) / sum(len(e.code) for e in program.entries.values())
+
+
+def measured(case: Case, steps: int, folder: Path, count: bool = True) -> dict[str, Any]:
+    """Build, run, compare; everything that is published of a case."""
+    program, device = planned(case)
+    plan = Plan.from_json(program.meta["plan"])
+    made = write_firmware(folder, program, device)
+    emulate.make(folder)
+    linked = emulate.sections(folder / f"{made.boards[-1]}.elf")
+    batches = steps_of(case, steps)
+    started = time.monotonic()
+    run = emulate.run_on_board(folder, program, batches, [(batches[0][0][:1], case.batch)], count=count)
+    seconds = time.monotonic() - started
+    job = Job(program)
+    losses = np.array([job._train(list(arrays), n) for arrays, n in batches], np.float32)
+    state = job._machine.state.tobytes()
+    return {
+        "case": case.name, "net": case.net, "method": case.method, "device": device.name, "core": device.core,
+        "board": made.boards[-1], "batch": case.batch, "steps": steps,
+        "ram_device_bytes": device.ram_bytes, "ram_plan_bytes": plan.ram_bytes, "ram_linked_bytes": linked.ram_bytes,
+        "data_bytes": linked.data, "bss_bytes": linked.bss, "stack_bytes": linked.stack,
+        "stack_used_bytes": run.stack_used, "text_bytes": linked.text, "program_bytes": linked.program,
+        "bytes_per_instruction": round(bytes_per_instruction(program), 1),
+        "instructions_per_step": run.counts.runs[-2] if run.counts else None,
+        "loss_first": float(losses[0]), "loss_last_ten": float(np.mean(losses[-10:])),
+        "losses_equal": run.losses.tobytes() == losses.tobytes(), "state_equal": run.state == state,
+        "state_sha256": hashlib.sha256(run.state).hexdigest(), "seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="default: all")
+    parser.add_argument("--steps", type=int, help="default: 100")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    rows = []
+    for name in args.cases or CASES:
+        case = CASES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            row = measured(case, args.steps or case.steps, Path(folder) / "fw")
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    failed = [r["case"] for r in rows if not (r["losses_equal"] and r["state_equal"])]
+    if not args.cases:
+        args.out.write_text(json.dumps({"command": "make boards", "rows": rows}, indent=1) + "\n")
+    if failed:
+        raise SystemExit(f"other bits than on this machine: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

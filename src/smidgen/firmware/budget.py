@@ -1,0 +1,66 @@
+"""RAM of a program on a core, to the byte: the context as the firmware's own limits make it, and the deepest stack.
+
+The stack of every kernel and of the way to it is in stack.json, which tools/measure_stack.py writes from the compiler's
+call graphs; a test holds it to the sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import Internal
+from ..ir import Batch
+from ..program import Program
+
+TABLE = Path(__file__).parent / "stack.json"
+MESSAGE_BYTES = 128
+SPARE = 16  # bytes of stack: frames differ a little between versions of a compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What smidgen_config.h says: the sizes inside the context."""
+
+    kernels: int
+    entries: int
+    words: int  # parameters of one instruction, if some grow with the batch
+
+    @property
+    def context_bytes(self) -> int:
+        """sizeof(SmgContext) with 32-bit pointers; the build asserts it."""
+        return 4 * 4 + 2 * self.kernels + 4 * self.entries + 4 * self.words + 2 * 4 + MESSAGE_BYTES
+
+
+def limits(programs: Sequence[Program]) -> Limits:
+    """Room for each of the programs, one at a time; an odd number of kernels would leave a gap."""
+    blocks = [b for p in programs for b in p.blocks if any(isinstance(w, Batch) for w in b)]
+    kernels = max(len(p.kernels) for p in programs)
+    return Limits(kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1))
+
+
+@cache
+def table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(TABLE.read_text())
+    return found
+
+
+def stack_bytes(programs: Sequence[Program], core: str) -> int:
+    """The deepest of: opening and everything outside kernels; checking a kernel's parameters; running a kernel."""
+    facts = table()["cores"][core]
+    kernels = {name for p in programs for name in p.kernels}
+    missing = kernels - set(facts["kernels"])
+    if missing:
+        raise Internal(f"the stack of kernel '{min(missing)}' was not measured", help="python -m tools.measure_stack")
+    run = max((facts["kernels"][name][0] for name in kernels), default=0)
+    check = max((facts["kernels"][name][1] for name in kernels), default=0)
+    deepest = max(facts["fixed"], facts["run"] + run, facts["check"] + check)
+    align = max(16, *(p.align for p in programs))
+    return -(-(int(deepest) + SPARE) // align) * align
+
+
+__all__ = ["Limits", "limits", "stack_bytes", "table"]

@@ -1,0 +1,296 @@
+"""A C project for a board: the runtime's sources, the program as a table in flash with its own list of kernels,
+startup, linker script, memory protection, `main.c`, Makefile and CMakeLists. Everything that is written here is data
+in C's clothes; what is code is copied from runtime/.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..device import Device
+from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
+from ..ir import LR
+from ..limits import Need, Overhead, assigned
+from ..program import Buffer, Program
+from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
+from .budget import MESSAGE_BYTES, Limits, limits, stack_bytes, table
+from .cores import core_of
+from .memory import regions, regions_source, standin
+
+PORT: Final = HERE / "ports" / "cortex_m"
+RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
+RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c")
+COMPILER_FLAGS: Final = (
+    "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
+    *(flag for flag in EXACT if flag != "-fPIC"),
+)  # fmt: skip
+MANIFEST: Final = "firmware.json"
+WORDS_A_LINE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """What was written. `boards`: the device, and the emulated board that stands in for it if that is another one."""
+
+    folder: Path
+    prefix: str
+    device: str
+    boards: tuple[str, ...]
+    ram_bytes: int
+    stack_bytes: int
+    context_bytes: int
+    program_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "firmware": str(self.folder), "prefix": self.prefix, "device": self.device, "boards": list(self.boards),
+            "ram_bytes": self.ram_bytes, "stack_bytes": self.stack_bytes, "context_bytes": self.context_bytes,
+            "program_bytes": self.program_bytes,
+        }  # fmt: skip
+
+
+def write_firmware(folder: Path | str, program: Program, device: Device, prefix: str = "net") -> Firmware:
+    """Write the project into `folder`, which is new, empty, or a project of the same device: a program under another
+    prefix is then added to it. An existing main.c is left as it is."""
+    folder = Path(folder)
+    core = core_of(device)
+    _check_prefix(prefix)
+    _check_entries(program)
+    programs = _programs(folder, device) | {prefix: program}
+    first = next(iter(programs))
+    own, all_programs = programs[first], list(programs.values())
+    sizes = limits(all_programs)
+    stack = stack_bytes(all_programs, core.name)
+    emulated = standin(device)
+    boards = [device] if emulated == device else [device, emulated]
+    banks = _banks(device, own, sizes, stack)
+    files: dict[str, str] = {
+        f"{prefix}_program.h": program_header(program, prefix, banks),
+        f"{prefix}_program.c": program_source(program, prefix),
+        "smidgen_config.h": config_header(sizes),
+        "kernels.c": kernels_source(all_programs, sizes),
+        MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
+                              "machine": emulated.board, "ram_bytes": _ram(own, sizes, stack),
+                              "stack_bytes": stack, "context_bytes": sizes.context_bytes}, indent=1) + "\n",
+    }  # fmt: skip
+    for board in boards:
+        found = regions(board, core.protection)
+        files[f"boards/{board.name}/memory.c"] = regions_source(found, board)
+        files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
+    kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
+    headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
+    for name in (*RUNTIME_SOURCES, *RUNTIME_HEADERS):
+        files[f"smidgen/{name}"] = (HERE / name).read_text()
+    for name in (*kernels, *headers):
+        files[f"smidgen/kernels/{name}"] = (HERE / "kernels" / name).read_text()
+    for name in PORT_FILES:
+        files[f"port/{name}"] = (PORT / name).read_text()
+    library = [*(f"smidgen/{name}" for name in RUNTIME_SOURCES), *(f"smidgen/kernels/{name}" for name in kernels),
+               "kernels.c", *(f"{name}_program.c" for name in programs)]  # fmt: skip
+    files |= _build_files(core.flags, library, [b.name for b in boards])
+    if not (folder / "main.c").exists():
+        files["main.c"] = with_prefix((PORT / "main.c").read_text(), first)
+    _write(folder, files, {f"{prefix}.smg": program.to_bytes()})
+    return Firmware(
+        folder, prefix, device.name, tuple(b.name for b in boards), _ram(own, sizes, stack), stack,
+        sizes.context_bytes, own.flash_bytes,
+    )  # fmt: skip
+
+
+# -- the program as C ----------------------------------------------------------------------------------------------
+
+
+def bare_bytes(program: Program) -> bytes:
+    """The program file without the description that only Python reads, filled up to whole words."""
+    data = replace(program, meta={}).to_bytes()
+    return data + bytes(-len(data) % 4)
+
+
+def program_source(program: Program, prefix: str) -> str:
+    words = [word for (word,) in struct.iter_unpack("<I", bare_bytes(program))]
+    rows = [
+        "    " + " ".join(f"0x{word:08x}," for word in words[i : i + WORDS_A_LINE])
+        for i in range(0, len(words), WORDS_A_LINE)
+    ]
+    return "\n".join([
+        f"/* The program file {prefix}.smg, without the part that only Python reads; it is used where it lies. */",
+        f'#include "{prefix}_program.h"', "",
+        f'__attribute__((section(".program"), aligned(64))) const uint32_t {prefix}_program[] = {{', *rows, "};", "",
+    ])  # fmt: skip
+
+
+def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
+    """The kernels that are linked, and proof that the context is as large as planned."""
+    table = table_source(_kernels(programs), inplace_inputs())
+    return (
+        f'{table}_Static_assert(sizeof(SmgContext) == {sizes.context_bytes}, "the plan counts on another context");\n'
+    )
+
+
+def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> str:
+    upper = prefix.upper()
+    train, infer = program.entry_buffers("train"), program.entry_buffers("infer")
+    inputs = [b for b in train if b.direction == "input"]
+    lr = program.meta.get("state", {}).get(LR, {}).get("offset")
+    numbers: list[tuple[str, object, str]] = [
+        ("BATCH", program.batch, "the most samples of one step"),
+        ("ALIGN", program.align, "of state and arena"),
+        ("STATE_BYTES", program.state_bytes, "what learns, and all that belongs to it"),
+        ("ARENA_BYTES", program.arena_bytes, "holds nothing between calls, so several programs can share it; but "
+         "see smg_grad"),
+        ("TRAIN_INPUTS", len(inputs), ", ".join(map(_described, inputs))),
+        ("INFER_BUFFERS", len(infer), ", ".join(map(_described, infer))),
+        ("MOST_BUFFERS", max(len(e.buffers) for e in program.entries.values()), "of any entry point"),
+    ]  # fmt: skip
+    if lr is not None:
+        numbers.append(("LR_AT", lr, "place of the learning rate, a float, in state"))
+    for region in ("state", "arena"):
+        where = f'__attribute__((section(".ram_{banks[region]}")))' if banks[region] != banks["stack"] else ""
+        numbers.append((f"{region.upper()}_BANK", where, f"{region} is in {banks[region]}"))
+    return "\n".join([
+        f"/* What the program `{prefix}` needs and takes. n is the number of samples of a call. */",
+        f"#ifndef {upper}_PROGRAM_H", f"#define {upper}_PROGRAM_H", "#include <stdint.h>", "",
+        *(f"#define {upper}_{name} {value} /* {note} */".replace("  /*", " /*") for name, value, note in numbers),
+        "", f"extern const uint32_t {prefix}_program[{len(bare_bytes(program)) // 4}];", "#endif", "",
+    ])  # fmt: skip
+
+
+def _described(buffer: Buffer) -> str:
+    dims = ",".join(str(d) for d in buffer.dims)
+    return f"{buffer.name} {buffer.dtype.value}[{dims}]".replace("*/", "* /")
+
+
+def config_header(sizes: Limits) -> str:
+    return "\n".join([
+        "/* Limits of the runtime, which decide how large SmgContext is. A program that is loaded later, over the air,",
+        " * may need larger ones; it is refused otherwise. */",
+        f"#define SMG_MAX_KERNELS {sizes.kernels}", f"#define SMG_MAX_ENTRIES {sizes.entries}",
+        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}", "",
+    ])  # fmt: skip
+
+
+def with_prefix(text: str, prefix: str) -> str:
+    return text.replace("net_program", f"{prefix}_program").replace("NET_", f"{prefix.upper()}_").replace(
+        "program `net`", f"program `{prefix}`"
+    )  # fmt: skip
+
+
+# -- the board -----------------------------------------------------------------------------------------------------
+
+
+def _linker_script(board: Device, stack: int, banks: Mapping[str, str]) -> str:
+    names = [bank.name for bank in board.ram_banks]
+    rows = [("FLASH (rx)", board.flash_origin, str(board.flash_bytes))]
+    for i, bank in enumerate(board.ram_banks):
+        # A number that the linker is given can stand in for the size of the first bank.
+        size = f"DEFINED(RAM_BYTES) ? RAM_BYTES : {bank.bytes}" if i == 0 else str(bank.bytes)
+        rows.append((f"{_symbol(bank.name)} (rw)", bank.origin, size))
+    memory = "\n".join(f"    {name} : ORIGIN = 0x{origin:08x}, LENGTH = {size}" for name, origin, size in rows)
+    others = [name for name in names if name in banks.values() and name != names[0]]
+    sections = "".join(f"    .ram_{n} (NOLOAD) : {{ *(.ram_{n}) }} > {_symbol(n)}\n" for n in others)
+    text = (PORT / "link.ld.in").read_text()
+    return _filled(text, DEVICE=board.title, MEMORY=memory, STACK=str(stack), FIRST=_symbol(names[0]), BANKS=sections)
+
+
+def _symbol(bank: str) -> str:
+    return bank.replace("-", "_")
+
+
+def _build_files(flags: Sequence[str], library: Sequence[str], boards: Sequence[str]) -> dict[str, str]:
+    port = [f"port/{name}" for name in PORT_FILES if name.endswith(".c")]
+    elves = " ".join(f"{board}.elf" for board in boards)
+    make = _filled(
+        (PORT / "Makefile.in").read_text(), CPU=" ".join(flags), SOURCES=" ".join([*library, *port]), ALL=elves,
+        ELVES=" and ".join(f"{board}.elf" for board in boards),
+    )  # fmt: skip
+    cmake = _filled(
+        (PORT / "CMakeLists.txt.in").read_text(), CPU_LIST=" ".join(flags), LIBRARY="\n  " + "\n  ".join(library),
+        PORT=" ".join(port), BOARDS=" ".join(boards),
+    )  # fmt: skip
+    return {"Makefile": make, "CMakeLists.txt": cmake, "toolchain.cmake": (PORT / "toolchain.cmake").read_text()}
+
+
+def _filled(text: str, **values: str) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+def _ram(program: Program, sizes: Limits, stack: int) -> int:
+    return program.state_bytes + program.arena_bytes + sizes.context_bytes + stack
+
+
+def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[str, str]:
+    overhead = Overhead(sizes.context_bytes, stack)
+    need = Need(program.state_bytes, program.arena_bytes, overhead, program.flash_bytes)
+    found = assigned(device, need)
+    if found is None:
+        have = " + ".join(f"{bank.bytes:,} ({bank.name})" for bank in device.ram_banks)
+        raise DoesNotFit(
+            f"needs {need.ram_bytes:,} bytes of RAM, {device.name} has {have}",
+            why=f"state {program.state_bytes:,}, arena {program.arena_bytes:,}, context and stack "
+            f"{sizes.context_bytes + stack:,}; each is in one bank",
+            help="a smaller --batch, or a --method that learns less",
+        )  # fmt: skip
+    return found
+
+
+def _kernels(programs: Sequence[Program]) -> list[str]:
+    return sorted({name for program in programs for name in program.kernels})
+
+
+def _check_prefix(prefix: str) -> None:
+    if (
+        not prefix.isidentifier()
+        or not prefix.isascii()
+        or not prefix[0].isalpha()
+        or prefix.startswith(("smg", "board"))
+    ):
+        raise BadOption(f"'{prefix}' cannot be the start of names in C", help="--prefix net")
+
+
+def _check_entries(program: Program) -> None:
+    if not {"train", "infer"} <= set(program.entries):
+        raise BadProgram("firmware needs the entry points train and infer", help="compile the model again")
+
+
+def _programs(folder: Path, device: Device) -> dict[str, Program]:
+    """Those that an existing project has."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return {}
+    if not (folder / MANIFEST).exists():
+        raise CannotWrite(f"'{folder}' is not empty, and not a firmware project", help="--firmware with a new folder")
+    facts = manifest(folder)
+    if facts["device"] != device.name:
+        raise CannotWrite(f"'{folder}' is firmware for {facts['device']}", help="--firmware with a new folder")
+    return {name: Program.load(folder / f"{name}.smg") for name in facts["programs"]}
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / MANIFEST).read_text())
+        return {key: found[key] for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes")}
+    except (OSError, ValueError, KeyError) as error:
+        raise BadOption(f"'{folder}' is not a firmware project", help="smidgen build … --firmware FOLDER") from error
+
+
+def _write(folder: Path, files: Mapping[str, str], binary: Mapping[str, bytes]) -> None:
+    try:
+        for name, data in {**{name: text.encode() for name, text in files.items()}, **binary}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    except OSError as error:
+        raise CannotWrite(f"cannot write '{folder}'", why=error.strerror or str(error)) from error
+
+
+__all__ = ["Firmware", "write_firmware"]

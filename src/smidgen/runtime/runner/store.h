@@ -1,0 +1,24 @@
+/* STATE in a file, as two slots (slots.h): a run that is cut off never spoils what was saved before. */
+#ifndef SMG_RUNNER_STORE_H
+#define SMG_RUNNER_STORE_H
+#include "../slots.h"
+#include <stdio.h>
+
+typedef struct {
+    int fd;
+    uint32_t slot_bytes;
+    SmgSlots slots;
+} Store;
+
+/* Opens or makes the file. *is_new: there was nothing in it. NULL, or why not. */
+const char *store_open(Store *s, const SmgContext *x, const char *path, int *is_new);
+
+/* FNV-1a of some bytes, 64 bits. */
+uint64_t store_hash(const uint8_t *data, size_t bytes);
+
+/* Peak of the process's resident memory in KB, by the kernel; 0 if it does not tell. */
+long store_peak_kb(void);
+
+/* The head of an .npy file of f32 numbers. 0, or -1. */
+int store_npy(FILE *out, const uint64_t *dims, int rank);
+#endif

@@ -1,0 +1,208 @@
+"""Firmware as a C project: what is written, how much RAM it takes, and what the linker says to a byte less."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.boards import CASES, bytes_per_instruction, measured, planned
+from smidgen import api, cli
+from smidgen.device import Bank, load_device
+from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
+from smidgen.firmware import budget, cores, emulate, memory
+from smidgen.firmware.project import COMPILER_FLAGS, write_firmware
+from smidgen.optimizers import SGD
+from smidgen.program import Program
+from tools import measure_stack
+
+from .boards import COMPILER, EMULATOR, need
+
+
+@functools.cache
+def small(classes: int = 3, accumulate: bool = False) -> Program:
+    torch.manual_seed(classes)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
+    return api.encode(api.build(model, torch.randn(2, 4), optimizer=SGD(0.1), accumulate=accumulate))
+
+
+# -- memory protection -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protection", ["v7", "v8"])
+def test_regions_cover_exactly_the_memory_of_the_device(protection: cores.Protection) -> None:
+    rng = random.Random(0)
+    plain = load_device("mps2-an500")
+    sizes = [32, 64, 96, 224, 256, 288, 320 * 1024, 264 * 1024, *(32 * rng.randrange(1, 30_000) for _ in range(200))]
+    for size in sizes:
+        device = replace(plain, ram_banks=(Bank("RAM", 0x2000_0000, size),), flash_bytes=1 << 20)
+        found = memory.regions(device, protection)
+        ram = [p for p in memory.covered(found, protection) if 0x2000_0000 <= p[0] < 0x4000_0000]
+        assert sum(end - start for start, end in ram) == size
+        assert (min(p[0] for p in ram), max(p[1] for p in ram)) == (0x2000_0000, 0x2000_0000 + size)
+
+
+def test_every_device_with_a_port_has_regions_and_a_stand_in() -> None:
+    for name in ("stm32f746", "stm32f746-disco", "stm32f405", "stm32h743", "rp2040", "nrf52840", "mkr1000"):
+        device = load_device(name)
+        emulated = memory.standin(device)
+        assert [b.bytes for b in emulated.ram_banks] == [b.bytes for b in device.ram_banks]
+        for one in (device, emulated):
+            found = memory.covered(memory.regions(one, "v7"), "v7")
+            for bank in one.ram_banks:
+                assert (
+                    sum(max(0, min(e, bank.origin + bank.bytes) - max(s, bank.origin)) for s, e in found) == bank.bytes
+                )
+
+
+def test_a_core_without_a_port_is_refused_with_those_that_have_one() -> None:
+    with pytest.raises(BadOption, match="no firmware for esp32-s3") as caught:
+        cores.core_of(load_device("esp32-s3"))
+    assert "stm32f746" in caught.value.help
+    assert "raspberry" not in caught.value.help
+
+
+# -- the project -----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_sources_that_the_program_needs_are_copied(tmp_path: Path) -> None:
+    made = write_firmware(tmp_path / "fw", small(), load_device("stm32f746"))
+    kernels = {path.name for path in (tmp_path / "fw" / "smidgen" / "kernels").glob("*.c")}
+    assert "matrix.c" in kernels
+    assert "conv.c" not in kernels
+    assert made.boards == ("stm32f746", "mps2-an500")
+    table = (tmp_path / "fw" / "kernels.c").read_text()
+    assert sum(f"&smg_kernel_{name}," in table for name in small().kernels) == len(small().kernels)
+    assert "conv2d" not in table
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(CannotWrite, match="not a firmware project"):
+        write_firmware(tmp_path, small(), load_device("stm32f746"))
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_edited_main_stays_and_another_device_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "fw"
+    write_firmware(folder, small(), load_device("stm32f746"))
+    (folder / "main.c").write_text("/* mine */")
+    write_firmware(folder, small(), load_device("stm32f746"))
+    assert (folder / "main.c").read_text() == "/* mine */"
+    with pytest.raises(CannotWrite, match="firmware for stm32f746"):
+        write_firmware(folder, small(), load_device("nrf52840"))
+
+
+@pytest.mark.parametrize("prefix", ["2nd", "a b", "smg", "board", ""])
+def test_a_prefix_that_is_no_name_in_c_is_refused(prefix: str, tmp_path: Path) -> None:
+    with pytest.raises(BadOption):
+        write_firmware(tmp_path / "fw", small(), load_device("stm32f746"), prefix or "-")
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFit, match="needs 276"):
+        write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], load_device("netduinoplus2"))
+    assert not (tmp_path / "fw").exists()
+
+
+def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
+    """An STM32F405 has 128 KB and 64 KB that are not side by side."""
+    need(*EMULATOR)
+    device = load_device("stm32f405")
+    program = planned(CASES["dscnn-last"])[0]
+    made = write_firmware(tmp_path / "fw", program, device)
+    header = (tmp_path / "fw" / "net_program.h").read_text()
+    assert ".ram_CCM" in header
+    emulate.make(tmp_path / "fw")
+    for board in made.boards:
+        assert emulate.sections(tmp_path / "fw" / f"{board}.elf").ram_bytes == made.ram_bytes
+
+
+def test_instructions_take_at_most_64_bytes() -> None:
+    from benchmarks.nets import NETS
+
+    net = NETS["mcunet"]
+    mcunet = api.encode(api.build(net.model(), net.data(2)[0], optimizer=SGD(0.01), batch=1, method="last_layer"))
+    for program in (planned(CASES["lenet5-full"])[0], mcunet):
+        assert bytes_per_instruction(program) <= 64
+
+
+# -- RAM -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_is_what_is_linked_and_eight_bytes_less_do_not_link(tmp_path: Path) -> None:
+    need(*COMPILER)
+    case = CASES["lenet5-full"]
+    program, device = planned(case)
+    made = write_firmware(tmp_path / "fw", program, device)
+    assert program.meta["plan"]["ram_bytes"] == made.ram_bytes
+    emulate.make(tmp_path / "fw", f"RAM_BYTES={made.ram_bytes}")
+    for board in made.boards:
+        linked = emulate.sections(tmp_path / "fw" / f"{board}.elf")
+        assert linked.ram_bytes == linked.data + linked.bss + linked.stack == made.ram_bytes
+        assert linked.text <= 32 * 1024
+        (tmp_path / "fw" / f"{board}.elf").unlink()
+    with pytest.raises(RunFailed, match="does not build") as caught:
+        emulate.make(tmp_path / "fw", f"RAM_BYTES={made.ram_bytes - 8}")
+    assert "overflowed by 8 bytes" in caught.value.why
+
+
+def test_the_table_of_stack_use_is_that_of_the_sources(tmp_path: Path) -> None:
+    need(*COMPILER)
+    version = subprocess.run(["arm-none-eabi-gcc", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
+    if budget.table()["compiler"] != f"gcc {version}":
+        pytest.skip(f"the table is of {budget.table()['compiler']}, this is {version}")
+    facts, sources = measure_stack.measured("cortex-m4", tmp_path)
+    assert json.loads(json.dumps(facts)) == budget.table()["cores"]["cortex-m4"], "python -m tools.measure_stack"
+    assert sources == budget.table()["sources"]
+    assert set(budget.table()["cores"]) == set(cores.CORES)
+
+
+def test_the_makefile_has_the_flags_that_the_table_was_made_with(tmp_path: Path) -> None:
+    write_firmware(tmp_path / "fw", small(), load_device("stm32f746"))
+    for name in ("Makefile", "CMakeLists.txt"):
+        words = (tmp_path / "fw" / name).read_text().replace(")", " ").split()
+        missing = set(COMPILER_FLAGS) - set(words) - {"-g0"}
+        assert not missing, (name, missing)
+
+
+def test_cmake_builds_it_too(tmp_path: Path) -> None:
+    need(*COMPILER, "cmake")
+    write_firmware(tmp_path / "fw", small(), load_device("stm32f746"))
+    build = ["cmake", "-B", "build-cmake", "-DCMAKE_TOOLCHAIN_FILE=toolchain.cmake"]
+    for command in (build, ["cmake", "--build", "build-cmake"]):
+        done = subprocess.run(command, cwd=tmp_path / "fw", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert emulate.sections(tmp_path / "fw" / "build-cmake" / "mps2-an500.elf").data == 0
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_firmware_needs_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["build", "nets.py:build", "--firmware", "fw"]) == 2
+    assert "error[E304]: firmware for which device?" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_firmware_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    np.savez(tmp_path / "d.npz", x=np.zeros((1, 4), np.float32), y=np.zeros(1, np.int64))
+    assert cli.main(["run", str(tmp_path), "--data", str(tmp_path / "d.npz")]) == 2
+    assert "is not a firmware project" in capsys.readouterr().err
+
+
+def test_the_measured_case_is_complete(tmp_path: Path) -> None:
+    """benchmarks/boards.py writes what the documentation quotes."""
+    need(*EMULATOR)
+    row = measured(CASES["lenet5-m55"], 1, tmp_path / "fw")
+    assert row["losses_equal"]
+    assert row["state_equal"]
+    assert row["instructions_per_step"] > 1_000_000

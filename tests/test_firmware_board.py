@@ -1,0 +1,149 @@
+"""Training on emulated boards: the same bits as here, in the RAM that was planned, with memory protection on."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.boards import CASES, measured
+from smidgen import api
+from smidgen.device import Bank, load_device
+from smidgen.firmware import emulate
+from smidgen.firmware.project import bare_bytes, write_firmware
+from smidgen.optimizers import SGD
+from smidgen.trainer import Job
+
+from .boards import EMULATOR, need
+from .test_firmware import small
+
+C = Path(__file__).parent / "c"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_loss_and_the_state_are_those_of_this_machine(name: str, tmp_path: Path) -> None:
+    need(*EMULATOR)
+    case = CASES[name]
+    row = measured(case, case.test_steps, tmp_path / "fw")
+    assert row["losses_equal"]
+    assert row["state_equal"]
+    assert row["ram_linked_bytes"] == row["ram_plan_bytes"] <= row["ram_device_bytes"]
+    assert 0.8 * row["stack_bytes"] <= row["stack_used_bytes"] <= row["stack_bytes"]
+
+
+# -- memory protection -------------------------------------------------------------------------------------------------
+
+BOARDS = {"stm32f746": 0x2000_0000, "netduinoplus2": 0x2000_0000, "mps2-an505": 0x3800_0000, "mps2-an385": 0x2000_0000}
+
+
+@pytest.fixture(scope="module", params=BOARDS)
+def poked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int, int, int]:
+    """A firmware that touches what it is told to: elf, machine, start and end of RAM, start of flash. The board has far
+    more RAM than the device, but for one."""
+    need(*EMULATOR)
+    device = load_device(request.param)
+    if device.kind == "emulated" and device.name != "netduinoplus2":
+        device = replace(device, ram_banks=(Bank("RAM", BOARDS[device.name], 40 * 1024),), flash_bytes=256 * 1024)
+    folder = tmp_path_factory.mktemp("poke") / "fw"
+    made = write_firmware(folder, small(), device)
+    emulate.make(folder, f"MAIN={C / 'poke.c'}")
+    size = device.ram_banks[0].bytes
+    flash = 0 if made.boards[-1].startswith("mps2-an500") or made.boards[-1] == "mps2-an385" else device.flash_origin
+    return folder / f"{made.boards[-1]}.elf", device.board, BOARDS[request.param], BOARDS[request.param] + size, flash
+
+
+def poke(poked: tuple[Path, str, int, int, int], what: str, address: int, folder: Path) -> tuple[int, str]:
+    (folder / "poke.bin").write_bytes(struct.pack("<2I", ord(what), address))
+    return emulate.execute(poked[0], poked[1], folder, seconds=60)
+
+
+def test_ram_can_be_used_to_its_last_byte_and_no_further(
+    poked: tuple[Path, str, int, int, int], tmp_path: Path
+) -> None:
+    assert poke(poked, "w", poked[3] - 4, tmp_path) == (0, "still here\n")
+    for what in "rw":
+        status, said = poke(poked, what, poked[3], tmp_path)
+        assert status == emulate.FAULT, said
+        assert said.startswith("fault: CFSR 0x")
+        assert said.endswith(f", address 0x{poked[3]:08x}\n")
+
+
+def test_flash_can_be_read_and_not_written(poked: tuple[Path, str, int, int, int], tmp_path: Path) -> None:
+    assert poke(poked, "r", poked[4] + 64, tmp_path)[0] == 0
+    assert poke(poked, "w", poked[4] + 64, tmp_path)[0] == emulate.FAULT
+
+
+def test_a_stack_that_is_too_deep_faults_and_overwrites_nothing(
+    poked: tuple[Path, str, int, int, int], tmp_path: Path
+) -> None:
+    assert poke(poked, "s", 3, tmp_path)[0] == 0
+    status, said = poke(poked, "s", 1000, tmp_path)
+    assert status == emulate.FAULT, said
+
+
+def test_ram_is_not_run(poked: tuple[Path, str, int, int, int], tmp_path: Path) -> None:
+    assert poke(poked, "x", poked[2] + 1024, tmp_path)[0] == emulate.FAULT
+
+
+# -- programs that come later, and several of them -------------------------------------------------------------------
+
+
+def over_the_air(folder: Path, elf: Path, data: bytes) -> tuple[int, str]:
+    (folder / "recipe.smg").write_bytes(data)
+    (folder / "size.bin").write_bytes(struct.pack("<I", len(data)))
+    return emulate.execute(elf, "mps2-an500", folder, seconds=60)
+
+
+def test_a_program_is_loaded_at_run_time_and_a_missing_kernel_refused_by_name(tmp_path: Path) -> None:
+    need(*EMULATOR)
+    folder = tmp_path / "fw"
+    write_firmware(folder, small(), load_device("stm32f746"))
+    emulate.make(folder, f"MAIN={C / 'over_the_air.c'}")
+    elf = folder / "mps2-an500.elf"
+    assert over_the_air(tmp_path, elf, bare_bytes(small(classes=5))) == (0, "trained\n")
+    torch.manual_seed(0)
+    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    program = api.encode(api.build(other, torch.randn(2, 4), optimizer=SGD(0.1)))
+    assert over_the_air(tmp_path, elf, bare_bytes(program)) == (1, "this runtime has no kernel 'tanh_f32'\n")
+    damaged = bytearray(bare_bytes(small(classes=5)))
+    damaged[200] ^= 1
+    assert over_the_air(tmp_path, elf, bytes(damaged)) == (1, "the checksum does not match: the file is damaged\n")
+
+
+def test_two_programs_live_in_one_firmware(tmp_path: Path) -> None:
+    need(*EMULATOR)
+    folder = tmp_path / "fw"
+    one, other = small(), small(accumulate=True)
+    write_firmware(folder, one, load_device("stm32f746"), "one")
+    write_firmware(folder, other, load_device("stm32f746"), "other")
+    emulate.make(folder, f"MAIN={C / 'two_programs.c'}")
+    status, said = emulate.execute(folder / "mps2-an500.elf", "mps2-an500", tmp_path, seconds=60)
+    assert (status, said) == (0, "the program has no entry point 'zero'\n")
+    x, y = np.array([[1, 2, 3, 4], [-1, 0, 1, 2]], np.float32), np.array([1, 2], np.int32)
+    first, second = Job(one), Job(other)
+    losses = []
+    for _ in range(3):
+        losses.append(first.train_step(x, y))
+        machine = second._machine
+        loss = np.zeros((), np.float32)
+        machine.run("zero", [], [], 1)
+        machine.run("grad", [x[:1], y[:1]], [loss], 1, 2, 0)
+        machine.run("grad", [x[1:], y[1:]], [loss], 1, 2, 1)
+        machine.run("apply", [], [], 1)
+    expected = np.array(losses, np.float32).tobytes() + first._machine.state.tobytes() + second._machine.state.tobytes()
+    assert (tmp_path / "result.bin").read_bytes() == expected
+
+
+def test_an_error_of_the_program_reaches_the_host(tmp_path: Path) -> None:
+    need(*EMULATOR)
+    write_firmware(tmp_path / "fw", small(), load_device("stm32f746"))
+    emulate.make(tmp_path / "fw")
+    bad = [([np.zeros((1, 4), np.float32), np.array([7], np.int32)], 1)]
+    with pytest.raises(emulate.RunFailed, match="ended with status 1") as caught:
+        emulate.run_on_board(tmp_path / "fw", small(), bad)
+    assert "a label is not the number of a class" in caught.value.why
