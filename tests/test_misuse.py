@@ -372,7 +372,7 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_refused(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, read = tmp_path / "net.smg", Program.load
+    path, read = tmp_path / "net.smg", Program.open
     job.save(path)
 
     def replaced(place: Path) -> Program:
@@ -380,7 +380,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         job.save(path)
         return program
 
-    monkeypatch.setattr(Program, "load", staticmethod(replaced))
+    monkeypatch.setattr(Program, "open", staticmethod(replaced))
     text = f"error[E501]: the file changed while it was read\n  at   {path}\n  help: load it again"
     assert said(lambda: load(path)) == text
 

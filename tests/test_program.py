@@ -14,13 +14,14 @@ import pytest
 
 from smidgen import api, interp, native, ops
 from smidgen.build import Builder, feed, fetch
+from smidgen.encode import encode
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
 from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
 from smidgen.layout import Layout, Slot
 from smidgen.native import Machine
 from smidgen.ops import N
 from smidgen.optimizers import Adam
-from smidgen.program import Program, encode
+from smidgen.program import Program
 from smidgen.runtime.compile import INPLACE, compile_runtime, inplace_inputs
 from tests import small
 from tests.test_ops import SAMPLES, declared, dtype_of, inputs_of

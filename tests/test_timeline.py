@@ -14,12 +14,12 @@ import pytest
 
 from smidgen import api, native, ops, page, report
 from smidgen.errors import BadProgram
+from smidgen.facts import Facts, Timeline
 from smidgen.ir import Graph, Role
 from smidgen.layers import Layer, grouped, layers_of
 from smidgen.optimizers import SGD, Adam
 from smidgen.plan import Plan
 from smidgen.program import Program
-from smidgen.timeline import Facts, Timeline
 from smidgen.trainer import Job
 
 from . import named, small
@@ -311,4 +311,4 @@ def test_each_nonsense_in_a_plan_is_refused(path: tuple[Any, ...], value: Any) -
         where = where[key]
     where[path[-1]] = value
     with pytest.raises(BadProgram, match="the program does not describe its plan and state"):
-        Job(replace(program, meta={**program.meta, "plan": plan}))
+        _ = Job(replace(program, meta={**program.meta, "plan": plan})).plan

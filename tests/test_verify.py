@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from smidgen import api, ops, place, program, verify
+from smidgen import api, ops, place, verify
+from smidgen.encode import encode
 from smidgen.errors import SmidgenError, UnsafeLayout
 from smidgen.layout import Layout, Slot
 
@@ -23,7 +24,7 @@ def planned(entries: api.Entries) -> dict[str, Layout]:
 
 
 def prove(entries: api.Entries, layouts: Mapping[str, Layout]) -> None:
-    made = program.encode({n: (g, layouts[n]) for n, g in entries.graphs.items()}, entries.batch, {})
+    made = encode({n: (g, layouts[n]) for n, g in entries.graphs.items()}, entries.batch, {})
     verify.verify(made, entries.graphs, layouts)
 
 

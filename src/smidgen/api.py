@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from . import limits, methods, place, program, verify
+from . import limits, methods, place, verify
 from .build import Builder, fetch
 from .check import check
 from .device import Device
+from .encode import encode as encode_program
 from .errors import MissingPart, NotDifferentiable, SmidgenError
 from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Layout, Slot
-from .metrics import run_facts
+from .native import checked_kernels
 from .optimizers import SGD, Optimizer
-from .options import Options, checked_device, checked_kernels, checked_options
+from .options import Options, checked_device, checked_options
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.fold import fold_batch_norm, freeze
@@ -31,6 +32,7 @@ from .plan import Cost, Decision, Plan
 from .program import Program
 from .timeline import facts_of
 from .trainer import Job
+from .training_facts import run_facts
 
 if TYPE_CHECKING:
     from .torch_import import Imported
@@ -249,7 +251,7 @@ def encode_for(device: Device, entries: Entries, imported: Imported, options: Op
         except SmidgenError:
             return None
         kept = {name: g for name, g in trial.graphs.items() if name != "evaluate" or not _is_dear(layouts)}
-        return limits.need_of(device, program.encode({n: (g, layouts[n]) for n, g in kept.items()}, trial.batch, {}))
+        return limits.need_of(device, encode_program({n: (g, layouts[n]) for n, g in kept.items()}, trial.batch, {}))
 
     made = encode(entries, device)
     plan = Plan.from_json(made.meta["plan"])
@@ -270,7 +272,7 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
     if raised > 0:
         entries = _decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
-    bare = program.encode(planned, entries.batch, {})
+    bare = encode_program(planned, entries.batch, {})
     facts = facts_of(entries.graphs, layouts, entries.batch)
     overhead = limits.device_overhead(device, bare)
     plan = Plan(
@@ -297,7 +299,7 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
-    done = program.encode(planned, entries.batch, meta)
+    done = encode_program(planned, entries.batch, meta)
     verify.verify(done, entries.graphs, layouts)
     return done
 

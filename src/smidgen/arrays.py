@@ -5,6 +5,7 @@ Nothing here broadcasts or rounds silently; torch tensors are taken without impo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,14 @@ from .instructions import Buffer
 from .ir import Array, DType, Step, batch_axis
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_integer(value) or isinstance(value, (float, np.floating))
 
 
 def listed(x: Any) -> list[Any]:
@@ -131,6 +140,16 @@ def laid(value: Array, steps: Sequence[Step]) -> Array:
     return value
 
 
+def laid_shape(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
+    """Of the result of `laid`; ValueError if there is none."""
+    for kind, arg in steps:
+        fits = math.prod(shape) == math.prod(arg) if kind == "reshape" else sorted(arg) == list(range(len(shape)))
+        if not fits:
+            raise ValueError(f"{kind} {arg} does not fit {shape}")
+        shape = tuple(arg) if kind == "reshape" else tuple(shape[axis] for axis in arg)
+    return shape
+
+
 def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step]) -> Array:
     """From the stored layout back to the user's."""
     shapes = [tuple(shape)]
@@ -152,6 +171,6 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "laid", "listed",
-    "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
+    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "is_integer",
+    "is_number", "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

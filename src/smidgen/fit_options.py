@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .arrays import is_integer, is_number
 from .errors import BadOption, did_you_mean
-from .options import is_integer, is_number
 from .program import Program
 
 Factor = Callable[[float], float]

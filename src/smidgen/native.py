@@ -15,6 +15,7 @@ import numpy as np
 
 from .errors import (
     BadData,
+    BadOption,
     BadProgram,
     BatchStatistics,
     Internal,
@@ -135,6 +136,19 @@ def stack_bytes() -> int:
 def work_bytes(kernels: str, threads: int) -> int:
     """RAM that fast kernels need beside STATE and ARENA; 0 for exact ones."""
     return int(library().smg_posix_work_bytes(threads)) if kernels == "fast" else 0
+
+
+def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
+    """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
+    if kernels is None:
+        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if work_bytes("fast", 1) else "exact")
+    if kernels not in ("exact", "fast"):
+        raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
+    if type(threads) is not int or not 1 <= threads <= 64:
+        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
+    if kernels == "exact" and threads != 1:
+        raise BadOption("exact kernels run on one thread", help="kernels='fast', or threads=1")
+    return str(kernels), int(threads)
 
 
 def release_freed() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from . import native
+from .arrays import is_integer, is_number
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
@@ -53,33 +52,12 @@ def checked_options(
     )
 
 
-def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
-    """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
-    if kernels is None:
-        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if native.work_bytes("fast", 1) else "exact")
-    if kernels not in ("exact", "fast"):
-        raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
-    if not is_integer(threads) or not 1 <= threads <= 64:
-        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
-    if kernels == "exact" and threads != 1:
-        raise BadOption("exact kernels run on one thread", help="kernels='fast', or threads=1")
-    return str(kernels), int(threads)
-
-
 def checked_device(device: Any) -> Device | None:
     if device is None or isinstance(device, Device):
         return device
     if not isinstance(device, str):
         raise BadOption(f"device={device!r} is not a device", help="device='stm32f746'; `smidgen devices` lists them")
     return load_device(device)
-
-
-def is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return is_integer(value) or isinstance(value, (float, np.floating))
 
 
 def checked_seed(seed: Any) -> int:
@@ -173,4 +151,4 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-__all__ = ["Options", "checked_device", "checked_kernels", "checked_options", "checked_seed", "is_integer", "is_number"]
+__all__ = ["Options", "checked_device", "checked_options", "checked_seed"]

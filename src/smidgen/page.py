@@ -16,10 +16,10 @@ from importlib import resources
 from typing import Any
 
 from . import atomic
+from .facts import KINDS, STAGES
 from .layers import Layer, grouped, layers_of
 from .plan import Plan
 from .summary import ordered, plan_text, state_parts
-from .timeline import KINDS, STAGES
 
 
 def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:

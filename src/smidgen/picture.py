@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from .facts import Span, Timeline
 from .ir import Array
 from .terminal import bytes_text, paint
-from .timeline import Span, Timeline
 
 FILL: Final = {
     "saved": ("█", "blue"), "mask": ("▓", "cyan"), "activation": ("▒", "green"), "gradient": ("░", "yellow"),

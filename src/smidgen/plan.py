@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .timeline import Facts, whole
+from .facts import Facts, whole
 
 JsonDict = dict[str, Any]
 

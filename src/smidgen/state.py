@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import as_state, check_mapping, laid, steps_of, unlaid
+from .arrays import as_state, check_mapping, is_integer, is_number, laid, laid_shape, steps_of, unlaid
 from .errors import BadData, BadOption, BadProgram
 from .ir import COUNTER, LR, Array, DType
-from .options import is_integer, is_number
 from .program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
@@ -21,18 +20,25 @@ def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
     """Where each state tensor lies; the file's checksum does not say that it makes sense."""
     facts = program.meta["state"]
     for name, fact in facts.items():
-        count = int(np.prod(fact["stored"], dtype=np.int64)) * DType(fact["dtype"]).bytes
+        count = math.prod(map(_size, fact["stored"])) * DType(fact["dtype"]).bytes
         if fact["offset"] % 4 or not 0 <= fact["offset"] <= program.state_bytes - count:
             raise BadProgram(f"'{name}' lies outside the program's state")
         owner = facts[fact["owner"]] if fact["role"] == "optim" else fact
         if owner["role"] in ("param", "stat"):
-            laid(np.broadcast_to(np.float32(0), owner["shape"]), steps_of(owner)).reshape(fact["stored"])
+            if math.prod(laid_shape(tuple(map(_size, owner["shape"])), steps_of(owner))) != math.prod(fact["stored"]):
+                raise ValueError(f"'{name}' does not have the shape of its parameter")
             list(owner["aliases"])
     if "train" in program.entries and facts:
         settings = [(facts[name]["dtype"], list(facts[name]["stored"])) for name in (LR, COUNTER)]
         if settings != [("f32", []), ("i32", [2])]:
             raise BadProgram("the program's learning rate and step counter are not what they are")
     return dict(facts)
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is not a size")
+    return value
 
 
 class State:

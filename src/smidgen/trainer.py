@@ -1,18 +1,20 @@
-"""A Job: a program with its memory, ready to train and to predict. Needs numpy and the C runtime only."""
+"""A Job: a program with its memory, ready to train and to predict. Needs numpy and the C runtime only.
+
+What a first step does not need is imported where it is used: a device may start a process for every step.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import checkpoint, slots, weights
 from .arrays import (
     as_dtype,
     check_layout,
@@ -24,19 +26,19 @@ from .arrays import (
     to_numpy,
 )
 from .atomic import checked_path
-from .classes import Classes
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
-from .evaluate import evaluate as run_evaluate
-from .fit import Run, eval_data
-from .fit import fit as run_fit
-from .history import Epoch, History, Position
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
-from .native import Machine, release_freed, work_bytes
-from .options import checked_kernels
-from .plan import Plan
+from .native import Machine, checked_kernels, work_bytes
 from .program import Buffer, Program
 from .state import State, checked_facts
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
+    from .classes import Classes
+    from .fit import Run
+    from .history import Epoch, History
+    from .plan import Plan
 
 
 @dataclass(slots=True)
@@ -55,9 +57,9 @@ class Job:
     ) -> None:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place."""
         kernels, threads = checked_kernels(kernels, threads)
-        self.program = program if path is None else _mapped(program, path)
-        plan, facts, self._loss_facts, self._optimizer = _described(program)
-        self.plan = replace(plan, work_bytes=work_bytes(kernels, threads))
+        self.program = program
+        facts, self._loss_facts, self._optimizer = _described(program)
+        self._work_bytes = work_bytes(kernels, threads)
         self._machine = Machine(program.to_bytes() if path is None else path, kernels=kernels, threads=threads)
         self._state = State(self._machine.state, facts)
         self._classes = _classes(program, self._state)
@@ -66,6 +68,14 @@ class Job:
         self._last_run: Run | None = None  # of `fit`, for checkpoints
         self._resumed: Run | None = None  # to be continued by the next `fit`
         self._counted: dict[int, tuple[int, int]] = {}  # id of a batch counter → what load_into wrote, at which step
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What the program costs and why."""
+        from .plan import Plan
+
+        with _meant(self.program):
+            return replace(Plan.from_json(self.program.meta["plan"]), work_bytes=self._work_bytes)
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -139,7 +149,9 @@ class Job:
         that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
         computed. The Python process keeps two more copies of the state for that, and one more with `patience`.
         """
-        return run_fit(
+        from .fit import fit
+
+        return fit(
             self, x, y, epochs=epochs, eval=eval, patience=patience, schedule=schedule, warmup=warmup,
             shuffle=shuffle, seed=seed, batch=batch, checkpoint=checkpoint, checkpoint_every=checkpoint_every,
             progress=progress, on_epoch=on_epoch,
@@ -150,7 +162,10 @@ class Job:
 
         Data as for `fit`. The loss is the mean over batches, weighted by their samples.
         """
-        found = run_evaluate(self.program, self._machine.run, eval_data(self, x, y), self._loss, lambda: True)
+        from .evaluate import evaluate
+        from .fit import eval_data
+
+        found = evaluate(self.program, self._machine.run, eval_data(self, x, y), self._loss, lambda: True)
         assert found is not None
         return found
 
@@ -341,12 +356,16 @@ class Job:
             run = {"settings": self._last_run.settings, "position": position.to_json()}
             best = None if position.best is None else position.best.state
         state = self._machine.state.tobytes()
+        from . import checkpoint
+
         checkpoint.write(place, checkpoint.Checkpoint(self._fingerprint, self.step, state, run, best))
 
     def resume(self, path: str | os.PathLike[str], *, position: bool = True) -> None:
         """Take the state from a checkpoint of this program. If `fit` wrote it, the next call of `fit`, with the same
         arguments, continues that run at its next step (one that had ended returns its History at once); with
         `position=False` it begins a new run. Nothing is set unless everything fits."""
+        from . import checkpoint
+
         found = checkpoint.read(checked_path(path, 'job.resume("run.ckpt")'))
         if found.program != self._fingerprint or len(found.state) != self.program.state_bytes:
             raise BadCheckpoint(
@@ -358,6 +377,8 @@ class Job:
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
+        from . import slots
+
         place = checked_path(path, 'job.restore("state.bin")')
         try:
             self._state.set_all(slots.newest_state(place.read_bytes(), self.program))
@@ -368,16 +389,22 @@ class Job:
     def export_weights(self, path: str | os.PathLike[str]) -> None:
         """Write what was learned, and statistics that changed, as safetensors under the model's own names."""
         place = checked_path(path, 'job.export_weights("w.safetensors")')
+        from . import weights
+
         weights.export(place, self.state_dict(), method=self.plan.method, step=self.step)
 
     def import_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
         """Set what this program learns from a safetensors file. Its names must be exactly those; with `strict=False`
         others may be in it, and some may be missing. Nothing is set unless everything fits."""
         place = checked_path(path, 'job.import_weights("w.safetensors")')
+        from . import weights
+
         self._set_learned(weights.read(place, self._state.facts, strict))
 
     @functools.cached_property
     def _fingerprint(self) -> str:
+        from . import checkpoint
+
         return checkpoint.fingerprint(self.program)
 
 
@@ -385,14 +412,14 @@ def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: i
     """A job from a program file; torch is not needed. Constants stay in the file, which is mapped: it may be replaced
     (as `save` does) while the job lives, but not written into.
 
-    `kernels="fast"`, the default where the runtime was built with them, uses this machine's vectors and `threads`, takes
-    some work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of machine;
-    "exact" gives the same bits on every machine. The variable SMIDGEN_KERNELS changes the default.
+    `kernels="fast"`, the default where the runtime was built with them, uses this machine's vectors and `threads`,
+    takes some work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of
+    machine; "exact" gives the same bits on every machine. The variable SMIDGEN_KERNELS changes the default.
     """
     place = checked_path(path, 'smidgen.load("model.smg")')
     try:
         before = _version(place)
-        job = Job(Program.load(place), place, kernels=kernels, threads=threads)
+        job = Job(Program.open(place), place, kernels=kernels, threads=threads)
         changed = _version(place) != before
         if changed:
             raise BadProgram("the file changed while it was read", help="load it again")
@@ -400,7 +427,6 @@ def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: i
         raise BadProgram(f"cannot read '{place}'", why=error.strerror or str(error)) from error
     except BadProgram as error:
         raise BadProgram(error.what, at=error.at or str(place), why=error.why, help=error.help) from error
-    release_freed()  # reading the file took copies of it
     return job
 
 
@@ -410,38 +436,45 @@ def _version(path: Path) -> tuple[int, ...]:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def _mapped(program: Program, path: Path) -> Program:
-    """The same program with its constants, the file's last section, in the mapped file instead of in memory."""
-    if not program.const:
-        return program
-    with path.open("rb") as file:
-        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return replace(program, const=cast(bytes, view[len(view) - program.const_bytes :]))
-
-
-def _described(program: Program) -> tuple[Plan, dict[str, dict[str, Any]], LossFacts, dict[str, Any]]:
-    """The plan, where state lies, and facts of loss and optimizer."""
+@contextlib.contextmanager
+def _meant(program: Program) -> Iterator[None]:
+    """A good checksum does not say that a description makes sense."""
     try:
-        facts = checked_facts(program)
-        loss = LossFacts.from_json(program.meta.get("loss"))
-        numbers = {k: v for k, v in program.meta.get("optimizer", {}).items() if isinstance(v, (int, float))}
-        return Plan.from_json(program.meta["plan"]), facts, loss, numbers
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadProgram("the program does not describe its plan and state", why=why) from error
 
 
+def _described(program: Program) -> tuple[dict[str, dict[str, Any]], LossFacts, dict[str, Any]]:
+    """Where state lies, and facts of loss and optimizer. The plan is looked at when somebody asks for it."""
+    with _meant(program):
+        facts = checked_facts(program)
+        loss = LossFacts.from_json(program.meta.get("loss"))
+        numbers = {k: v for k, v in program.meta.get("optimizer", {}).items() if isinstance(v, (int, float))}
+        if not isinstance(program.meta["plan"], Mapping):
+            raise TypeError("the plan is not an object")
+        return facts, loss, numbers
+
+
 def _classes(program: Program, state: State) -> Classes | None:
+    if "classes" not in program.meta:
+        return None
+    from .classes import Classes
+
     try:
         return Classes.of(program, state)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
 
 
-def _run_of(found: checkpoint.Checkpoint, path: str) -> Run | None:
+def _run_of(found: Checkpoint, path: str) -> Run | None:
     """The run of a checkpoint; a good checksum does not say that it makes sense."""
     if found.run is None:
         return None
+    from .fit import Run
+    from .history import Position
+
     try:
         if found.best is not None and len(found.best) != len(found.state):
             raise ValueError("another size")

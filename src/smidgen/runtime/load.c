@@ -1,5 +1,6 @@
 /* Opens a program file. The file is hostile until proved otherwise: every offset, size and product is checked here, in
  * 64-bit arithmetic that cannot wrap, so that vm.c needs no checks at all. */
+#include "crc.h"
 #include "format.h"
 
 _Static_assert(SMG_MAX_WORDS <= SMG_MAX_PARAMS, "smidgen.h and kernel.h disagree");
@@ -7,21 +8,6 @@ _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 
 #define BAD(text) smg_say(x, SMG_BAD_PROGRAM, text)
-
-/* CRC-32 (zlib's), four bits at a time: the table costs 64 bytes of flash. */
-static uint32_t crc32_of(const uint8_t *data, size_t bytes) {
-    static const uint32_t table[16] = {
-        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
-        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
-    };
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < bytes; i++) {
-        crc ^= data[i];
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
-    return ~crc;
-}
 
 static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
 
@@ -142,7 +128,7 @@ SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, s
     const uint32_t *w = smg_words(x);
     const uint32_t state_need = w[F_STATE], arena_need = w[F_ARENA], align = w[F_ALIGN];
     x->file = NULL;
-    if (crc32_of((const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC])
+    if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC])
         return BAD("the checksum does not match: the file is damaged");
     if (state_bytes < state_need || arena_bytes < arena_need || (state_need && !state) || (arena_need && !arena)) {
         smg_say(x, SMG_BAD_CALL, "the program needs ");
