@@ -3,25 +3,30 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .errors import SmidgenError
+from .native import load_early
+from .trainer import Job, load
+
 if TYPE_CHECKING:
     from .api import compile
-    from .errors import SmidgenError
     from .history import History
     from .methods import all_methods
     from .optimizers import SGD, Adam, AdamW
     from .plan import Plan
-    from .trainer import Job, load
 
 __all__ = ["SGD", "Adam", "AdamW", "History", "Job", "Plan", "SmidgenError", "all_methods", "compile", "load"]
 
 _HOMES = {
-    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Job": "trainer",
-    "Plan": "plan", "SmidgenError": "errors", "all_methods": "methods", "compile": "api", "load": "trainer",
+    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "plan",
+    "all_methods": "methods", "compile": "api",
 }  # fmt: skip
 
 
+load_early()
+
+
 def __getattr__(name: str) -> Any:
-    """Imported when first asked for, so that loading and training a program does not wait for the compiler."""
+    """What loading and training a program does not need is imported when first asked for: compiling is most of it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'smidgen' has no attribute '{name}'")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -85,6 +86,12 @@ def library(path: Path | None = None) -> ctypes.CDLL:
 
 
 _library = library  # where an argument has the same name
+
+
+def load_early() -> None:
+    """With the import, so that a job's memory is its own. Where there is no library, whoever needs it says so."""
+    with contextlib.suppress(MissingPart, OSError):
+        library()
 
 
 def _declare(lib: ctypes.CDLL) -> None:

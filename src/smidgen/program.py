@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -172,6 +172,24 @@ class _Stored(Mapping[str, Entry]):
         return name in self.buffers
 
 
+class _StoredMeta(Mapping[str, Any]):
+    """The description of a mapped file. The plan in it is larger than all the rest: it is read each time somebody asks
+    for it, and not kept."""
+
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        self._read = read
+        self._rest = {key: None if key == "plan" else value for key, value in read().items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read()[key] if key == "plan" and key in self._rest else self._rest[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rest)
+
+    def __len__(self) -> int:
+        return len(self._rest)
+
+
 def trimmed(state: bytes) -> bytes:
     """Without the words at the end that are zero."""
     return state[: -(-len(state.rstrip(b"\0")) // 4) * 4]
@@ -184,7 +202,7 @@ def checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(meta: Mapping[str, Any]) -> bytes:
-    return json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(dict(meta), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 # -- to bytes -----------------------------------------------------------------------------------------------------
@@ -300,13 +318,13 @@ class _Reader:
             raise BadProgram("the checksum does not match: the file is damaged")
         if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or sections != len(SECTIONS):
             raise BadProgram("batch size, alignment or number of sections are out of range")
-        self.parts: dict[str, Any] = {}  # bytes, but for CONST of a mapped file
+        self.parts: dict[str, Any] = {}  # of a mapped file, what may be large stays there
         for i, name in enumerate(SECTIONS):
             start, count = struct.unpack_from("<2I", data, HEADER.size + 8 * i)
             if start + count > total:
                 raise BadProgram(f"section '{name}' ends behind the file")
             part = data[start : start + count]
-            self.parts[name] = part if name == "const" else bytes(part)
+            self.parts[name] = part if name in ("const", "state", "meta") else bytes(part)
         if len(self.parts["const"]) != const or len(self.parts["state"]) > self.state_bytes:
             raise BadProgram("constants or initial state do not fit their region")
         if max(const, self.state_bytes, self.arena_bytes) > REGION_BYTES:
@@ -321,11 +339,12 @@ class _Reader:
         for name, own, start, words in self._entries():
             code = struct.unpack_from(f"<{words}I", self.parts["code"], 4 * start)
             entries[name] = Entry(own, tuple(self._code(code, kernels, own)))
-        return self._with(entries)
+        return self._with(entries, self._meta())
 
     def stored(self) -> Program:
         assert isinstance(self.data, memoryview)
-        return self._with(_Stored(self.data, {name: own for name, own, _, _ in self._entries()}))
+        buffers = {name: own for name, own, _, _ in self._entries()}
+        return self._with(_Stored(self.data, buffers), _StoredMeta(self._meta))
 
     def _entries(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
         """Name, buffers, first code word, code words."""
@@ -336,15 +355,18 @@ class _Reader:
                 raise BadProgram("an entry point refers to something outside the file")
             yield self._name(name), own, start, words
 
-    def _with(self, entries: Mapping[str, Entry]) -> Program:
+    def _meta(self) -> dict[str, Any]:
         try:
-            meta = json.loads(self.parts["meta"], parse_constant=_refuse)
+            meta = json.loads(bytes(self.parts["meta"]), parse_constant=_refuse)
         except (ValueError, RecursionError) as e:
             raise BadProgram("the description in the file is not JSON") from e
         if not isinstance(meta, dict):
             raise BadProgram("the description in the file is not an object")
+        return meta
+
+    def _with(self, entries: Mapping[str, Entry], meta: Mapping[str, Any]) -> Program:
         return Program(
-            self.batch, self.align, entries, self.parts["const"], trimmed(self.parts["state"]), self.state_bytes,
+            self.batch, self.align, entries, self.parts["const"], self.parts["state"], self.state_bytes,
             self.arena_bytes, meta,
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ from .atomic import checked_path
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
-from .native import Machine, checked_kernels, work_bytes
+from .native import Machine, checked_kernels, release_freed, work_bytes
 from .program import Buffer, Program
 from .state import State, checked_facts
 
@@ -427,6 +427,7 @@ def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: i
         raise BadProgram(f"cannot read '{place}'", why=error.strerror or str(error)) from error
     except BadProgram as error:
         raise BadProgram(error.what, at=error.at or str(place), why=error.why, help=error.help) from error
+    release_freed()  # reading the description took several times its size
     return job
 
 
@@ -452,8 +453,8 @@ def _described(program: Program) -> tuple[dict[str, dict[str, Any]], LossFacts, 
         facts = checked_facts(program)
         loss = LossFacts.from_json(program.meta.get("loss"))
         numbers = {k: v for k, v in program.meta.get("optimizer", {}).items() if isinstance(v, (int, float))}
-        if not isinstance(program.meta["plan"], Mapping):
-            raise TypeError("the plan is not an object")
+        if "plan" not in program.meta:
+            raise KeyError("plan")
         return facts, loss, numbers
 
 
