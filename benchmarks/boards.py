@@ -144,7 +144,7 @@ def measured(case: Case, steps: int, folder: Path, count: bool = True) -> dict[s
     started = time.monotonic()
     run = emulate.run_on_board(folder, program, batches, [(batches[0][0][:1], case.batch)], count=count)
     seconds = time.monotonic() - started
-    job = Job(program)
+    job = Job(program, kernels="exact")
     losses = np.array([job._train(list(arrays), n) for arrays, n in batches], np.float32)
     state = job._machine.state.tobytes()
     return {

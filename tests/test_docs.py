@@ -17,6 +17,7 @@ from smidgen import pages
 from smidgen.errors import BadOption, all_errors
 from tools import fill_figures, make_reference
 
+from .boards import need
 from .doc_pages import ROOT, Mismatch, blocks, changes_sources, run_page, write_file
 from .test_planted_faults import copied
 
@@ -44,6 +45,8 @@ def name_of(page: Path) -> str:
 def test_everything_on_the_page_happens_as_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SMIDGEN_KERNELS", raising=False)  # readers do not have it
     torch.set_num_threads(1)
+    needs = re.search(r"^<!-- needs: (.*?) -->", TEXTS[page], re.MULTILINE)
+    need(*needs[1].split() if needs else ())
     if changes_sources(blocks(TEXTS[page])):
         in_a_copy(page, tmp_path)
     else:

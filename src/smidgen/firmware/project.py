@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..device import Device
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
-from ..ir import LR
+from ..ir import CLASS_NAMES, CLASSES, LR
 from ..limits import Need, Overhead, assigned
 from ..program import Buffer, Program
 from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
@@ -25,6 +25,9 @@ from .memory import regions, regions_source, standin
 PORT: Final = HERE / "ports" / "cortex_m"
 RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
 RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+# For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
+MORE_SOURCES: Final = ("slots.c", "classes.c")
+MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
 PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
@@ -85,14 +88,18 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
     kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
-    for name in (*RUNTIME_SOURCES, *RUNTIME_HEADERS):
+    for name in (*RUNTIME_SOURCES, *RUNTIME_HEADERS, *MORE_SOURCES, *MORE_HEADERS):
         files[f"smidgen/{name}"] = (HERE / name).read_text()
     for name in (*kernels, *headers):
         files[f"smidgen/kernels/{name}"] = (HERE / "kernels" / name).read_text()
     for name in PORT_FILES:
         files[f"port/{name}"] = (PORT / name).read_text()
-    library = [*(f"smidgen/{name}" for name in RUNTIME_SOURCES), *(f"smidgen/kernels/{name}" for name in kernels),
-               "kernels.c", *(f"{name}_program.c" for name in programs)]  # fmt: skip
+    library = [
+        *(f"smidgen/{name}" for name in (*RUNTIME_SOURCES, *MORE_SOURCES)),
+        *(f"smidgen/kernels/{name}" for name in kernels),
+        "kernels.c",
+        *(f"{name}_program.c" for name in programs),
+    ]
     files |= _build_files(core.flags, library, [b.name for b in boards])
     if not (folder / "main.c").exists():
         files["main.c"] = with_prefix((PORT / "main.c").read_text(), first)
@@ -148,6 +155,12 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> s
         ("INFER_BUFFERS", len(infer), ", ".join(map(_described, infer))),
         ("MOST_BUFFERS", max(len(e.buffers) for e in program.entries.values()), "of any entry point"),
     ]  # fmt: skip
+    classes = program.meta.get("classes")
+    if classes is not None:
+        state = program.meta["state"]
+        fields = [state[CLASSES]["offset"], state[CLASS_NAMES]["offset"], state[CLASS_NAMES]["stored"][1],
+                  classes["known"], classes["spare"]]  # fmt: skip
+        numbers.append(("CLASSES", f"{{{', '.join(map(str, fields))}}}", "an SmgClasses: see classes.h"))
     if lr is not None:
         numbers.append(("LR_AT", lr, "place of the learning rate, a float, in state"))
     for region in ("state", "arena"):

@@ -92,7 +92,7 @@ def train_on_board(
     machine and compares the bits."""
     facts = manifest(folder)
     path = folder / f"{facts['programs'][0]}.smg"
-    job = load(path)
+    job = load(path, kernels="exact")
     program = job.program
     batches = training_data(job, data.x, data.y, epochs, program.batch)
     assert isinstance(batches, Arrays)

@@ -1,0 +1,126 @@
+"""Inputs and outputs through a channel give the bits of inputs in memory; what cannot be done so is refused first."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from smidgen import api
+from smidgen.native import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
+from smidgen.optimizers import SGD
+from smidgen.program import Program
+
+READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Channel(ctypes.Structure):
+    _fields_ = [("self", ctypes.c_void_p), ("read", READ), ("write", READ)]
+
+
+def program(method: str, batch: int = 3) -> Program:
+    """Its inputs change their order of axes; with `last_layer` they are fetched sample by sample."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 3), nn.Flatten(), nn.Linear(4 * 9 * 5, 3))
+    return api.encode(api.build(model, torch.randn(2, 3, 13, 9), optimizer=SGD(0.1), method=method, batch=batch))
+
+
+class Through:
+    """A machine whose entry points are run with some of their buffers behind a channel."""
+
+    def __init__(self, program: Program, fails: bool = False) -> None:
+        self.machine, self.fails, self.pieces = Machine(program.to_bytes()), fails, 0
+        self.arrays: list[np.ndarray] = []
+        self.lib = self.machine._lib
+        self.lib.smg_run_channel.argtypes = [
+            ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(CBuffer), ctypes.c_int, CSamples, ctypes.POINTER(Channel),
+        ]  # fmt: skip
+        self.channel = Channel(None, READ(self._read), READ(self._write))
+
+    def _place(self, buffer: int, offset: int, count: int) -> int:
+        array = self.arrays[buffer]
+        assert offset + count <= array.nbytes
+        self.pieces += 1
+        return int(array.ctypes.data) + offset
+
+    def _read(self, _: Any, buffer: int, offset: int, to: int, count: int) -> int:
+        ctypes.memmove(to, self._place(buffer, offset, count), count)
+        return int(self.fails)
+
+    def _write(self, _: Any, buffer: int, offset: int, source: int, count: int) -> int:
+        ctypes.memmove(self._place(buffer, offset, count), source, count)
+        return int(self.fails)
+
+    def run(self, entry: str, arrays: list[np.ndarray], hidden: tuple[bool, ...], n: int) -> tuple[int, str]:
+        self.arrays = arrays
+        buffers = (CBuffer * len(arrays))(
+            *[CBuffer(None if h else a.ctypes.data, 0 if h else a.nbytes) for a, h in zip(arrays, hidden, strict=True)]
+        )
+        context = self.machine._open().context
+        number = list(self.machine.entries).index(entry)
+        status = self.lib.smg_run_channel(context, number, buffers, len(arrays), CSamples(n, n, 0), self.channel)
+        return status, self.lib.smg_error(context).decode()
+
+
+@pytest.mark.parametrize("method", ["full", "last_layer"])
+def test_every_choice_of_hidden_buffers_gives_the_same_bits(method: str) -> None:
+    made = program(method)
+    plain = Machine(made.to_bytes())
+    rng = np.random.default_rng(0)
+    for hidden in itertools.product([False, True], repeat=3):
+        through = Through(made)
+        plain.reset()
+        for n in (3, 1, 2):
+            x, y = rng.standard_normal((n, 3, 13, 9)).astype(np.float32), rng.integers(0, 3, n, np.int32)
+            losses = [np.zeros((), np.float32), np.zeros((), np.float32)]
+            plain.run("train", [x, y], [losses[0]], n)
+            assert through.run("train", [x, y, losses[1]], hidden, n) == (0, "")
+            assert losses[0].tobytes() == losses[1].tobytes()
+            outputs = [np.zeros((n, 3), np.float32), np.zeros((n, 3), np.float32)]
+            plain.run("infer", [x], [outputs[0]], n)
+            assert through.run("infer", [x, outputs[1]], hidden[:2], n) == (0, "")
+            assert outputs[0].tobytes() == outputs[1].tobytes()
+        assert through.machine.state.tobytes() == plain.state.tobytes()
+        assert bool(through.pieces) == any(hidden)
+
+
+def test_a_channel_that_fails_stops_the_step_by_name() -> None:
+    through = Through(program("full"), fails=True)
+    x, y, loss = np.zeros((1, 3, 13, 9), np.float32), np.zeros(1, np.int32), np.zeros((), np.float32)
+    status, said = through.run("train", [x, y, loss], (True, False, False), 1)
+    assert status == STOPPED
+    assert said == "train, instruction 0, copy_b4: the channel could not read"
+
+
+def test_nothing_without_a_function_for_it() -> None:
+    through = Through(program("full"))
+    through.channel.read = READ()
+    x, y, loss = np.zeros((1, 3, 13, 9), np.float32), np.zeros(1, np.int32), np.zeros((), np.float32)
+    status, said = through.run("train", [x, y, loss], (True, False, False), 1)
+    assert (status, said) == (BAD_CALL, "buffer 'input' needs 1404 bytes and has 0")
+
+
+def test_a_program_that_computes_with_an_input_where_it_lies_is_refused_before_it_runs() -> None:
+    """No program of ours does, but one over the air might."""
+    from dataclasses import replace
+
+    made = program("full")
+    entry = made.entries["infer"]
+    feed = next(i for i in entry.code if i.operands and i.operands[1].region == "input")
+    negated = replace(feed, kernel="neg_f32", params=(27,))
+    code = tuple(negated if i is feed else i for i in entry.code)
+    direct = replace(made, entries={**made.entries, "infer": replace(entry, code=code)})
+    through = Through(direct)
+    state = through.machine.state.tobytes()
+    x, y = np.zeros((1, 3, 13, 9), np.float32), np.zeros((1, 3), np.float32)
+    status, said = through.run("infer", [x, y], (False, True), 1)
+    assert (status, said) == (0, "")
+    status, said = through.run("infer", [x, y], (True, False), 1)
+    assert status == BAD_CALL
+    assert said.endswith(", neg_f32: a buffer without memory can only be copied")
+    assert through.machine.state.tobytes() == state
