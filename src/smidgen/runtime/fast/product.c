@@ -50,6 +50,7 @@ static void panel(Tile2 *t, int vectors, const float *const *rows, float *const 
     for (int strips = (count + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (count - i + strips - 1) / strips;
         t->rows = rows + i, t->out = out + i;
+        for (int r = 0; r < height; r++) __builtin_prefetch(t->out[r] + t->column, 1); /* comes while we multiply */
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
     }
