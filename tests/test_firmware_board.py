@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.boards import CASES, measured
-from smidgen import api
+from smidgen import api, cli
 from smidgen.device import Bank, load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import bare_bytes, write_firmware
@@ -21,6 +22,7 @@ from smidgen.trainer import Job
 
 from .boards import EMULATOR, need
 from .test_firmware import small
+from .test_transcripts import documented
 
 C = Path(__file__).parent / "c"
 
@@ -147,3 +149,43 @@ def test_an_error_of_the_program_reaches_the_host(tmp_path: Path) -> None:
     with pytest.raises(emulate.RunFailed, match="ended with status 1") as caught:
         emulate.run_on_board(tmp_path / "fw", small(), bad)
     assert "a label is not the number of a class" in caught.value.why
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+NETS = """\
+import torch
+from torch import nn
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+"""
+
+
+def test_from_a_model_to_training_on_the_board_by_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need(*EMULATOR)
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    x = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    np.savez("train.npz", x=x, y=x[:, :3].argmax(1))
+    build = "build nets.py:build --input 2x4 --lr 0.1 --device nrf52840 --firmware fw --json"
+    assert cli.main(build.split()) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert list(made) == documented()["build with firmware"]
+    emulate.make(Path("fw"))
+    run = "run fw --data train.npz --epochs 3 --check --save out.smg --json"
+    assert cli.main(run.split()) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert list(ran) == documented()["run"]
+    assert ran["same_as_host"]
+    assert ran["ram_bytes"] == ran["linked_ram_bytes"] == made["ram_bytes"]
+    assert ran["steps"] == len(ran["losses"]) == len(ran["instructions_per_step"]) == 60
+    assert np.mean(ran["losses"][-20:]) < np.mean(ran["losses"][:20])
+    assert sum(k["instructions"] for k in ran["kernels"].values()) < ran["instructions"]
+    train = "train fw/net.smg --data train.npz --epochs 3 --kernels exact --save host.smg"
+    assert cli.main(train.split()) == 0
+    assert Path("host.smg").read_bytes() == Path("out.smg").read_bytes(), "the order of samples is that of `train`"

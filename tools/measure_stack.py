@@ -28,6 +28,7 @@ CROSS = "arm-none-eabi-"
 POINTERS = {
     "transfer": ("read_input", "write_output"),
     "conv2d_f32_run": ("conv", "smg_depthwise"),
+    "conv2d_w8_f32_run": ("conv", "smg_depthwise"),
     "conv2d_dx_f32_run": ("conv_dx", "smg_depthwise_dx"),
     "conv_transpose2d_f32_run": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),

@@ -80,9 +80,12 @@ def assigned(device: Device, need: Need) -> dict[str, str] | None:
     return None if best is None else best[1]
 
 
+def over_flash(device: Device, need: Need) -> bool:
+    return bool(device.flash_bytes) and need.flash_bytes + need.overhead.code_bytes > device.flash_bytes
+
+
 def fits(device: Device, need: Need) -> bool:
-    flash = need.flash_bytes + need.overhead.code_bytes
-    return assigned(device, need) is not None and (not device.flash_bytes or flash <= device.flash_bytes)
+    return assigned(device, need) is not None and not over_flash(device, need)
 
 
 # -- what is said when it does not fit ---------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Options:
     seed: int
     spare_classes: int = 0
     class_names: tuple[str, ...] = ()
+    const: str = "f32"  # or int8, where that loses nothing
 
 
 def checked_options(
@@ -37,6 +38,7 @@ def checked_options(
     seed: Any = 0,
     spare_classes: Any = 0,
     class_names: Any = (),
+    const: Any = "f32",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
@@ -49,6 +51,7 @@ def checked_options(
         seed=checked_seed(seed),
         spare_classes=_checked_spare(spare_classes),
         class_names=_checked_names(class_names),
+        const=_checked_const(const),
     )
 
 
@@ -135,6 +138,12 @@ def _checked_accumulate(accumulate: Any) -> bool:
     if not isinstance(accumulate, (bool, np.bool_)):
         raise BadOption(f"accumulate={accumulate!r} is not True or False", help="accumulate=True")
     return bool(accumulate)
+
+
+def _checked_const(const: Any) -> str:
+    if isinstance(const, str) and const in ("f32", "int8"):
+        return const
+    raise BadOption(f"const={const!r} is not understood", help="const='f32' or const='int8'")
 
 
 def _checked_spare(spare: Any) -> int:

@@ -111,6 +111,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
+    int8 = "int8: weights that do not learn take a quarter of the flash wherever that loses nothing"
+    parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     _add_kernels(parser, default="exact")

@@ -35,7 +35,7 @@ def compiled(args: argparse.Namespace) -> Any:
             return api.compile(
                 model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
                 bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
-                device=device, kernels=args.kernels, threads=args.threads,
+                const=args.const, device=device, kernels=args.kernels, threads=args.threads,
             )  # fmt: skip
         except OverLimit as error:
             raise error.in_command_line() from error

@@ -31,6 +31,7 @@ MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
 PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
+    "-fno-move-loop-invariants", "-fno-guess-branch-probability",
     *(flag for flag in EXACT if flag != "-fPIC"),
 )  # fmt: skip
 MANIFEST: Final = "firmware.json"

@@ -26,12 +26,12 @@ static void pixel(const Conv *v, float *lanes, int rows, const float *x, const f
 }
 
 /* Four outputs share the loads of x, and their weights stay in the cache for the whole image. */
-static void conv(const Conv *v, float *y, const float *x, const float *w, const float *b) {
+static void conv(const Conv *v, float *y, const float *x, const Weights *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, rows = Og < 4 ? Og : 4;
     for (int32_t g = 0; g < v->G; g++)
         for (int32_t next = 0; next < Og; next += 4) {
             const int32_t o = g * Og + (next > Og - rows ? Og - rows : next); /* the last four may overlap */
-            const float *wo = w + (ptrdiff_t)o * v->KH * v->KW * Cg;
+            const float *wo = weights_rows(w, o, rows, (ptrdiff_t)v->KH * v->KW * Cg);
             for (int32_t n = 0; n < v->N; n++) {
                 const float *image = x + (ptrdiff_t)n * v->H * v->W * v->C + g * Cg;
                 float *out = y + (ptrdiff_t)n * v->OH * v->OW * v->O + o;
@@ -167,7 +167,27 @@ EXTENT(conv2d_f32) {
 }
 KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
-    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL);
+    const Weights w = weights_f32(IN(2));
+    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL);
+    return NULL;
+}
+
+/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four outputs. */
+EXTENT(conv2d_w8_f32) {
+    EXTENT_UNUSED;
+    if (conv_need(p, &need[1], &need[2], &need[0])) return -1;
+    const Conv v = conv_of(p);
+    const uint64_t filter = smg_mul((uint64_t)v.KH, smg_mul((uint64_t)v.KW, 4 * (uint64_t)(v.C / v.G)));
+    need[2] /= 4;
+    need[3] = need[4] = 4 * (uint64_t)v.O;
+    if ((operands > 5) != (v.C != v.G)) return -1;
+    if (operands > 5) need[5] = smg_mul(filter, v.O / v.G < 4 ? (uint64_t)(v.O / v.G) : 4);
+    return 0;
+}
+KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
+    const Conv v = conv_of(c->p);
+    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL};
+    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
     return NULL;
 }
 

@@ -4,6 +4,7 @@
 #ifndef SMG_CONV_H
 #define SMG_CONV_H
 #include "sink.h"
+#include "weights.h"
 
 typedef struct {
     int32_t N, H, W, C, O, OH, OW, KH, KW, SH, SW, PT, PL, DH, DW, G;
@@ -69,7 +70,7 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
 }
 
 /* One weight per output and tap (C/G = 1), vectorised over channels. */
-void smg_depthwise(const Conv *v, float *y, const float *x, const float *w, const float *b);
+void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b);
 void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b);
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #endif

@@ -19,6 +19,16 @@ static void load(float taps[TAPS][8], int count, int width, const float *w, ptrd
         for (int l = 0; l < width; l++) taps[k][l] = w[l * filter + k];
 }
 
+/* The same of outputs o … of weights that may be int8; `at` is the tap's place in a filter. */
+static void load_of(float taps[TAPS][8], int count, int width, const Weights *w, int32_t o, ptrdiff_t filter, ptrdiff_t at) {
+    if (w->f) {
+        load(taps, count, width, w->f + o * filter + at, filter);
+        return;
+    }
+    for (int k = 0; k < count; k++)
+        for (int l = 0; l < width; l++) taps[k][l] = (float)w->q[(o + l) * filter + at + k] * w->scale[o + l];
+}
+
 /* Rows of y start as the bias. */
 static void start(float *y, int32_t pixels, int32_t step, int width, const float *b) {
     for (int32_t i = 0; i < pixels; i++)
@@ -48,7 +58,7 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
     }
 }
 
-void smg_depthwise(const Conv *v, float *y, const float *x, const float *w, const float *b) {
+void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b) {
     const int32_t M = v->O / v->C;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
     float taps[TAPS][8];
@@ -65,7 +75,7 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const float *w, cons
                 for (int32_t kh = h0; kh < h1; kh++)
                     for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                         const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
-                        load(taps, count, width, w + o * filter + (ptrdiff_t)kh * v->KW + kw, filter);
+                        load_of(taps, count, width, w, o, filter, (ptrdiff_t)kh * v->KW + kw);
                         const float *xr = x + ((ptrdiff_t)n * v->H + ih + kh * v->DH) * v->W * v->C;
                         row(v, yr + o, xr, taps, kw, count, width, from);
                     }

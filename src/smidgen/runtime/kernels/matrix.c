@@ -1,6 +1,7 @@
 /* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "tile.h"
+#include "weights.h"
 
 /* All sizes are positive and small enough to be added and stepped without overflow; p[batch] may be zero. */
 static int sizes_ok(const int32_t *p, int count, int batch) {
@@ -13,10 +14,10 @@ static uint64_t floats(int32_t a, int32_t b, int32_t c) {
 }
 
 /* y[R][O] = x[R][K] w[O][K]^T + b[O] */
-static void dot_rows(float *y, const float *x, const float *w, const float *b, int32_t R, int32_t O, int32_t K) {
+static void dot_rows(float *y, const float *x, const Weights *w, const float *b, int32_t R, int32_t O, int32_t K) {
     for (int32_t o = 0; o < O; o += 4) {
         const int32_t rows = O - o < 4 ? O - o : 4;
-        const float *wo = w + (ptrdiff_t)o * K;
+        const float *wo = weights_rows(w, o, rows, K);
         for (int32_t r = 0; r < R; r++) {
             const float *xr = x + (ptrdiff_t)r * K;
             float *yr = y + (ptrdiff_t)r * O + o, lanes[32] = {0};
@@ -50,7 +51,22 @@ EXTENT(linear_f32) {
     return 0;
 }
 KERNEL(linear_f32, "oiii?", 3) {
-    dot_rows(OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL, P(0), P(1), P(2));
+    const Weights w = weights_f32(IN(2));
+    dot_rows(OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL, P(0), P(1), P(2));
+    return NULL;
+}
+
+/* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
+EXTENT(linear_w8_f32) {
+    EXTENT_UNUSED;
+    if (!sizes_ok(p, 3, 0)) return -1;
+    need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1) / 4;
+    need[3] = need[4] = floats(p[1], 1, 1), need[5] = floats(p[1] < 4 ? p[1] : 4, p[2], 1);
+    return 0;
+}
+KERNEL(linear_w8_f32, "oiiiis", 3) {
+    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5)};
+    dot_rows(OUT(0), IN(1), &w, IN(4), P(0), P(1), P(2));
     return NULL;
 }
 
@@ -90,7 +106,8 @@ KERNEL(matmul_f32, "oii", 6) {
         float *y = OUT(0) + (ptrdiff_t)i * M * N;
         const float *a = IN(1) + (ptrdiff_t)i * M * K, *b = IN(2) + (ptrdiff_t)i * K * N;
         if (!ta && tb) {
-            dot_rows(y, a, b, NULL, M, N, K);
+            const Weights w = weights_f32(b);
+            dot_rows(y, a, &w, NULL, M, N, K);
         } else if (!tb) {
             for (int32_t n = 0, width; n < N; n += width) {
                 width = smg_wide(&n, N);
