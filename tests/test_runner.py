@@ -158,7 +158,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     folder = tmp_path_factory.mktemp("host")
     x, y = data()
     np.savez(folder / "train.npz", x=x, y=y)
-    job = smidgen.compile(lenet(), x[:8], optimizer=smidgen.SGD(0.01, momentum=0.9), seed=5)
+    job = smidgen.compile(lenet(), x[:8], optimizer=smidgen.SGD(0.01, momentum=0.9), seed=5, kernels="exact")
     job.save(folder / "net.smg")
     losses: list[float] = []
     train = job._train
@@ -188,7 +188,7 @@ def test_lenet_has_the_same_bits_on(target: str, host: tuple[Path, Any, Any], tm
     assert found["peak_kb"] * 1024 > found["ram_bytes"] - job.plan.stack_bytes  # of the emulator, if there is one
     if not run:
         assert found["peak_kb"] * 1024 < 2 * job.plan.ram_bytes + 1_000_000
-    home = smidgen.load(folder / "net.smg")
+    home = smidgen.load(folder / "net.smg", kernels="exact")
     home.restore(tmp_path / "s.bin")
     assert home._machine.state.tobytes() == job._machine.state.tobytes()
 
@@ -211,11 +211,11 @@ def test_a_runner_resumes_infers_and_gives_its_program_back(host: tuple[Path, An
     for _ in range(2):  # the second run goes on where the first one ended
         command(run, runner, "train", *raw, "--no-shuffle", "--lr", "0.02", "--batch", "4", "--state", state,
                 "--save-every", "3")  # fmt: skip
-    here = smidgen.load(folder / "net.smg")
+    here = smidgen.load(folder / "net.smg", kernels="exact")
     here.lr = 0.02
     for _ in range(2):
         here.fit(x, y, shuffle=False, batch=4, progress=False)
-    home = smidgen.load(folder / "net.smg")
+    home = smidgen.load(folder / "net.smg", kernels="exact")
     home.restore(state)
     assert home._machine.state.tobytes() == here._machine.state.tobytes()
     told = command(run, runner, "infer", "--data", folder / "train.npz", "--state", state, "-o", tmp_path / "out.npy")
@@ -263,7 +263,7 @@ def test_a_runner_says_what_is_wrong(host: tuple[Path, Any, Any], tmp_path: Path
     for text, status, message in rows:
         done = subprocess.run([*run, runner, *text.split()], capture_output=True, text=True, cwd=tmp_path)
         assert (done.returncode, message in done.stderr) == (status, True), (text, done)
-    home = smidgen.load(folder / "net.smg")
+    home = smidgen.load(folder / "net.smg", kernels="exact")
     for name, why in (("broken.bin", "neither slot is complete"), ("nothing.bin", "No such file")):
         with pytest.raises(BadCheckpoint, match=why):
             home.restore(tmp_path / name)
