@@ -124,7 +124,7 @@ FAULTS = [
     # Batches that are not full, or come in parts.
     Fault(
         "partial batch counted as full: sizes", "runtime/vm.c",
-        "why = execute(x, at, buffers, &c, n, 0);", "why = execute(x, at, buffers, &c, smg_batch(x), 0);", MOMENTUM,
+        "why = execute(x, at, &outside, &c, n, 0);", "why = execute(x, at, &outside, &c, smg_batch(x), 0);", MOMENTUM,
     ),
     Fault(
         "partial batch counted as full: mean", "runtime/vm.c",
