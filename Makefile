@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 1200
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: boards kill help setup test lint unit parity bench demo fuzz clean
+.PHONY: boards targets kill help setup test lint unit parity bench demo fuzz clean
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests"
@@ -18,6 +18,7 @@ help:
 	@echo "make unit     tests only"
 	@echo "make parity   every network x optimizer x batch x method x batch-norm mode against PyTorch (about 25 minutes on two cores)"
 	@echo "make bench    time and memory of a training step against other libraries (4 GB of them, then two hours; goes on if interrupted)"
+	@echo "make targets  the runner for every kind of Linux machine, under emulation (its C libraries are built once)"
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
 	@echo "make lint     ruff and mypy"
@@ -59,6 +60,9 @@ bench: setup
 
 boards: setup
 	$(BIN)/python -m benchmarks.boards
+
+targets: setup
+	SMIDGEN_TARGETS=all $(BIN)/python -m pytest tests/test_runner.py
 
 # Its own environment, so that nobody has to wait for PyTorch; installed again only when a source has changed.
 $(DEMO)/.installed: pyproject.toml setup.py $(SOURCES)
