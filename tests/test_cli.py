@@ -241,7 +241,8 @@ ERRORS: list[tuple[str, str, type[errors.SmidgenError], str]] = [
     ),
     (
         "a negative learning rate", "nets.py:build --input 4x3x8x8 --lr -1", errors.BadOption,
-        "lr=-1.0 means nothing here\n  at   SGD\n  why  it is a finite number, not negative\n  help: lr=0.01",
+        "lr=-1.0 means nothing here\n  at   SGD\n  why  it is a finite number in single precision, not negative\n"
+        "  help: lr=0.01",
     ),
     (
         "statistics of one value", "nets.py:build --input 1x3x1x1 --bn batch", errors.BatchStatistics,
@@ -306,5 +307,5 @@ def test_every_error_has_a_code_and_a_status_of_its_kind() -> None:
     found = errors.all_errors()
     assert len(found) == len(errors.SmidgenError.__subclasses__()), "a code is used twice"
     assert {code: kind.exit_status for code, kind in found.items() if kind.exit_status != 1} == {
-        "E104": 2, "E301": 2, "E304": 2, "E901": 3,
+        "E104": 2, "E203": 2, "E301": 2, "E304": 2, "E901": 3,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from .arrays import (
     rows,
     to_numpy,
 )
-from .atomic import checked_path
+from .atomic import checked_path, opened
 from .classes import Classes
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
 from .evaluate import evaluate as run_evaluate
@@ -393,7 +393,7 @@ def load(path: str | os.PathLike[str], *, kernels: str = "exact", threads: int =
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         facts = os.fstat(file.fileno())
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
@@ -414,7 +414,7 @@ def _described(program: Program) -> tuple[Plan, dict[str, dict[str, Any]], LossF
         loss = LossFacts.from_json(program.meta.get("loss"))
         numbers = {k: v for k, v in program.meta.get("optimizer", {}).items() if isinstance(v, (int, float))}
         return Plan.from_json(program.meta["plan"]), facts, loss, numbers
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadProgram("the program does not describe its plan and state", why=why) from error
 
@@ -422,7 +422,7 @@ def _described(program: Program) -> tuple[Plan, dict[str, dict[str, Any]], LossF
 def _classes(program: Program, state: State) -> Classes | None:
     try:
         return Classes.of(program, state)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
 
 
@@ -434,7 +434,7 @@ def _run_of(found: checkpoint.Checkpoint, path: str) -> Run | None:
         if found.best is not None and len(found.best) != len(found.state):
             raise ValueError("another size")
         return Run(dict(found.run["settings"]), Position.from_json(found.run["position"], found.best), found.step)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadCheckpoint("the checkpoint does not describe its run", at=path, why=why) from error
 
