@@ -376,6 +376,9 @@ def test_descriptions_that_make_no_sense_are_refused_whatever_the_checksum_says(
         {**facts, "run": 3}, {**facts, "run": {}}, {**facts, "run": {"settings": 3, "position": {}}},
         with_position(step=-1), with_position(step=True), with_position(steps="a"), with_position(epochs=3),
         with_position(epochs=[{}]), with_position(best=3), with_position(stopped="never"), with_position(samples=1.5),
+        with_position(step=100), with_position(step=1), with_position(epoch_samples=5), with_position(loss_sum=10**400),
+        with_position(loss_sum="1"), with_position(lr=float("inf")), with_position(seconds=float("nan")),
+        with_position(best={"epoch": 7, "loss": 1.0}), with_position(best={"epoch": 1, "loss": "nan"}),
         with_position(loss_sum=None), with_position(epochs=made.run["position"]["epochs"] * 2),
     ]  # fmt: skip
     for description in hostile:

@@ -241,7 +241,8 @@ ERRORS: list[tuple[str, str, type[errors.SmidgenError], str]] = [
     ),
     (
         "a negative learning rate", "nets.py:build --input 4x3x8x8 --lr -1", errors.BadOption,
-        "lr=-1.0 means nothing here\n  at   SGD\n  why  it is a finite number, not negative\n  help: lr=0.01",
+        "lr=-1.0 means nothing here\n  at   SGD\n  why  it is a finite number in single precision, not negative\n"
+        "  help: lr=0.01",
     ),
     (
         "statistics of one value", "nets.py:build --input 1x3x1x1 --bn batch", errors.BatchStatistics,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import struct
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +67,11 @@ def wide():
     return nn.Linear(300_000, 1)
 
 
+def loud():
+    print("made")
+    return plain()
+
+
 def norm():
     return nn.BatchNorm1d(3)
 
@@ -70,6 +79,12 @@ def norm():
 def root_mean_square(output, target):
     return ((output - target) ** 2).mean().sqrt()
 """
+
+
+def npy(header: str) -> bytes:
+    """An array that is nothing but a description."""
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,6 +106,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.savez(place / f"{name}.npz", **arrays)
     np.savez(place / "objects.npz", x=np.array([{}], dtype=object), y=y)
     (place / "damaged.npz").write_bytes((place / "good.npz").read_bytes()[:100])
+    np.save(place / "one_array.npy", x)
+    for name, shape in (
+        ("huge", "(1000000000000, 3)"),
+        ("huger", "(99999999999999999999999, 3)"),
+        ("unclear", "(4, 3"),
+    ):
+        with zipfile.ZipFile(place / f"{name}.npz", "w") as archive:
+            archive.writestr("x.npy", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"))
     torch.manual_seed(0)
     job = smidgen.compile(nn.Linear(3, 2), x[:4], optimizer=smidgen.SGD(0.1))
     job.save(place / "net.smg")
@@ -109,6 +132,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TRAIN = "train net.smg --data good.npz"
+TWICE = "is named twice\n  why  writing it would replace what is read or written there"
 HOW = "np.savez('{}.npz', x=inputs, y=targets)"
 FOLDER_HELP = "name a file, in a folder that exists and can be written to"
 ROWS: list[tuple[str, str, str]] = [
@@ -128,7 +152,7 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "a model that is not there", "build nets.py:nothing --input 4x5 -o out.smg",
         "error[E104]: nets.py has no 'nothing'\n"
-        "  help: one of Bessel, Fixed, Picks, flat, nn, norm, plain, root_mean_square, torch, wide",
+        "  help: one of Bessel, Fixed, Picks, flat, loud, nn, norm, plain, root_mean_square, torch, wide",
     ),
     ("no input", "plan nets.py:plain",
      "error[E104]: nets.py:plain comes without an example input\n"
@@ -211,6 +235,40 @@ ROWS: list[tuple[str, str, str]] = [
         "error[E502]: 'objects.npz' is not an .npz file of numbers\n"
         f"  why  it holds Python objects, which are never loaded\n  help: {HOW.format('objects')}",
     ),
+    (
+        "one array", "train net.smg --data one_array.npy",
+        "error[E502]: 'one_array.npy' holds one array\n  why  inputs and targets are needed by name\n"
+        f"  help: {HOW.format('one_array')}",
+    ),
+    (
+        "a file of another kind as data", "train net.smg --data nets.py",
+        f"error[E502]: 'nets.py' is not an .npz file\n  help: {HOW.format('nets')}",
+    ),
+    (
+        "arrays that say they are huge", "infer net.smg --data huge.npz",
+        "error[E502]: cannot read 'huge.npz'\n  why  its arrays are larger than the memory\n"
+        f"  help: {HOW.format('huge')}",
+    ),
+    (
+        "arrays beyond all numbers", "infer net.smg --data huger.npz",
+        "error[E502]: 'huger.npz' is not an .npz file of numbers\n  why  it is damaged\n"
+        f"  help: {HOW.format('huger')}",
+    ),
+    (
+        "an array that does not say what it is", "infer net.smg --data unclear.npz",
+        "error[E502]: 'unclear.npz' is not an .npz file of numbers\n  why  it is damaged\n"
+        f"  help: {HOW.format('unclear')}",
+    ),
+    ("nothing to evaluate", f"{TRAIN} --eval empty.npz",
+     "error[E502]: no samples given\n  at   empty.npz\n  help: give at least one sample"),
+    ("an output in place of the data", f"{TRAIN} --save good.npz", f"error[E304]: 'good.npz' {TWICE}"),
+    ("two outputs in one place", f"{TRAIN} --save a --export ./a", f"error[E304]: './a' {TWICE}"),
+    ("a checkpoint in place of the program", f"{TRAIN} --checkpoint net.smg", f"error[E304]: 'net.smg' {TWICE}"),
+    ("a program in place of the model", "build nets.py:plain --input 4x3 -o nets.py",
+     f"error[E304]: 'nets.py' {TWICE}"),
+    ("predictions in place of the data", "infer net.smg --data good.npz -o good.npz",
+     f"error[E304]: 'good.npz' {TWICE}"),
+    ("a page in place of the program", "inspect net.smg --html net.smg", f"error[E304]: 'net.smg' {TWICE}"),
     ("empty data", "train net.smg --data empty.npz",
      "error[E502]: no samples given\n  help: give at least one sample"),
     (
@@ -234,7 +292,7 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "wrong data to evaluate", "train net.smg --data good.npz --eval label.npz",
-        "error[E502]: label 2 in sample 1 (counted from 0) is not the number of a class\n"
+        "error[E502]: label 2 in sample 1 (counted from 0) is not the number of a class\n  at   label.npz\n"
         "  why  there are 2 classes, 0 to 1",
     ),
     (
@@ -356,6 +414,68 @@ def test_our_own_bugs_have_a_code_too(
     assert api.verify is verify
     got, out, err, made = run(folder, "build nets.py:plain --input 4x3 -o out.smg", capsys)
     assert (got, out, err, made) == (status, "", text, [])
+
+
+def test_what_nobody_thought_of_is_our_bug_and_shows_its_lines(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(smidgen.trainer, "load", surprise)
+    status, out, err, made = run(folder, "inspect net.smg", capsys)
+    assert (status, out, made) == (3, "", [])
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert err.endswith(
+        "error[E901]: ZeroDivisionError: division by zero\n"
+        "  help: this is a bug of smidgen: please report it with the lines above\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "streams", "status", "said"),
+    [
+        ("methods", ">/dev/full", 1, "error[E505]: cannot write to standard output\n  why  No space left on device\n"),
+        (
+            "ops --json",
+            ">/dev/full",
+            1,
+            "error[E505]: cannot write to standard output\n  why  No space left on device\n",
+        ),
+        ("methods", ">&-", 0, ""),
+        ("inspect nothing.smg", "2>/dev/full", 1, ""),
+        (f"{TRAIN} --save full.smg", ">/dev/null 2>/dev/full", 0, ""),
+        (f"{TRAIN} --save full.smg", ">/dev/null 2>&-", 0, ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_gives_no_traceback_and_stops_no_training(
+    text: str, streams: str, status: int, said: str, folder: Path
+) -> None:
+    done = subprocess.run(
+        f"exec {sys.executable} -m smidgen.cli {text} {streams}", shell=True, cwd=folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
+    if "--save" in text:
+        (folder / "full.smg").unlink()
+
+
+def test_an_output_without_a_name_is_not_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--save", "--export", "--checkpoint", "--resume"):
+        with contextlib.chdir(folder):
+            assert cli.main([*TRAIN.split(), option, ""]) == 2
+        assert capsys.readouterr().err.startswith("error[E304]: '' is not a path\n")
+
+
+def test_json_stays_json_whatever_the_model_prints_and_the_numbers_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("plan nets.py:loud --input 4x3 --json", "verify nets.py:loud --input 4x3 --json"):
+        status, out, err, _ = run(folder, text, capsys)
+        assert (status, err) == (0, "made\n")
+        assert json.loads(out)["model"] == "nets.py:loud"
+    np.savez(folder / "ignored.npz", x=np.zeros((2, 3), np.float32), y=[-100, -100])
+    status, out, _, _ = run(folder, "infer net.smg --data ignored.npz --json", capsys)
+    assert json.loads(out, parse_constant=pytest.fail)["metrics"] == {"loss": None, "samples": 2}
 
 
 def test_every_code_is_provoked_here() -> None:

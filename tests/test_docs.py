@@ -258,6 +258,7 @@ def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
 
 FIGURES = [
     ("rows[net=a].ms .1f", "2.5"), ("rows.1.ms .0f", "3"), ("max(rows[*].ms) g", "3.25"), ("len(rows[*]) d", "2"),
+    ("len(rows) d", "2"),
     ("rows[net=a,n=1].bytes bytes", "2 KB"), ("rows.0.bytes ,d", "2,048"), ("made.by s", "x"),
 ]  # fmt: skip
 NO_FIGURES = [

@@ -61,8 +61,7 @@ DATA: list[tuple[str, tuple[Any, ...], str]] = [
     ),
     (
         "no batches", ([],),
-        "error[E502]: there are no batches, or no more\n  why  an iterator can be read only once\n"
-        "  help: give a list, or an object whose __iter__ starts again",
+        "error[E502]: there are no batches\n  help: give at least one",
     ),
 ]  # fmt: skip
 
@@ -135,6 +134,10 @@ def test_what_can_be_read_only_once_serves_one_epoch() -> None:
     text = said(lambda: job.fit(iter(pairs), epochs=2))
     assert text.startswith("error[E502]: there are no batches, or no more\n  why  an iterator can be read only once")
     assert job.step == 4
+    text = said(lambda: job.fit(pairs, eval=iter(pairs), epochs=2))
+    assert text.startswith(
+        "error[E502]: there are no batches, or no more\n  at   eval\n  why  an iterator can be read "
+    )
     assert said(lambda: job.fit((pair for pair in pairs), schedule="cosine")) == (
         "error[E304]: a schedule needs to know how many batches there are\n  help: give a list, or arrays x and y"
     )

@@ -77,6 +77,10 @@ DATA: list[tuple[str, Any, Any, str]] = [
         "  help: give up to 4 samples, or compile with accumulate=True",
     ),
     ("a sparse tensor", torch.from_numpy(X).to_sparse(), Y, "'x' is a sparse tensor\n  help: give its .to_dense()"),
+    (
+        "masked elements", np.ma.masked_array(X, X > 0), Y,
+        "'x' has masked elements\n  help: leave such samples out, or give its .filled(0)",
+    ),
     ("complex tensors", torch.from_numpy(X).cfloat(), Y, "'x' has dtype complex64, the program wants numbers"),
 ]  # fmt: skip
 
@@ -357,6 +361,9 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     missing = tmp_path / "net.smg"
     assert said(lambda: load(missing)) == f"error[E501]: cannot read '{missing}'\n  why  No such file or directory"
     assert said(lambda: load(tmp_path)) == f"error[E501]: cannot read '{tmp_path}'\n  why  Is a directory"
+    os.mkfifo(tmp_path / "pipe")  # nobody writes into it, and nobody waits for that
+    text = f"error[E501]: cannot read '{tmp_path / 'pipe'}'\n  why  it is not an ordinary file"
+    assert said(lambda: load(tmp_path / "pipe")) == text
     missing.write_bytes(b"")
     assert said(lambda: load(missing)) == (
         f"error[E501]: the file has 0 bytes, fewer than its header\n  at   {missing}"
@@ -399,6 +406,11 @@ def test_a_state_outside_the_program_is_refused(job: Job) -> None:
         p.batch, p.align, p.entries, p.const, p.state, p.state_bytes, p.arena_bytes, {**p.meta, "state": facts}
     )
     assert said(lambda: Job(bad)) == "error[E501]: 'b3' lies outside the program's state"
+    facts["b3"]["offset"] = 0
+    facts["b3"]["stored"] = [10**50]
+    assert said(lambda: Job(bad)).startswith(
+        "error[E501]: the program does not describe its plan and state\n  why  Over"
+    )
 
 
 def _anonymous_bytes() -> int:

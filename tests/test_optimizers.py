@@ -171,6 +171,14 @@ def test_attributes_are_those_of_the_op() -> None:
         (lambda: SGD(float("nan")), "lr=nan"),
         (lambda: SGD("fast"), "lr='fast'"),  # type: ignore[arg-type]
         (lambda: SGD(True), "lr=True"),
+        (lambda: SGD(1e39), "lr=1e+39"),  # infinite in single precision
+        (lambda: SGD(10**400), "lr=1000"),
+        (lambda: SGD(0.1, weight_decay=1e39), "weight_decay=1e+39"),
+        (lambda: SGD(0.1, momentum=1 - 1e-12), "momentum=0.999999999999"),
+        (lambda: SGD(0.1, clip_norm=1e-50), "clip_norm=1e-50"),  # 0 there
+        (lambda: SGD(0.1, clip_norm=1e39), "clip_norm=1e+39"),
+        (lambda: Adam(betas=(0.9, 1 - 1e-12)), "betas=(0.9, 0.999999999999)"),
+        (lambda: Adam(eps=1e39), "eps=1e+39"),
         (lambda: SGD(0.1, momentum=1.0), "momentum=1.0"),
         (lambda: SGD(0.1, nesterov=True), "help: momentum=0.9, nesterov=True"),
         (lambda: SGD(0.1, clip_norm=0), "clip_norm=0 "),

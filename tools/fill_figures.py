@@ -55,6 +55,8 @@ def _value(data: Any, path: str, place: str) -> Any:
     found = [data]
     for step in re.findall(r"\[[^\]]*\]|[^.\[\]]+", called[2] if called else path):
         found = [item for value in found for item in _step(value, step)]
+    if called and len(found) == 1 and isinstance(found[0], list):
+        found = found[0]  # len(rows) means the rows, not that there is one list of them
     if called and called[1] in OF_SEVERAL and found:
         return OF_SEVERAL[called[1]](found)
     if called or len(found) != 1:

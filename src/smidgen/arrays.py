@@ -37,6 +37,8 @@ def to_numpy(value: Any, name: str) -> Array:
         return value
     try:
         detach = getattr(value, "detach", None)
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise BadData(f"'{name}' has masked elements", help="leave such samples out, or give its .filled(0)")
         if detach is None:
             return np.asarray(value)
         tensor = detach().cpu()

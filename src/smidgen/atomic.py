@@ -12,8 +12,9 @@ import fcntl
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from .errors import BadOption, CannotWrite
 
@@ -42,11 +43,18 @@ def write(path: str | os.PathLike[str], *parts: Bytes) -> None:
 
 
 def read(path: Path) -> bytes:
-    """An ordinary file as a whole; anything else is an OSError. Does not wait for a pipe's other end."""
+    """An ordinary file as a whole; anything else is an OSError."""
+    with opened(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """An ordinary file, to read; anything else is an OSError. Does not wait for a pipe's other end."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not an ordinary file")
-        return file.read()
+        yield file
 
 
 def check(path: str | os.PathLike[str]) -> None:
@@ -156,4 +164,4 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["check", "checked_path", "read", "write"]
+__all__ = ["check", "checked_path", "opened", "read", "write"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ CHUNK: Final = 1 << 20  # numbers looked at in one go, so that checking takes li
 PAIR: Final = "give x and y as arrays, or one iterable of pairs (x, y)"
 NOT_BATCHES: Final = (np.ndarray, str, bytes, dict)
 
+Result = TypeVar("Result")
 Batch = tuple[list[Array], int]
 """Arrays as the program reads them, and the number of samples."""
 
@@ -135,9 +136,12 @@ class Stream:
                     raise _placed(error, f"batch {number - 1} (counted from 0)") from error
                 yield batch
         if number < max(1, skip):
-            why = f"{skip} were done before, {number} are given" if skip else "an iterator can be read only once"
-            help = "give a list, or an object whose __iter__ starts again"
-            raise BadData("there are no batches, or no more", why=why, help=help)
+            if skip:
+                raise BadData("there are no more batches", why=f"{skip} were done before, {number} are given")
+            if isinstance(self.batches, Iterator):
+                help = "give a list, or an object whose __iter__ starts again"
+                raise BadData("there are no batches, or no more", why="an iterator can be read only once", help=help)
+            raise BadData("there are no batches", help="give at least one")
 
     def _read(self, item: Any) -> Batch:
         inputs = len(self.buffers) - 1
@@ -174,8 +178,8 @@ def check_numbers(array: Array, buffer: Buffer, first: int = 0) -> None:
     )
 
 
-def located(call: Callable[[], Data], place: str) -> Data:
-    """Data whose errors say where it was given."""
+def located(call: Callable[[], Result], place: str) -> Result:
+    """The result of a call whose errors say where its data were given."""
     try:
         return call()
     except SmidgenError as error:

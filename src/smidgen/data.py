@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -15,7 +17,13 @@ from . import atomic
 from .errors import BadData
 from .ir import Array
 
-HOW = "np.savez('{name}', x=inputs, y=targets)"
+NPY: Final = b"\x93NUMPY"
+ZIP: Final = b"PK"
+DAMAGED: Final = (
+    ValueError, EOFError, KeyError, OverflowError, RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy and zipfile raise for archives and headers that are not what they should be."""
+HOW: Final = "np.savez('{name}', x=inputs, y=targets)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +37,16 @@ class Samples:
 
 def read_npz(path: str, *, needs_y: bool = True) -> Samples:
     """All samples of a file; shapes and values are checked by whoever uses them."""
-    how = HOW.format(name=Path(path).name)
+    how = HOW.format(name=Path(path).with_suffix(".npz").name if path else "train.npz")
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        with atomic.opened(path) as raw:
+            start = raw.read(len(NPY))
+            if start == NPY:
                 raise BadData(f"'{path}' holds one array", why="inputs and targets are needed by name", help=how)
+            if not start.startswith(ZIP):  # numpy would take it for a pickle
+                raise BadData(f"'{path}' is not an .npz file", help=how)
+            raw.seek(0)
+            file = np.load(raw, allow_pickle=False)
             names = set(file.files)
             inputs = ["x"] if "x" in names else _numbered(names)
             if not inputs:
@@ -45,7 +58,9 @@ def read_npz(path: str, *, needs_y: bool = True) -> Samples:
         raise BadData(f"no file '{path}'", help=how) from None
     except OSError as error:
         raise BadData(f"cannot read '{path}'", why=error.strerror or str(error), help=how) from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except MemoryError:
+        raise BadData(f"cannot read '{path}'", why="its arrays are larger than the memory", help=how) from None
+    except DAMAGED as error:
         why = "it holds Python objects, which are never loaded" if "allow_pickle" in str(error) else "it is damaged"
         raise BadData(f"'{path}' is not an .npz file of numbers", why=why, help=how) from error
 

@@ -182,9 +182,9 @@ class _Fit:
                 self._save()
             if self.interruption.asked:
                 return False
-        measured = None
-        if self.held_out is not None:
-            measured = evaluate(self.job.program, self.job._machine.run, self.held_out, self.job._loss, self._go_on)
+        measured, held_out, run = None, self.held_out, self.job._machine.run
+        if held_out is not None:
+            measured = located(lambda: evaluate(self.job.program, run, held_out, self.job._loss, self._go_on), "eval")
         if self.interruption.asked:
             return False
         self._close_epoch(measured)

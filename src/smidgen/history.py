@@ -133,17 +133,17 @@ class Position:
 
     @staticmethod
     def from_json(data: Mapping[str, Any], best_state: bytes | None) -> Position:
-        """Raises TypeError, KeyError or ValueError for what `to_json` does not write."""
+        """Raises TypeError, KeyError, ValueError or OverflowError for what `to_json` does not write."""
         best = None
         if data["best"] is not None:
-            best = Best(_count(data["best"]["epoch"]), float(data["best"]["loss"]), best_state)
+            best = Best(_count(data["best"]["epoch"]), _number(data["best"]["loss"]), best_state)
         elif best_state is not None:
             raise ValueError("a best state without its epoch")
         epochs = tuple(
             Epoch(
-                _count(e["epoch"]), float(e["loss"]),
+                _count(e["epoch"]), _number(e["loss"]),
                 None if e["eval"] is None else {str(k): _number(v) for k, v in e["eval"].items()},
-                float(e["lr"]), float(e["seconds"]), _count(e["samples"]),
+                _finite_number(e["lr"]), _finite_number(e["seconds"]), _count(e["samples"]),
             )
             for e in data["epochs"]
         )  # fmt: skip
@@ -151,9 +151,14 @@ class Position:
             range(1, len(epochs) + 1)
         ):
             raise ValueError("epochs out of order")
+        if best is not None and not 1 <= best.epoch <= len(epochs):
+            raise ValueError("the best epoch is none of them")
+        step, steps, samples = _count(data["step"]), _count(data["steps"]), _count(data["epoch_samples"])
+        if step > min(steps, samples) or (samples and not step):
+            raise ValueError("steps and samples of the epoch do not fit")
         return Position(
-            _count(data["step"]), _count(data["steps"]), _count(data["samples"]), _count(data["epoch_samples"]),
-            float(data["loss_sum"]), float(data["seconds"]), float(data["lr"]), epochs, best, data["stopped"],
+            step, steps, _count(data["samples"]), samples, _finite_number(data["loss_sum"]),
+            _finite_number(data["seconds"]), _finite_number(data["lr"]), epochs, best, data["stopped"],
             bool(data["restored"]),
         )  # fmt: skip
 
@@ -167,7 +172,13 @@ def _count(value: Any) -> int:
 def _number(value: Any) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ValueError(f"{value!r} is no number")
-    return value
+    return float(value)
+
+
+def _finite_number(value: Any) -> float:
+    if not math.isfinite(_number(value)):
+        raise ValueError(f"{value!r} is not finite")
+    return float(value)
 
 
 __all__ = ["Best", "Epoch", "History", "Position", "metrics_cells"]

@@ -19,6 +19,15 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
+def _single(value: float) -> float:
+    """As the runtime has it."""
+    try:
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
+    except OverflowError:  # an integer beyond all floats
+        return math.inf
+
+
 def _check(holds: bool, optimizer: object, option: str, why: str, help: str) -> None:
     if not holds:
         value = getattr(optimizer, option)
@@ -29,10 +38,10 @@ def _check_common(optimizer: SGD | Adam | AdamW, lr: str) -> None:
     """What all have: lr, weight_decay, clip_norm. `lr` is an example of a usual learning rate."""
     for option, usual in (("lr", lr), ("weight_decay", "weight_decay=1e-4")):
         value = getattr(optimizer, option)
-        fits = _number(value) and math.isfinite(value) and value >= 0
-        _check(fits, optimizer, option, "it is a finite number, not negative", usual)
+        fits = _number(value) and math.isfinite(_single(value)) and value >= 0
+        _check(fits, optimizer, option, "it is a finite number in single precision, not negative", usual)
     clip = optimizer.clip_norm
-    fits = clip is None or (_number(clip) and math.isfinite(clip) and clip > 0)
+    fits = clip is None or (_number(clip) and 0 < _single(clip) < math.inf)
     _check(fits, optimizer, "clip_norm", "it is the largest allowed norm of all gradients", "clip_norm=1.0, or None")
 
 
@@ -48,7 +57,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         _check_common(self, "lr=0.01")
-        fits = _number(self.momentum) and 0 <= self.momentum < 1
+        fits = _number(self.momentum) and 0 <= _single(self.momentum) < 1
         _check(fits, self, "momentum", "it is a share of the last step, at least 0 and below 1", "momentum=0.9")
         _check(isinstance(self.nesterov, bool), self, "nesterov", "it is True or False", "nesterov=True")
         fits = self.momentum > 0 or not self.nesterov
@@ -87,10 +96,11 @@ class Adam:
     def __post_init__(self) -> None:
         _check_common(self, "lr=1e-3")
         betas: Any = self.betas
-        pair = isinstance(betas, (tuple, list)) and len(betas) == 2 and all(_number(b) and 0 <= b < 1 for b in betas)
+        pair = isinstance(betas, (tuple, list)) and len(betas) == 2
+        pair = pair and all(_number(b) and 0 <= _single(b) < 1 for b in betas)
         _check(pair, self, "betas", "they are two shares, at least 0 and below 1", "betas=(0.9, 0.999)")
-        # In f32, as the runtime divides by it: 0 would turn a weight without gradient into NaN.
-        fits = _number(self.eps) and math.isfinite(self.eps) and bool(np.float32(self.eps) > 0)
+        # The runtime divides by it: 0 would turn a weight without gradient into NaN.
+        fits = _number(self.eps) and 0 < _single(self.eps) < math.inf
         _check(fits, self, "eps", "it is added to a divisor, so it is above 0 in single precision", "eps=1e-8")
 
     @property

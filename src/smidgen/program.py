@@ -123,7 +123,7 @@ class Program:
     def open(path: str | os.PathLike[str]) -> Program:
         """Like `load`, in a fraction of the time: constants stay in the file, which is mapped, and instructions are not
         looked at before somebody asks for them; BadProgram may come as late as that."""
-        with _named(path), Path(path).open("rb") as file:
+        with _named(path), atomic.opened(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise BadProgram("the file has 0 bytes, fewer than its header")  # nothing that could be mapped
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

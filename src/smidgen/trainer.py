@@ -25,7 +25,7 @@ from .arrays import (
     rows,
     to_numpy,
 )
-from .atomic import checked_path
+from .atomic import checked_path, opened
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
@@ -432,7 +432,7 @@ def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: i
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         facts = os.fstat(file.fileno())
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
@@ -442,7 +442,7 @@ def _meant(program: Program) -> Iterator[None]:
     """A good checksum does not say that a description makes sense."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadProgram("the program does not describe its plan and state", why=why) from error
 
@@ -465,7 +465,7 @@ def _classes(program: Program, state: State) -> Classes | None:
 
     try:
         return Classes.of(program, state)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
 
 
@@ -480,7 +480,7 @@ def _run_of(found: Checkpoint, path: str) -> Run | None:
         if found.best is not None and len(found.best) != len(found.state):
             raise ValueError("another size")
         return Run(dict(found.run["settings"]), Position.from_json(found.run["position"], found.best), found.step)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BadCheckpoint("the checkpoint does not describe its run", at=path, why=why) from error
 

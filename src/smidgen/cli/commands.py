@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -11,13 +12,13 @@ from .. import terminal
 from ..options import checked_device, checked_seed
 from . import board, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
-from .source import compiled, need_torch
+from .source import compiled, need_torch, source_files
 
 
 def plan(args: argparse.Namespace) -> int:
     from .. import page, report
 
-    check_outputs(args.html)
+    check_outputs(args.html, inputs=source_files(args))
     job = compiled(args)
     seconds = report.measure_step(job)
     if args.html:
@@ -36,7 +37,7 @@ def build(args: argparse.Namespace) -> int:
 
     board.check_firmware(args)
     target.check(args)
-    check_outputs(args.output)
+    check_outputs(args.output, inputs=source_files(args))
     job = load(args.model) if args.model.endswith(".smg") else compiled(args)
     made = board.firmware(args, job, checked_device(args.device)) if args.firmware else {}
     plan = job.plan
@@ -56,24 +57,30 @@ def build(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace) -> int:
+    from ..batches import located
     from ..data import read_npz
     from ..trainer import load
 
-    check_outputs(args.save, args.export)
+    check_outputs(args.save, args.export, args.checkpoint, inputs=[args.data, args.eval])
+    check_outputs(args.export, args.checkpoint, inputs=[args.program])
+    check_outputs(args.save, args.export, inputs=[args.resume])
     job, data = load(args.program, kernels=args.kernels, threads=args.threads), read_npz(args.data)
-    held_out = read_npz(args.eval) if args.eval else None
-    if args.resume:
+    held_out = None if args.eval is None else read_npz(args.eval)
+    if args.resume is not None:
         job.resume(args.resume)
     if args.lr is not None:
         job.lr = args.lr
     for name in args.add_class or ():
         job.add_class(name)
-    show = None if args.json or terminal.is_terminal(sys.stderr) else lambda epoch: print(epoch, file=sys.stderr)
-    before = job.evaluate(held_out.x, held_out.y) if held_out else None
+    progress = None if args.json or terminal.is_terminal(sys.stderr) else True
+    evaluated, before = None, None
+    if held_out is not None:
+        evaluated = held_out.x, held_out.y
+        before = located(lambda: job.evaluate(*evaluated), args.eval)
     history = job.fit(
-        data.x, data.y, epochs=args.epochs, eval=(held_out.x, held_out.y) if held_out else None,
-        patience=args.patience, schedule=args.schedule, seed=args.seed, batch=args.batch, checkpoint=args.checkpoint,
-        checkpoint_every=args.checkpoint_every, on_epoch=show,
+        data.x, data.y, epochs=args.epochs, eval=evaluated, patience=args.patience, schedule=args.schedule,
+        seed=args.seed, batch=args.batch, checkpoint=args.checkpoint, checkpoint_every=args.checkpoint_every,
+        progress=progress,
     )  # fmt: skip
     if args.save:
         job.save(args.save)
@@ -96,7 +103,7 @@ def infer(args: argparse.Namespace) -> int:
     from ..data import read_npz, write_npz
     from ..trainer import load
 
-    check_outputs(args.output)
+    check_outputs(args.output, inputs=[args.program, args.data])
     job = load(args.program, kernels=args.kernels, threads=args.threads)
     data = read_npz(args.data, needs_y=False)
     outputs = job.predict(data.x)
@@ -124,7 +131,7 @@ def inspect(args: argparse.Namespace) -> int:
     from .. import page, report
     from ..trainer import load
 
-    check_outputs(args.html)
+    check_outputs(args.html, inputs=[args.program])
     job = load(args.program, kernels="exact")
     if args.html:
         page.write(job.plan, args.html, title=args.program)
@@ -142,10 +149,11 @@ def verify(args: argparse.Namespace) -> int:
     need_torch("verify")
     from ..prove import prove
 
-    proof = prove(
-        args.model, args.input, loss=args.loss, method=args.method, optimizer=args.optimizer, lr=args.lr, bn=args.bn,
-        seed=args.seed, progress=None if args.json else lambda text: print(text, file=sys.stderr),
-    )  # fmt: skip
+    with contextlib.redirect_stdout(sys.stderr):  # for what the user's code prints
+        proof = prove(
+            args.model, args.input, loss=args.loss, method=args.method, optimizer=args.optimizer, lr=args.lr,
+            bn=args.bn, seed=args.seed, progress=None if args.json else lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
     print_json(proof.to_json()) if args.json else print(proof.to_text())
     return 0 if proof.passed else 1
 

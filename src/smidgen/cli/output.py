@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from .. import terminal
+from ..errors import BadOption
 
 
-def check_outputs(*paths: str | None) -> None:
-    """Before any work: hours of training must not end in an error about a folder."""
+def check_outputs(*paths: str | None, inputs: Sequence[str | None] = ()) -> None:
+    """Before any work: hours of training must not end in an error about a folder, nor in the place of their data."""
     from .. import atomic
 
+    taken = [Path(path) for path in inputs if path]
     for path in paths:
-        if path:
-            atomic.check(path)
+        if path is None:
+            continue
+        place = atomic.checked_path(path, "name a file")
+        if any(_is_same(place, other) for other in taken):
+            raise BadOption(f"'{path}' is named twice", why="writing it would replace what is read or written there")
+        atomic.check(place)
+        taken.append(place)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:
@@ -31,7 +45,16 @@ def wrote(*paths: str | None) -> None:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """JSON has no NaN and no infinity: they are null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(as_json: bool, name: str, keys: tuple[str, str], rows: Sequence[tuple[str, str]]) -> None:

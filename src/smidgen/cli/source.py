@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from typing import Any
 
 from .. import terminal
@@ -10,8 +12,21 @@ from ..errors import MissingPart
 from ..options import checked_device, checked_seed
 
 
+def source_files(args: argparse.Namespace) -> list[str]:
+    """Files that the model and its loss are read from."""
+    whole = (".pt2", ".smg")
+    files = [text if text.endswith(whole) else text.rpartition(":")[0] for text in (args.model, args.loss)]
+    return [file for file in files if file.endswith((".py", *whole))]
+
+
 def compiled(args: argparse.Namespace) -> Any:
-    """A job for the model and options of a command line."""
+    """A job for the model and options of a command line. What the user's code prints goes to stderr, beside progress:
+    stdout is for the result."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return _compiled(args)
+
+
+def _compiled(args: argparse.Namespace) -> Any:
     checked_seed(args.seed)
     device = checked_device(args.device)
     need_torch(args.command)
