@@ -408,9 +408,7 @@ def test_a_state_outside_the_program_is_refused(job: Job) -> None:
     assert said(lambda: Job(bad)) == "error[E501]: 'b3' lies outside the program's state"
     facts["b3"]["offset"] = 0
     facts["b3"]["stored"] = [10**50]
-    assert said(lambda: Job(bad)).startswith(
-        "error[E501]: the program does not describe its plan and state\n  why  Over"
-    )
+    assert said(lambda: Job(bad)) == "error[E501]: 'b3' lies outside the program's state"
 
 
 def _anonymous_bytes() -> int:
