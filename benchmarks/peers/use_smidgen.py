@@ -30,9 +30,14 @@ class Run:
         asked = kernels(options.threads)
         self.job = smidgen.load(case.folder / "program.smg", **asked)
         self.x, self.y = case.data()
-        self.facts = {
-            "kernels": asked.get("kernels", "exact"),
-            "threads": asked.get("threads", 1),
+        self.asked = asked
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Asked for at the end: reading a plan takes memory that training does not need."""
+        return {
+            "kernels": self.asked.get("kernels", "exact"),
+            "threads": self.asked.get("threads", 1),
             "ram_bytes": self.job.plan.ram_bytes,
         }
 
