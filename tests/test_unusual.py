@@ -136,3 +136,24 @@ def test_a_loaded_program_reads_its_constants_from_the_file(tmp_path: Any) -> No
     assert again.train_step(X, Y) == job.train_step(X, Y)
     with open("/proc/self/maps") as maps:
         assert str(path) in maps.read()
+
+
+@pytest.mark.parametrize("bn", ["frozen", "batch"])
+@pytest.mark.parametrize("method", ["full", "last_layer"])
+def test_a_norm_over_the_features_of_a_flattened_image(method: str, bn: str) -> None:
+    """The image lies in another order in memory than its features are counted in."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(72)
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            tensor.copy_(torch.rand(72) + 0.5)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), norm, nn.ReLU(), nn.Linear(72, 4))
+    x, y = torch.randn(6, 3, 5, 5).numpy(), Y
+    optimizer = smidgen.SGD(0.01, momentum=0.9)
+    job = smidgen.compile(model.eval(), x, method=method, bn=bn, optimizer=optimizer)
+    reference = Reference(model, "cross_entropy", optimizer, job.plan.learns, bn, torch.float64)
+    for _ in range(3):
+        job.train_step(x, y)
+        reference.step([x], y)
+    for name in job.plan.learns:
+        assert relative(job.state_dict()[name], reference.values()[name]) < 1e-5, name

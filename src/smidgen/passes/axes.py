@@ -197,12 +197,12 @@ def _linear(s: Sweep, node: Node) -> bool:
 
 
 def _batch_norm(s: Sweep, node: Node) -> bool:
-    """Works on the last axis whatever the others are."""
+    """Works on the last axis whatever the others are, if that is one axis of memory too: a flattened image is not."""
     lead = _last_together(s, node, 1).joined()
-    if lead.natural:
+    if lead.natural or len(lead.groups[-1]) != 1:
         return False
     shape, places = s.frame(lead)
-    if not lead.groups[-1] or places[lead.groups[-1][0]] != len(shape) - 1:
+    if places[lead.groups[-1][0]] != len(shape) - 1:
         return False
     rest = [s.copy(s.views[i], i) for i in node.ins[1:]]
     groups = [(0,)] if node.op == "batch_stats" else None
