@@ -47,7 +47,7 @@ class Board:
         self, flash: Path, steps: Sequence[emulate.Step] = (), predict: bool = False, power: int = NO_CUT
     ) -> tuple[int, list[str], emulate.BoardRun | None]:
         """From one reset to the next: exit status, what was printed, and the result unless the power went."""
-        batch, test, folder = self.program.batch, self.x[1200:] if predict else [], flash.parent
+        batch, test, folder = self.program.batch, self.x[1200:] if predict else self.x[:0], flash.parent
         parts = [test[i : i + batch] for i in range(0, len(test), batch)]
         trained, predicted = emulate._write_data(folder / "data.bin", steps, [([part], len(part)) for part in parts])
         (folder / "power.bin").write_bytes(struct.pack("<I", power))
