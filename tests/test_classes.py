@@ -39,6 +39,21 @@ def digits() -> tuple[Any, Any]:
     return (found.images / 16).astype(np.float32)[:, None], found.target.astype(np.int32)
 
 
+def nine_known(new: int) -> tuple[Any, Any, nn.Sequential, Any]:
+    """Digits in some order, in which `new` has the label 9; a network that learned the others of the first 1200; and
+    what it is to learn from afterwards: 20 samples of the new one, 10 of each known one."""
+    x, y = digits()
+    order = np.random.default_rng(new).permutation(len(x))
+    x, y = x[order], np.where(y[order] == new, 9, y[order] - (y[order] > new)).astype(np.int32)
+    seen = y[:1200] != 9
+    job = smidgen.compile(net(), x[:16], optimizer=smidgen.SGD(0.05, momentum=0.9))
+    job.fit(x[:1200][seen], y[:1200][seen], epochs=8, progress=False)
+    model = net()
+    job.load_into(model)
+    replayed = [np.flatnonzero(y[:1200] == k)[:10] for k in range(9)]
+    return x, y, model, np.concatenate([np.flatnonzero(~seen)[:20], *replayed])
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("spare", [1, 7, 8])
 def test_spare_classes_change_no_bit_of_the_others(name: str, spare: int) -> None:
@@ -64,15 +79,8 @@ def test_spare_classes_change_no_bit_of_the_others(name: str, spare: int) -> Non
 @pytest.mark.parametrize("new", [0, 5, 8])
 def test_a_digit_never_seen_is_learned_from_twenty_samples(new: int) -> None:
     """With ten samples of each known digit in the batches, so that they are not forgotten."""
-    x, y = digits()
-    rng = np.random.default_rng(new)
-    order = rng.permutation(len(x))
-    x, y = x[order], np.where(y[order] == new, 9, y[order] - (y[order] > new)).astype(np.int32)
-    seen, test = y[:1200] != 9, slice(1200, None)
-    job = smidgen.compile(net(), x[:16], optimizer=smidgen.SGD(0.05, momentum=0.9))
-    job.fit(x[:1200][seen], y[:1200][seen], epochs=8, progress=False)
-    model = net()
-    job.load_into(model)
+    x, y, model, chosen = nine_known(new)
+    test = slice(1200, None)
     device = smidgen.compile(model, x[:16], method="last:2", optimizer=smidgen.SGD(0.02, momentum=0.9), spare_classes=4)
 
     def right(digits_: Any) -> float:
@@ -80,9 +88,6 @@ def test_a_digit_never_seen_is_learned_from_twenty_samples(new: int) -> None:
 
     before = right(y[test] != 9)
     assert device.add_class("new") == 9
-    few = np.flatnonzero(~seen)[:20]
-    replayed = np.concatenate([np.flatnonzero(y[:1200] == k)[:10] for k in range(9)])
-    chosen = np.concatenate([few, replayed])
     device.fit(x[chosen], y[chosen], epochs=20, progress=False)
     assert right(y[test] == 9) >= 0.8
     assert right(y[test] != 9) >= before - 0.05

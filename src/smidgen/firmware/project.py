@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ..classes import c_initializer
 from ..device import Device
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
-from ..ir import CLASS_NAMES, CLASSES, LR
+from ..ir import LR
 from ..limits import Need, Overhead, assigned
 from ..program import Buffer, Program
 from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
@@ -156,12 +157,9 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> s
         ("INFER_BUFFERS", len(infer), ", ".join(map(_described, infer))),
         ("MOST_BUFFERS", max(len(e.buffers) for e in program.entries.values()), "of any entry point"),
     ]  # fmt: skip
-    classes = program.meta.get("classes")
-    if classes is not None:
-        state = program.meta["state"]
-        fields = [state[CLASSES]["offset"], state[CLASS_NAMES]["offset"], state[CLASS_NAMES]["stored"][1],
-                  classes["known"], classes["spare"]]  # fmt: skip
-        numbers.append(("CLASSES", f"{{{', '.join(map(str, fields))}}}", "an SmgClasses: see classes.h"))
+    classes = c_initializer(program)
+    if classes:
+        numbers.append(("CLASSES", classes, "an SmgClasses: see classes.h"))
     if lr is not None:
         numbers.append(("LR_AT", lr, "place of the learning rate, a float, in state"))
     for region in ("state", "arena"):
