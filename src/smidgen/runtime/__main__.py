@@ -1,8 +1,19 @@
-"""`python -m smidgen.runtime [library.so]` compiles the C runtime."""
+"""`python -m smidgen.runtime [OUT]`: builds the library, unless it is newer than everything it is made from."""
 
 import sys
 from pathlib import Path
 
-from .compile import LIBRARY, compile_runtime
+from .compile import HERE, LIBRARY, compile_runtime
 
-print(compile_runtime(Path(sys.argv[1]) if len(sys.argv) > 1 else LIBRARY, fast=True))
+
+def is_current() -> bool:
+    """Newer than C sources, scripts, and the op records that say what may run in place."""
+    sources = [p for p in HERE.rglob("*") if p.suffix in (".c", ".h", ".py", ".txt")]
+    newest = max(p.stat().st_mtime for p in [*sources, *HERE.parent.glob("ops/*.py")])
+    return LIBRARY.exists() and LIBRARY.stat().st_mtime >= newest
+
+
+if len(sys.argv) > 1:
+    print(compile_runtime(Path(sys.argv[1]), fast=True))
+elif not is_current():
+    print(compile_runtime(LIBRARY, fast=True))
