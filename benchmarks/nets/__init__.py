@@ -79,7 +79,7 @@ _NETS = [
     Net("mcunet_bn", _mobile(mobile.MCUNET_5FPS, True), (3, 64, 64)),
     Net("mobilenetv2_bn", _mobile(mobile.MOBILENETV2_035, True), (3, 64, 64)),
     Net("proxyless_bn", _mobile(mobile.PROXYLESS_03, True), (3, 64, 64)),
-    Net("mobilenetv1", lambda: mobile.MobileNetV1(0.25), (3, 64, 64), classes=2),
+    Net("mobilenetv1", lambda: mobile.MobileNetV1(0.25), (3, 128, 128), classes=2),
     Net("resnet8", residual.ResNet8, (3, 32, 32)),
     Net("resnet18", lambda: residual.ResNet18(10), (3, 64, 64)),
     Net("dscnn", plain.DSCNN, (1, 49, 10), classes=12),

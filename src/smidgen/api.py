@@ -30,6 +30,7 @@ from .passes.simplify import simplify_all
 from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Cost, Decision, Plan
+from .planner.cheap import cheapened
 from .program import Program
 from .timeline import facts_of
 from .trainer import Job
@@ -222,6 +223,9 @@ def assemble(
         graphs["evaluate"] = lowered(evaluate)
     decisions = _decisions(graphs, whole, grads, optimizer, batch)
     checked = _checked(graphs, "update")
+    again = {name: cheapened(checked[name], batch) for name in ("train", "grad") if name in checked}
+    checked |= _checked({name: graph for name, (graph, _) in again.items()}, "recompute")
+    decisions += tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
     return Entries(
         checked, batch, method, tuple(grads), aliases, shapes, decisions, parameters or tuple(grads),
         _described(optimizer),

@@ -1,7 +1,8 @@
 """Turn gradients into learning: the entries `train`, and `zero`, `grad`, `apply` for batches in several parts.
 
 An update node consumes W₀ and yields W₁ in the same slot, after the last reader of W₀. Wherever the gradient comes
-from a weight-gradient op and nothing else needs it, gradient and update become one op and the gradient never exists.
+from a weight-gradient op and nothing else needs it, gradient and update become one op and the gradient never exists;
+except where the gradient is small and waiting for the update would keep something large alive (gamma of a norm).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from .. import ops
 from ..build import Builder
 from ..ir import COUNTER, LR, Graph, Node, Role
 from ..optimizers import Optimizer
+
+SMALL = 4  # a gradient this many times smaller than what it would keep alive is kept itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +125,32 @@ def _fused(
     if b[grad].shape != b[param].shape:
         return None
     source = made[0]
+    if kind != "acc" and _holds_back(b, source, param):
+        return None
     b.nodes.remove(source)
     node = _update(b, f"{source.op}_{kind}", (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
     return Pending(param, node)
+
+
+def _holds_back(b: Builder, source: Node, param: str) -> bool:
+    """Would the update, which waits for the last reader of its parameter, keep something alive that is larger than the
+    gradient? Then the gradient moves to the earliest place instead, and what it reads can die, or be overwritten."""
+    views = _views(b)
+    made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
+    first = max((made_at.get(i, -1) for i in source.ins), default=-1) + 1
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(b.nodes):
+        for name in node.ins if node is not source and not ops.get(node.op).is_view else ():
+            readers.setdefault(views.get(name, name), []).append(i)
+    last = max(readers.get(param, [-1]))
+    gradient_bytes = b[source.outs[0]].bytes(1)
+    for name in {views.get(i, i) for i in source.ins}:
+        waits = first <= last and max(readers.get(name, [-1])) <= last
+        if waits and b[name].role is Role.VALUE and b[name].bytes(1) >= SMALL * gradient_bytes:
+            b.nodes.remove(source)
+            b.nodes.insert(first, source)
+            return True
+    return False
 
 
 def _plain(b: Builder, param: str, grad: str, optimizer: Optimizer, sources: tuple[str, ...]) -> Pending:

@@ -1,0 +1,39 @@
+"""What costs next to nothing to compute again is not kept, whatever the budget: activations and norms with given
+statistics, whose own input is kept anyway."""
+
+from __future__ import annotations
+
+from .. import ops
+from ..build import typed
+from ..ir import Graph, Node, at
+from ..passes.recompute import recompute
+from ..plan import Decision
+from .cost import HOST
+from .greedy import fit
+from .problem import problem_of, profile, repeats
+
+FEW = 4  # multiply-accumulates for an element written
+
+
+def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
+    """With values computed again where that takes no sums, as far as it lowers the peak."""
+    problem = problem_of(graph, batch, HOST)
+    plain = profile(problem, problem.plain())
+
+    few = {k for k, step in enumerate(problem.steps) if _takes_no_sums(graph, graph.nodes[step.node], batch)}
+    lowest = fit(problem, 0, few.__contains__, hasty=True)[1].peak_bytes
+    schedule, after = fit(problem, lowest, few.__contains__, hasty=True)
+    again = repeats(problem, schedule)
+    if not again or after.peak_bytes >= plain.peak_bytes:
+        return graph, None
+    count = sum(len(nodes) for nodes in again.values())
+    share = (after.seconds / plain.seconds - 1) * 100
+    why = f"{count} cheap results are computed again instead of kept (about {share:.0f} % more time)"
+    saved = plain.peak_bytes - after.peak_bytes
+    return recompute(graph, again), Decision("recompute", why, saved, after.seconds - plain.seconds)
+
+
+def _takes_no_sums(graph: Graph, node: Node, batch: int) -> bool:
+    call = typed(graph, node)
+    written = sum(int(at(t.size, batch)) for t in call.outs)
+    return int(at(ops.get(node.op).macs(call), batch)) <= FEW * written

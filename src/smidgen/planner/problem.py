@@ -1,0 +1,238 @@
+"""Scheduling seen from above: steps that read and write values of known sizes, each at a price.
+
+A *step* is one node that does work (a loop with its body counts as one), a *value* is memory in the arena: a tensor
+with all views of it. State, constants and the caller's buffers are no values: they cost nothing here. A *schedule* is a
+list of steps in which every step stands once, in the order of the graph, and some stand again later: a repeated step
+writes a new instance of its values, and whoever reads a value reads its newest instance. An instance is alive from the
+step that writes it to the last one that reads it; nothing else has to be said about retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import ops
+from ..build import typed
+from ..ir import Array, Graph, Node, Role, at
+from ..place import ALIGN, Families, align_up, loop_range
+from .cost import Prices
+
+Schedule = list[int]
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`node` is its position in the graph. `limit`: the step before which it can be repeated at the latest, since
+    that one overwrites state that it reads; NEVER: it cannot be repeated at all."""
+
+    node: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    seconds: float
+    own_bytes: int  # scratch, and what a loop needs inside
+    takes: tuple[int, ...]  # values whose memory the first result may take if they die here
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    steps: tuple[Step, ...]
+    bytes: tuple[int, ...]  # of each value, aligned
+    names: tuple[str, ...]  # of each value
+    maker: tuple[int, ...]  # value → the step that writes it
+    pinned_bytes: int  # accumulators
+
+    @property
+    def seconds(self) -> float:
+        return sum(step.seconds for step in self.steps)
+
+    def plain(self) -> Schedule:
+        """Nothing is repeated."""
+        return list(range(len(self.steps)))
+
+
+def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> Problem:
+    return _Reader(graph, batch, prices, align).problem()
+
+
+class _Reader:
+    def __init__(self, graph: Graph, batch: int, prices: Prices, align: int) -> None:
+        self.graph, self.batch, self.prices, self.align = graph, batch, prices, align
+        self.families = Families(graph, {})
+        for node in graph.nodes:
+            for out, source in ops.get(node.op).shares.items():
+                self.families.join(node.outs[out], node.ins[source])
+            for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
+                self.families.join(gathered, piece)
+        self.value: dict[str, int] = {}  # root → number
+        self.overwritten = self._overwrites()
+
+    def problem(self) -> Problem:
+        body = loop_range(self.graph)
+        steps: list[Step] = []
+        number: dict[int, int] = {}  # node → step
+        for i, node in enumerate(self.graph.nodes):
+            if i in body or (ops.get(node.op).is_view and node.op != "loop"):
+                continue
+            number[i] = len(steps)
+            steps.append(self._loop(i, node, body) if node.op == "loop" else self._step(i, node))
+        steps = [self._limited(step, number) for step in steps]
+        maker = [0] * len(self.value)
+        for k, step in enumerate(steps):
+            for v in step.writes:
+                maker[v] = k
+        roots = list(self.value)
+        sizes = tuple(align_up(self.graph[r].bytes(self.batch), self.align) for r in roots)
+        pinned = {self.families.root(t.name) for t in self.graph.of_role(Role.ACCUM)}
+        pinned_bytes = sum(align_up(self.graph[r].bytes(self.batch), self.align) for r in pinned)
+        return Problem(tuple(steps), sizes, tuple(roots), tuple(maker), pinned_bytes)
+
+    def _values(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Numbers of the values among these tensors; views are seen through."""
+        found = []
+        for name in names:
+            root = self.families.root(name)
+            if self.graph[root].role is Role.VALUE:
+                found.append(self.value.setdefault(root, len(self.value)))
+        return tuple(dict.fromkeys(found))
+
+    def _step(self, i: int, node: Node) -> Step:
+        record = ops.get(node.op)
+        call = typed(self.graph, node)
+        takes = [node.ins[k] for k in record.inplace if self._alike(node.ins[k], node.outs[0], node)]
+        writes = tuple(v for v in self._values(node.outs))
+        reads = self._values(node.ins)
+        scratch = align_up(int(at(record.scratch(call), self.batch)), self.align)
+        once = any(self.graph[o].role is not Role.VALUE for o in node.outs)
+        return Step(i, reads, writes, self.prices.seconds(node.op, call, self.batch), scratch, self._values(takes),
+                    NEVER if once else len(self.graph.nodes))  # fmt: skip
+
+    def _alike(self, source: str, out: str, node: Node) -> bool:
+        """As `place` asks, but for the moment of death."""
+        a, b = self.graph[source], self.graph[out]
+        root = self.graph[self.families.root(source)]
+        alone = all(o == source or self.families.root(o) != root.name for o in node.ins)
+        return (a.shape, a.dtype) == (b.shape, b.dtype) and root.size == a.size and alone
+
+    def _loop(self, i: int, node: Node, body: range) -> Step:
+        """One step, never repeated: its inside works on one sample, beside what it gathers."""
+        inner = [self.graph.nodes[k] for k in body]
+        seconds = 0.0
+        alive: list[tuple[int, int, int]] = []
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for k, one in enumerate(inner):
+            call = typed(self.graph, one)
+            seconds += self.batch * self.prices.seconds(one.op, call, 1)
+            scratch = align_up(int(at(ops.get(one.op).scratch(call), 1)), self.align)
+            alive.append((k, k, scratch))
+            for name in (*one.ins, *one.outs):
+                root = self.families.root(name)
+                if self.graph[root].role is Role.VALUE and root in self.families.in_body:
+                    first.setdefault(root, k)
+                    last[root] = k
+        alive += [(first[r], last[r], align_up(self.graph[r].bytes(1), self.align)) for r in first]
+        inside = max((sum(b for f, t, b in alive if f <= k <= t) for k in range(len(inner))), default=0)
+        reads = self._values([n for one in inner for n in one.ins if n not in self.families.in_body])
+        return Step(i, reads, self._values(node.outs), seconds, inside, (), NEVER)
+
+    def _overwrites(self) -> dict[str, int]:
+        """State → the first node that changes it."""
+        found: dict[str, int] = {}
+        for i, node in enumerate(self.graph.nodes):
+            record = ops.get(node.op)
+            if not record.is_view:
+                for source in record.shares.values():
+                    found.setdefault(self.families.root(node.ins[source]), i)
+        return found
+
+    def _limited(self, step: Step, number: dict[int, int]) -> Step:
+        """Nodes become steps in `limit`."""
+        if step.limit == NEVER:
+            return step
+        node = self.graph.nodes[step.node]
+        ends = [self.overwritten[r] for r in map(self.families.root, node.ins) if r in self.overwritten]
+        limit = min((number[e] for e in ends), default=len(number))
+        return Step(step.node, step.reads, step.writes, step.seconds, step.own_bytes, step.takes, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One life of a value: written at position `birth` of the schedule, read at `uses`."""
+
+    value: int
+    birth: int
+    uses: tuple[int, ...]
+
+    @property
+    def death(self) -> int:
+        return self.uses[-1] if self.uses else self.birth
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a schedule needs, position by position."""
+
+    instances: tuple[Instance, ...]
+    reading: tuple[tuple[int, ...], ...]  # position → the instances read there
+    live: Array  # position → bytes, with accumulators
+    seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.live.max(initial=0))
+
+
+def profile(problem: Problem, schedule: Schedule) -> Profile:
+    newest: dict[int, int] = {}
+    value: list[int] = []
+    birth: list[int] = []
+    uses: list[list[int]] = []
+    reading: list[tuple[int, ...]] = []
+    seconds = 0.0
+    for p, k in enumerate(schedule):
+        step = problem.steps[k]
+        seconds += step.seconds
+        read = tuple(newest[v] for v in step.reads)
+        reading.append(read)
+        for i in read:
+            uses[i].append(p)
+        for v in step.writes:
+            newest[v] = len(value)
+            value.append(v)
+            birth.append(p)
+            uses.append([])
+    change = np.zeros(len(schedule) + 1, np.int64)
+    instances = tuple(Instance(v, b, tuple(u)) for v, b, u in zip(value, birth, uses, strict=True))
+    for one in instances:
+        change[one.birth] += problem.bytes[one.value]
+        change[one.death + 1] -= problem.bytes[one.value]
+    live = np.cumsum(change[:-1]) + problem.pinned_bytes
+    for p, k in enumerate(schedule):
+        step = problem.steps[k]
+        live[p] += step.own_bytes
+        for v in step.takes:
+            if any(instances[i].value == v and instances[i].death == p for i in reading[p]):
+                live[p] -= problem.bytes[v]
+                break
+    return Profile(instances, tuple(reading), live, seconds)
+
+
+def repeats(problem: Problem, schedule: Schedule) -> dict[int, list[int]]:
+    """Node → the nodes to repeat right before it: what `passes.recompute` takes."""
+    found: dict[int, list[int]] = {}
+    waiting: list[int] = []
+    first = 0  # the next step that has not run yet
+    for k in schedule:
+        if k < first:
+            waiting.append(problem.steps[k].node)
+            continue
+        if waiting:
+            found[problem.steps[k].node] = waiting
+            waiting = []
+        first = k + 1
+    return found
