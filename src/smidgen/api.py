@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from . import limits, methods, place, verify
@@ -15,9 +15,9 @@ from .encode import encode as encode_program
 from .errors import MissingPart, NotDifferentiable, SmidgenError
 from .ir import Graph, Role, dead_removed, unnamed_removed
 from .layout import Layout, Slot
-from .native import checked_kernels
+from .native import checked_kernels, work_bytes
 from .optimizers import SGD, Optimizer
-from .options import Options, checked_device, checked_options
+from .options import Options, checked_budget, checked_device, checked_options
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.fold import fold_batch_norm, freeze
@@ -31,6 +31,7 @@ from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Cost, Decision, Plan
 from .planner.cheap import cheapened
+from .planner.within import within
 from .program import Program
 from .timeline import facts_of
 from .trainer import Job
@@ -38,6 +39,8 @@ from .training_facts import run_facts
 
 if TYPE_CHECKING:
     from .torch_import import Imported
+
+MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
 
 
 def compile(
@@ -56,6 +59,7 @@ def compile(
     class_names: Sequence[str] = (),
     const: str = "f32",
     device: str | Device | None = None,
+    budget: int | str | None = None,
     kernels: str | None = None,
     threads: int = 1,
 ) -> Job:
@@ -65,12 +69,15 @@ def compile(
     example's). `accumulate=True` adds the entries that take larger batches in parts. `spare_classes`: so many
     classes can be added later, with `job.add_class`; `class_names` are those of the known ones. `const="int8"`
     stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of `smidgen devices`, makes
-    its RAM and flash hard limits (and takes int8 if only that fits). `kernels` and `threads` are those of
-    `smidgen.load`.
+    its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as "256KB", is a hard limit
+    of RAM: what does not fit is computed again instead of kept, at a price that the plan states. `kernels` and
+    `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
-    place_for = checked_device(device)
+    place_for, ram_bytes = checked_device(device), checked_budget(budget)
     import_model = _importer()
     kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
+    if ram_bytes is not None:
+        place_for = limits.within(ram_bytes - work_bytes(kernels, threads), place_for)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
         spare_classes=spare_classes, class_names=class_names, const=const,
@@ -96,6 +103,8 @@ class Entries:
     optimizer: str = ""  # for people
     head: Head | None = None  # with spare classes
     class_names: tuple[str, ...] = ()
+    plain: Mapping[str, Graph] = field(default_factory=dict)  # entries in which nothing is computed again
+    const: str = "f32"
 
 
 def build(
@@ -143,7 +152,16 @@ def narrowed(entries: Entries) -> Entries:
     if not saved:
         return entries
     why = f"constants are int8 with scales: {saved:,} bytes of flash less, the same bits"
-    return _decided(replace(entries, graphs=_checked(graphs, "narrow")), "int8", why, 0)
+    return _decided(replace(entries, graphs=_checked(graphs, "narrow"), const="int8"), "int8", why, 0)
+
+
+def fitted(entries: Entries, arena_bytes: int, align: int) -> Entries:
+    """With as much computed again as it takes to stay within `arena_bytes`, or as near as it comes."""
+    within_it = {name: within(graph, entries.batch, arena_bytes, align) for name, graph in entries.plain.items()}
+    graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
+    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + [within_it["train"][1]]
+    found = replace(entries, graphs=_checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
+    return narrowed(found) if entries.const == "int8" else found
 
 
 def lower(
@@ -196,7 +214,8 @@ def lower(
     if head is None:
         return entries
     graphs = {**entries.graphs, "train": with_names(entries.graphs["train"], head)}
-    return replace(entries, graphs=graphs, head=head, class_names=class_names)
+    plain = {**entries.plain, "train": with_names(entries.plain["train"], head)}
+    return replace(entries, graphs=graphs, plain=plain, head=head, class_names=class_names)
 
 
 def assemble(
@@ -223,12 +242,13 @@ def assemble(
         graphs["evaluate"] = lowered(evaluate)
     decisions = _decisions(graphs, whole, grads, optimizer, batch)
     checked = _checked(graphs, "update")
-    again = {name: cheapened(checked[name], batch) for name in ("train", "grad") if name in checked}
+    plain = {name: graph for name, graph in checked.items() if name in ("train", "grad")}
+    again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     checked |= _checked({name: graph for name, (graph, _) in again.items()}, "recompute")
     decisions += tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
     return Entries(
         checked, batch, method, tuple(grads), aliases, shapes, decisions, parameters or tuple(grads),
-        _described(optimizer),
+        _described(optimizer), plain=plain,
     )  # fmt: skip
 
 
@@ -265,38 +285,53 @@ def encode_for(device: Device, entries: Entries, imported: Imported, options: Op
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
             trial = _lowered(imported, replace(options, **changed))
-            layouts, _ = placed(trial, device.align)
+            return limits.need_of(device, squeezed(device, trial, proven=False))
         except SmidgenError:
             return None
-        kept = {name: g for name, g in trial.graphs.items() if name != "evaluate" or not _is_dear(layouts)}
-        return limits.need_of(device, encode_program({n: (g, layouts[n]) for n, g in kept.items()}, trial.batch, {}))
 
-    made = encode(entries, device)
+    made = squeezed(device, entries)
     need = limits.need_of(device, made)
     if limits.over_flash(device, need) and options.const == "f32":
         options = replace(options, const="int8")
-        made = encode(narrowed(entries), device)
+        made = squeezed(device, narrowed(entries))
         need = limits.need_of(device, made)
-    plan = Plan.from_json(made.meta["plan"])
     if not limits.fits(device, need):
-        raise limits.over_limit(device, plan, need, price)
+        raise limits.over_limit(device, Plan.from_json(made.meta["plan"]), need, price)
     return made
 
 
-def encode(entries: Entries, device: Device | None = None) -> Program:
+def squeezed(device: Device, entries: Entries, proven: bool = True) -> Program:
+    """The program as it is if it fits the device's RAM; else with more computed again, or as near as that comes."""
+    made = encode(entries, device, proven)
+    need = limits.need_of(device, made)
+    room = limits.arena_room(device, need)
+    target = room
+    for _ in range(MOST_SQUEEZES):
+        if need.arena_bytes <= room or target <= 0:
+            break
+        trial = encode(fitted(entries, target, device.align), device, proven)
+        target -= max(limits.need_of(device, trial).arena_bytes - room, 0)
+        if trial.arena_bytes >= made.arena_bytes:
+            break
+        made, need = trial, limits.need_of(device, trial)
+    return made
+
+
+def encode(entries: Entries, device: Device | None = None, proven: bool = True) -> Program:
     """place → encode → verify: the program, with its plan and parameter map inside."""
     layouts, stored = placed(entries, place.ALIGN if device is None else device.align)
     raised = _raised_by_evaluate(layouts)
     if _is_dear(layouts):
         rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
         without = _decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
-        return encode(without, device)
+        return encode(without, device, proven)
     if raised > 0:
         entries = _decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
     bare = encode_program(planned, entries.batch, {})
     facts = facts_of(entries.graphs, layouts, entries.batch)
     overhead = limits.device_overhead(device, bare)
+    named = None if device is None or device.name == limits.BUDGET else device
     plan = Plan(
         state_bytes=bare.state_bytes,
         arena_bytes=bare.arena_bytes,
@@ -315,14 +350,15 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
         learned_parameters=_elements(entries, entries.learns),
         optimizer=entries.optimizer,
         facts=facts,
-        device="" if device is None else device.name,
-        banks={} if device is None else limits.assigned(device, limits.need_of(device, bare)) or {},
+        device="" if named is None else named.name,
+        banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
     done = encode_program(planned, entries.batch, meta)
-    verify.verify(done, entries.graphs, layouts)
+    if proven:
+        verify.verify(done, entries.graphs, layouts)
     return done
 
 

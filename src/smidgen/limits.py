@@ -4,20 +4,22 @@ does not fit. STATE is whole in one bank and so is ARENA; context and stack are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from . import native
-from .device import Device
+from .device import Bank, Device
 from .errors import DoesNotFit
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
+from .place import ALIGN
 from .plan import Plan
 from .program import Program
 from .terminal import bytes_text
 
 MOST_NAMED: Final = 3  # tensors in a message
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
+BUDGET: Final = "the budget"  # stands for a device of just that much RAM
 CONTEXT_BYTES_32: Final = 1048  # sizeof(SmgContext) where pointers have four bytes
 
 
@@ -78,6 +80,31 @@ def assigned(device: Device, need: Need) -> dict[str, str] | None:
                 names = [device.ram_banks[i].name for i in (0, state, arena)]
                 best = rank, dict(zip(("stack", "state", "arena"), names, strict=True))
     return None if best is None else best[1]
+
+
+def arena_room(device: Device, need: Need) -> int:
+    """The largest arena that would fit beside the rest; negative if not even the rest fits."""
+    first = need.overhead.context_bytes + need.overhead.stack_bytes
+    rooms = []
+    for state in range(len(device.ram_banks)):
+        free = [bank.bytes for bank in device.ram_banks]
+        free[0] -= first
+        free[state] -= need.state_bytes
+        rooms.append(max(free) if min(free) >= 0 else min(free))
+    return max(rooms)
+
+
+def within(budget_bytes: int, device: Device | None) -> Device:
+    """The device with no more RAM than the budget, taken from its last banks; without a device, that much RAM."""
+    if device is None:
+        bank = Bank("RAM", 0, budget_bytes)
+        return Device(BUDGET, BUDGET, "linux", "", (bank,), flash_bytes=0, flash_origin=0, clock_hz=0, align=ALIGN)
+    banks: list[Bank] = []
+    for bank in device.ram_banks:
+        left = budget_bytes - sum(b.bytes for b in banks)
+        if left > 0:
+            banks.append(replace(bank, bytes=min(bank.bytes, left)))
+    return replace(device, ram_banks=tuple(banks))
 
 
 def over_flash(device: Device, need: Need) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from .arrays import is_integer, is_number
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
+
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,20 @@ def checked_device(device: Any) -> Device | None:
     if not isinstance(device, str):
         raise BadOption(f"device={device!r} is not a device", help="device='stm32f746'; `smidgen devices` lists them")
     return load_device(device)
+
+
+def checked_budget(budget: Any) -> int | None:
+    """Bytes of RAM: a number of them, or a text with a unit of 1024."""
+    if budget is None:
+        return None
+    count = 0.0
+    if is_integer(budget):
+        count = int(budget)
+    elif isinstance(budget, str) and (found := _SIZE.fullmatch(budget.strip())):
+        count = float(found[1]) * 1024 ** ("", "k", "m", "g").index(found[2].lower())
+    if not 1 <= count < 2**63:
+        raise BadOption(f"budget={budget!r} is not a number of bytes", help="budget='256KB', '1.5MB' or 262144")
+    return int(count)
 
 
 def checked_seed(seed: Any) -> int:
@@ -160,4 +177,4 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-__all__ = ["Options", "checked_device", "checked_options", "checked_seed"]
+__all__ = ["Options", "checked_budget", "checked_device", "checked_options", "checked_seed"]

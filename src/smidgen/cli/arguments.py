@@ -115,6 +115,7 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
+    parser.add_argument("--budget", metavar="BYTES", help="a hard limit of RAM: 256KB, 64MB, or a number of bytes")
     _add_kernels(parser, default="exact")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import terminal
 from ..errors import MissingPart
-from ..options import checked_device, checked_seed
+from ..options import checked_budget, checked_device, checked_seed
 
 
 def source_files(args: argparse.Namespace) -> list[str]:
@@ -28,7 +28,7 @@ def compiled(args: argparse.Namespace) -> Any:
 
 def _compiled(args: argparse.Namespace) -> Any:
     checked_seed(args.seed)
-    device = checked_device(args.device)
+    device, budget = checked_device(args.device), checked_budget(args.budget)
     need_torch(args.command)
     import numpy as np
 
@@ -50,7 +50,7 @@ def _compiled(args: argparse.Namespace) -> Any:
             return api.compile(
                 model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
                 bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
-                const=args.const, device=device, kernels=args.kernels, threads=args.threads,
+                const=args.const, device=device, budget=budget, kernels=args.kernels, threads=args.threads,
             )  # fmt: skip
         except OverLimit as error:
             raise error.in_command_line() from error
