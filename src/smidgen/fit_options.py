@@ -86,7 +86,8 @@ def checked_batch(batch: Any, program: Program) -> int:
     """Samples of a step."""
     most = program.batch
     if batch is None:
-        return most
+        asked = program.meta["plan"].get("step_samples", 0)
+        return asked if isinstance(asked, int) and asked > most and "grad" in program.entries else most
     batch = positive("batch", batch, f"batch={most}")
     if batch > most and "grad" not in program.entries:
         help = f"batch={most}, or compile with accumulate=True"

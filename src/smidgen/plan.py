@@ -47,6 +47,7 @@ class Plan:
     method: str
     learns: tuple[str, ...]
     batch: int
+    step_samples: int = 0  # that the program was made for: more than `batch` are taken in parts; 0: the same
     model_tensors: int = 0  # parameters of the user's model, learning or not; 0: not known
     model_parameters: int = 0  # the numbers in them
     learned_parameters: int = 0

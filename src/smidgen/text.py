@@ -24,7 +24,7 @@ import numpy as np
 from . import ops
 from .ir import Array, Batch, DType, Graph, Node, Role, Step, Tensor
 
-_PLAIN_NAME = re.compile(r"[\w.%/@-][\w.%/@'-]*(?::[\w.%/@'-]+)*")  # a colon that ends a name has a space behind it
+_PLAIN_NAME = re.compile(r"[\w.%/@~-][\w.%/@~'-]*(?::[\w.%/@~'-]+)*")  # a colon that ends a name has a space behind it
 _CALL = re.compile(r"[A-Za-z_]\w*\(")
 _NUMBER = re.compile(r"-?(?:inf\b|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .. import ops
 from ..ir import Batch, Graph, Node, Role, Tensor, batch_axis
 
 
-def sample_loop(graph: Graph) -> Graph:
+def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
     """Move all nodes that depend on nothing learnable, and mix no samples, into one loop over the samples.
 
-    In an inference entry that is the whole network. The loop gathers what the rest of the graph reads.
+    In an inference entry that is the whole network. The loop gathers what the rest of the graph reads. `learns` are
+    parameters that count as learnable though no node of this entry changes them.
     """
-    before, inside = _split(graph)
+    before, inside = _split(graph, set(learns))
     body = [graph.nodes[i] for i in sorted(inside)]
     if not any(_works(node) for node in body):
         return graph
@@ -40,13 +43,13 @@ def _works(node: Node) -> bool:
     return node.op not in ("feed", "fetch") and not ops.get(node.op).is_view
 
 
-def _split(graph: Graph) -> tuple[set[int], set[int]]:
+def _split(graph: Graph, learns: set[str]) -> tuple[set[int], set[int]]:
     """Positions of the nodes that run once before the loop, and of those inside it.
 
     Both read only what no node of this entry changes. Inside are those with one axis of samples, the first.
     """
-    changed = {node.ins[i] for node in graph.nodes if not ops.get(node.op).is_view
-               for i in ops.get(node.op).shares.values()}  # fmt: skip
+    changed = learns | {node.ins[i] for node in graph.nodes if not ops.get(node.op).is_view
+                        for i in ops.get(node.op).shares.values()}  # fmt: skip
     fixed = {t.name for t in graph.tensors.values() if _given(t) and t.name not in changed}
     fixed |= {t.name for t in graph.of_role(Role.SETTING)}
     before: set[int] = set()

@@ -1,0 +1,126 @@
+"""A device or a byte budget as a hard limit: what does not fit is computed again instead of kept, or a step is taken in
+parts; the cheapest of what fits is taken. If nothing fits, an error that says what would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from . import limits
+from .device import Device
+from .errors import SmidgenError
+from .ir import ceil_div
+from .lower import Entries, checked, decided, lower_as, narrowed
+from .options import Options
+from .plan import Plan
+from .planned import encode
+from .planner.cost import HOST
+from .planner.problem import problem_of
+from .planner.within import within
+from .program import Program
+from .terminal import bytes_text
+
+if TYPE_CHECKING:
+    from .torch_import import Imported
+
+MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A program, the graphs that it was made of, and how long a step takes by the prices of the plan."""
+
+    program: Program
+    entries: Entries
+    seconds: float
+
+
+def encode_for(device: Device, imported: Imported, options: Options) -> Program:
+    """The program, if it fits the device; else an error that says what would."""
+
+    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
+        changed = {name: value for name, value in other.items() if name != "momentum"}
+        if "momentum" in other:
+            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
+        try:
+            found = squeezed(device, lower_as(imported, replace(options, **changed)), proven=False)
+        except SmidgenError:
+            return None
+        return limits.need_of(device, found.program)
+
+    entries = lower_as(imported, options)
+    found = squeezed(device, entries)
+    if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
+        options = replace(options, const="int8")
+        found = squeezed(device, narrowed(entries))
+    if found.entries is not entries and entries.batch > 1:
+        found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch)])
+    need = limits.need_of(device, found.program)
+    if not limits.fits(device, need):
+        raise limits.over_limit(device, Plan.from_json(found.program.meta["plan"]), need, need_with)
+    return found.program
+
+
+def _cheapest(device: Device, found: list[Found]) -> Found:
+    """Of what fits, the fastest; if nothing does, the smallest."""
+    good = [f for f in found if limits.fits(device, limits.need_of(device, f.program))]
+    smallest = min(found, key=lambda f: limits.need_of(device, f.program).ram_bytes)
+    return min(good, key=lambda f: f.seconds, default=smallest)
+
+
+def _in_parts(device: Device, imported: Imported, options: Options, samples: int) -> list[Found]:
+    """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
+    again. Batch statistics are those of a part: not what was asked for, so not offered."""
+    found: list[Found] = []
+    batch = samples if options.bn == "frozen" else 1
+    while batch > 1:
+        batch = ceil_div(batch, 2)
+        try:
+            entries = lower_as(imported, replace(options, batch=batch, accumulate=True))
+        except SmidgenError:  # a loss that is no sum over samples
+            return found
+        sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
+        why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
+        entries = decided(replace(entries, step_samples=samples), "split", why, 0)
+        found.append(squeezed(device, entries))
+        if found[-1].entries is entries:
+            break
+    return found
+
+
+def squeezed(device: Device, entries: Entries, proven: bool = True) -> Found:
+    """The program as it is if it fits the device's RAM; else with more computed again, or as near as that comes."""
+    best = Found(encode(entries, device, proven), entries, step_seconds(entries))
+    room = limits.arena_room(device, limits.need_of(device, best.program))
+    target = room
+    for _ in range(MOST_SQUEEZES):
+        if best.program.arena_bytes <= room:
+            break
+        trial = fitted(entries, max(target, 0), device.align)
+        program = encode(trial, device, proven)
+        if program.arena_bytes >= best.program.arena_bytes:
+            break
+        target -= max(program.arena_bytes - room, 0)
+        best = Found(program, trial, step_seconds(trial))
+    return best
+
+
+def fitted(entries: Entries, arena_bytes: int, align: int) -> Entries:
+    """With as much computed again as it takes to stay within `arena_bytes`, or as near as it comes."""
+    within_it = {name: within(graph, entries.batch, arena_bytes, align) for name, graph in entries.plain.items()}
+    graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
+    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + [within_it["train"][1]]
+    found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
+    return narrowed(found) if entries.const == "int8" else found
+
+
+def step_seconds(entries: Entries) -> float:
+    """Of a whole step of as many samples as the user asked for."""
+
+    def of(name: str) -> float:
+        return problem_of(entries.graphs[name], entries.batch, HOST).seconds
+
+    if not entries.step_samples:
+        return of("train")
+    return of("zero") + ceil_div(entries.step_samples, entries.batch) * of("grad") + of("apply")

@@ -1,0 +1,115 @@
+"""place → encode → verify: from the graphs of all entry points to a program, with its plan and parameter map inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from . import limits, place, verify
+from .device import Device
+from .encode import encode as encode_program
+from .ir import Role
+from .layout import Layout, Slot
+from .lower import Entries, decided
+from .plan import Cost, Plan
+from .program import Program
+from .timeline import facts_of
+from .training_facts import run_facts
+
+
+def encode(entries: Entries, device: Device | None = None, proven: bool = True) -> Program:
+    """place → encode → verify: the program, with its plan and parameter map inside."""
+    layouts, stored = placed(entries, place.ALIGN if device is None else device.align)
+    raised = _raised_by_evaluate(layouts)
+    if _is_dear(layouts):
+        rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
+        without = decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
+        return encode(without, device, proven)
+    if raised > 0:
+        entries = decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
+    planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
+    bare = encode_program(planned, entries.batch, {})
+    facts = facts_of(entries.graphs, layouts, entries.batch)
+    overhead = limits.device_overhead(device, bare)
+    named = None if device is None or device.name == limits.BUDGET else device
+    plan = Plan(
+        state_bytes=bare.state_bytes,
+        arena_bytes=bare.arena_bytes,
+        context_bytes=overhead.context_bytes,
+        stack_bytes=overhead.stack_bytes,
+        flash_bytes=bare.flash_bytes,
+        lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
+        arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
+        cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
+        decisions=entries.decisions,
+        method=entries.method,
+        learns=entries.learns,
+        batch=entries.batch,
+        step_samples=entries.step_samples or entries.batch,
+        model_tensors=len(entries.parameters),
+        model_parameters=_elements(entries, entries.parameters),
+        learned_parameters=_elements(entries, entries.learns),
+        optimizer=entries.optimizer,
+        facts=facts,
+        device="" if named is None else named.name,
+        banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
+    )
+    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
+    if entries.head is not None:
+        meta["classes"] = entries.head.to_json(entries.class_names)
+    done = encode_program(planned, entries.batch, meta)
+    if proven:
+        verify.verify(done, entries.graphs, layouts)
+    return done
+
+
+def placed(entries: Entries, align: int) -> tuple[dict[str, Layout], dict[str, Slot]]:
+    stored, const_bytes, state_bytes = place.place_state(entries.graphs.values(), align)
+    layouts = {
+        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes, align)
+        for name, graph in entries.graphs.items()
+    }
+    return layouts, stored
+
+
+def _raised_by_evaluate(layouts: Mapping[str, Layout]) -> int:
+    """Bytes by which `evaluate` alone would make the arena larger."""
+    sizes = {name: layout.arena_bytes for name, layout in layouts.items()}
+    own = sizes.pop("evaluate", 0)
+    return own - max(sizes.values(), default=own)
+
+
+def _is_dear(layouts: Mapping[str, Layout]) -> bool:
+    """Would `evaluate` alone raise RAM by more than 1 %?"""
+    all_of_them = layouts.values()
+    return _raised_by_evaluate(layouts) * 100 > max(n.state_bytes for n in all_of_them) + max(
+        n.arena_bytes for n in all_of_them
+    )
+
+
+def _elements(entries: Entries, names: Sequence[str]) -> int:
+    return sum(math.prod(entries.shapes[name]) for name in names)
+
+
+def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
+    """State tensor → where it is, what it is, and how to get back to the user's layout."""
+    facts: dict[str, Any] = {}
+    for graph in entries.graphs.values():
+        for tensor in graph.tensors.values():
+            slot = stored.get(tensor.name)
+            if slot is None or slot.region != "state" or tensor.name in facts:
+                continue
+            fact: dict[str, Any] = {
+                "role": tensor.role.value, "dtype": tensor.dtype.value, "offset": slot.offset,
+                "stored": list(tensor.shape),
+            }  # fmt: skip
+            if tensor.role in (Role.PARAM, Role.STAT):
+                fact["shape"] = list(entries.shapes[tensor.name])
+                fact["aliases"] = list(entries.aliases[tensor.name])
+                fact["steps"] = [[kind, list(arg)] for kind, arg in graph.layouts.get(tensor.name, ())]
+            if tensor.role is Role.OPTIM:
+                fact["owner"], fact["slot"] = tensor.name.rsplit(":", 1)
+            facts[tensor.name] = fact
+    return facts

@@ -1,0 +1,107 @@
+"""budget=: RAM as a hard limit. Whatever is done to fit, the bits of the weights stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import smidgen
+from benchmarks.nets import NETS
+from smidgen.errors import BadOption, DoesNotFit
+
+
+def trained(net: str, budget: int | str | None, *, method: str = "full", batch: int = 4, bn: str = "frozen", **more):
+    made = NETS[net]
+    x, y = made.data(batch)
+    job = smidgen.compile(
+        made.model().eval(), x, loss=made.loss, batch=batch, method=method, bn=bn, budget=budget, kernels="exact",
+        optimizer=smidgen.SGD(lr=0.01, momentum=0.9), **more,
+    )  # fmt: skip
+    for _ in range(3):
+        job.train_step(x, y)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("net", "method", "bn"),
+    [
+        ("dscnn", "full", "frozen"),
+        ("dscnn", "last:8", "frozen"),
+        ("resnet8", "full", "batch"),
+        ("encoder", "full", "frozen"),
+        ("toycar", "full", "batch"),
+    ],
+)
+def test_a_program_within_a_budget_learns_the_same_bits(net: str, method: str, bn: str) -> None:
+    free = trained(net, None, method=method, bn=bn)
+    fixed = free.plan.ram_bytes - free.plan.arena_bytes
+    smaller = 0
+    for share in (0.9, 0.7, 0.5):
+        budget = fixed + int(free.plan.arena_bytes * share)
+        try:
+            job = trained(net, budget, method=method, bn=bn)
+        except DoesNotFit:
+            continue
+        smaller += 1
+        assert job.plan.ram_bytes <= budget
+        assert np.array_equal(job._machine.state, free._machine.state)
+    assert smaller, "no budget below the whole was reached"
+
+
+def test_a_step_in_parts_learns_the_same_bits_and_fit_takes_whole_steps() -> None:
+    free = trained("resnet8", None, batch=8)
+    job = trained("resnet8", "2MB", batch=8)
+    assert job.plan.ram_bytes <= 2 * 2**20
+    assert (job.plan.batch, job.plan.step_samples) == (2, 8)
+    assert [d.what for d in job.plan.decisions].count("split") == 1
+    assert np.array_equal(job._machine.state, free._machine.state)
+    x, y = NETS["resnet8"].data(16)
+    assert job.fit(x, y, progress=False).steps == 2
+
+
+def test_batch_statistics_are_never_taken_in_parts() -> None:
+    with pytest.raises(DoesNotFit, match="of RAM, the budget has 1.2 MB"):
+        trained("resnet8", "1.2MB", batch=8, bn="batch")
+
+
+def test_an_impossible_budget_says_what_is_alive_and_what_was_tried() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        trained("lenet5", 20_000)
+    text = str(caught.value)
+    assert text.startswith("error[E201]: needs ")
+    assert "the budget has 19.5 KB" in text
+    assert "live there: " in text
+    assert "state " in text
+    assert "other choices were tried, none fits" in text or "needs" in caught.value.help
+
+
+@pytest.mark.parametrize(("text", "bytes"), [("256KB", 262144), ("1.5 MB", 1572864), ("2GiB", 2**31), ("300", 300)])
+def test_sizes_are_written_with_units_of_1024(text: str, bytes: int) -> None:
+    from smidgen.options import checked_budget
+
+    assert checked_budget(text) == bytes
+
+
+@pytest.mark.parametrize("budget", ["lots", "-1", 0, 2.5, "12 TB", "", True])
+def test_what_is_no_size_is_refused(budget: object) -> None:
+    with pytest.raises(BadOption, match="is not a number of bytes"):
+        smidgen.compile(torch.nn.Linear(2, 2), torch.randn(1, 2), budget=budget)
+
+
+def test_work_memory_of_fast_kernels_counts() -> None:
+    made = NETS["dscnn"]
+    x, _ = made.data(4)
+    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast", threads=2)
+    assert job.plan.work_bytes > 0
+    assert job.plan.ram_bytes <= 1.2 * 2**20
+
+
+def test_a_budget_below_the_devices_ram_is_kept_too() -> None:
+    made = NETS["lenet5"]
+    x, _ = made.data(1)
+    free = smidgen.compile(made.model().eval(), x, device="stm32h743")
+    assert free.plan.ram_bytes <= 400_000
+    less = smidgen.compile(made.model().eval(), x, device="stm32h743", budget=free.plan.ram_bytes)
+    assert less.plan.ram_bytes <= free.plan.ram_bytes
+    assert less.plan.device == "stm32h743"
