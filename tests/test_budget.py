@@ -61,7 +61,7 @@ def test_a_step_in_parts_learns_the_same_bits_and_fit_takes_whole_steps() -> Non
 
 
 def test_batch_statistics_are_never_taken_in_parts() -> None:
-    with pytest.raises(DoesNotFit, match="of RAM, the budget has 1.2 MB"):
+    with pytest.raises(DoesNotFit, match=r"of RAM, the budget has 1\.2 MB"):
         trained("resnet8", "1.2MB", batch=8, bn="batch")
 
 
