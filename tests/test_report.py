@@ -135,7 +135,7 @@ def test_a_decision_with_a_price_says_so() -> None:
 
 def test_an_arena_above_the_lower_bound_says_by_how_much() -> None:
     plan = job().plan
-    larger = replace(plan, arena_by_entry={**plan.arena_by_entry, "train": plan.arena_bytes * 5 // 4})
+    larger = replace(plan, arena_by_entry={**plan.arena_by_entry, "train": plan.lower_bound_bytes * 5 // 4})
     assert "25.0% above the least for this order" in report.plan_text(larger)
 
 
@@ -172,7 +172,7 @@ def test_the_json_says_what_the_text_says_and_every_key_is_documented(tmp_path: 
     assert found["macs"] == dict(plan.cost.macs)
     assert [layer["name"] for layer in found["layers"]][:2] == ["(input)", "body.0"]
     train = found["entries"]["train"]
-    assert train["peak_bytes"] == train["arena_bytes"] == plan.arena_by_entry["train"]
+    assert train["peak_bytes"] <= train["arena_bytes"] == plan.arena_by_entry["train"]
     relu = next(t for t in train["tensors"] if t["tensor"] == "body.1.relu")
     assert (relu["layer"], relu["op"], relu["kind"]) == ("body.1", "relu", "activation")
     assert train["instructions"][relu["made"]]["op"] == "relu"

@@ -162,13 +162,13 @@ def test_layers_are_the_modules_in_the_order_of_execution() -> None:
 def test_the_kinds_of_tensors_say_what_they_are_for() -> None:
     _, _, plan = made("named")
     kinds = {s.tensor: s.kind for s in plan.facts.entries["train"].spans}
-    assert kinds["x"] == "saved"
+    assert kinds["x"] == "input"  # fed twice instead of kept
     assert kinds["body.1.relu.bits"] == "mask"
     assert kinds["body.1.relu"] == "activation"
     assert kinds["body.2.max_pool2d"] == "saved"
     assert kinds["body.3.conv2d_dx"] == "gradient"
     grad = plan.facts.entries["grad"]
-    assert {s.kind for s in grad.spans if grad.maker(s).op == "feed"} == {"input", "saved"}  # x, again; and labels
+    assert {s.kind for s in grad.spans if grad.maker(s).op == "feed"} == {"input", "saved"}  # x; and labels
     accumulators = {s.tensor for s in plan.facts.entries["grad"].spans if s.kind == "accumulator"}
     assert accumulators == {f"{name}:acc" for name in named.ALL}
     assert {s.kind for s in plan.facts.entries["infer"].spans} == {"input", "activation"}

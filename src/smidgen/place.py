@@ -14,6 +14,7 @@ from .build import typed
 from .errors import Internal
 from .ir import Graph, Node, Role, at
 from .layout import Layout, Region, Slot
+from .place_exact import improved
 
 ALIGN = 16
 SEARCH_WORK, MOST_ROUNDS = 20_000_000, 400  # comparisons spent on improving a placement; not a time, so that
@@ -98,6 +99,8 @@ def place(
     pinned_end = sum(b.bytes for b in pinned)
     bound = pinned_end + peak(blocks)
     offsets, top = _search(blocks, bound - pinned_end)
+    if (pinned_end + top - bound) * 100 > bound:
+        offsets, top = improved(blocks, offsets, top, bound - pinned_end, align)
     where: dict[str, int] = {}
     start = 0
     for block in pinned:

@@ -178,9 +178,10 @@ def _or_dot(value: int, text: Callable[[int], str]) -> str:
 def _decisions(plan: Plan, colour: bool, width: int) -> str:
     lines = [paint("decisions", "bold", colour=colour) + "  what each saves at the peak, and its price"]
     room = max((len(printable(d.what)) for d in plan.decisions), default=0)
-    for d in plan.decisions:
-        price = f"{seconds_text(d.adds_s)} a step" if d.adds_s else "no time"
-        start = f"  {printable(d.what):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>9}  "
+    prices = [f"{seconds_text(d.adds_s)} a step" if d.adds_s else "no time" for d in plan.decisions]
+    price_room = max(map(len, prices), default=0)
+    for d, price in zip(plan.decisions, prices, strict=True):
+        start = f"  {printable(d.what):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>{price_room}}  "
         lines += wrapped(start + printable(d.why), width, " " * len(start))
     return "\n".join(lines if plan.decisions else [*lines, "  none: there was nothing to save"])
 

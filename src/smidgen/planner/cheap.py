@@ -28,7 +28,8 @@ def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
         return graph, None
     count = sum(len(nodes) for nodes in again.values())
     share = (after.seconds / plain.seconds - 1) * 100
-    why = f"{count} cheap results are computed again instead of kept (about {share:.0f} % more time)"
+    what = "1 cheap result is" if count == 1 else f"{count} cheap results are"
+    why = f"{what} computed again instead of kept (about {share:.0f} % more time)"
     saved = plain.peak_bytes - after.peak_bytes
     return recompute(graph, again), Decision("recompute", why, saved, after.seconds - plain.seconds)
 

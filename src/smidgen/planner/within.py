@@ -19,6 +19,7 @@ def within(graph: Graph, batch: int, arena_bytes: int, align: int, prices: Price
     again = repeats(problem, schedule)
     count = len({k for k, n in enumerate(problem.steps) if schedule.count(k) > 1})
     share = (after.seconds / plain.seconds - 1) * 100
-    why = f"{count} results are computed again instead of kept (about {share:.0f} % more time)"
+    what = "1 result is" if count == 1 else f"{count} results are"
+    why = f"{what} computed again instead of kept (about {share:.0f} % more time)"
     saved = plain.peak_bytes - after.peak_bytes
     return recompute(graph, again), Decision("recompute", why, saved, after.seconds - plain.seconds)
