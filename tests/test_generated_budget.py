@@ -1,0 +1,77 @@
+"""Random networks × method × budget: whatever is done to fit, the state after two steps is the same, bit for bit.
+
+SMIDGEN_GENERATED=500 runs them all (`make generated`); `make test` takes every tenth.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from smidgen import limits
+from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
+from smidgen.fitting import encode_for, squeezed
+from smidgen.lower import lower_as
+from smidgen.options import checked_options
+from smidgen.planned import encode
+from smidgen.torch_import import import_model
+from smidgen.trainer import Job
+
+from . import generated
+from .test_generated import OPTIMIZERS
+
+COUNT = int(os.environ.get("SMIDGEN_GENERATED", "50"))
+CHUNK = 10
+FIRST = 1000  # other networks than those of test_generated
+TECHNIQUES = ("recompute", "joint")
+
+
+def one(seed: int) -> str:
+    """What happened: `same`, or the code of a documented refusal."""
+    net, method, optimizer, loss, batch = generated.sample(seed)
+    net.eval()
+    rng = np.random.default_rng(seed)
+    batch = max(batch, int(rng.integers(1, 9)))
+    bn = "batch" if seed % 4 == 0 and batch > 1 else "frozen"
+    xs, _ = generated.data(net, loss, batch, seed)
+    options = checked_options(net, optimizer=OPTIMIZERS[optimizer], method=method, batch=batch, bn=bn)
+    try:
+        imported = import_model(net, tuple(xs), loss=loss, target=None, bn=bn)
+        entries = lower_as(imported, options)
+        free = encode(entries)
+    except (Internal, UnsafeLayout):
+        raise
+    except SmidgenError as refusal:
+        return refusal.code
+    whole = limits.within(2**40, None)
+    fixed = limits.need_of(whole, free).ram_bytes - free.arena_bytes
+    device = limits.within(fixed + int(free.arena_bytes * rng.uniform(0.3, 0.98)), None)
+    try:
+        if TECHNIQUES[seed % len(TECHNIQUES)] == "joint":
+            program = encode_for(device, imported, options)
+        else:
+            program = squeezed(device, entries).program
+            if not limits.fits(device, limits.need_of(device, program)):
+                return DoesNotFit.code
+    except DoesNotFit as refusal:
+        return refusal.code
+    assert limits.need_of(device, program).ram_bytes <= device.ram_bytes
+    jobs = [Job(free, kernels="exact"), Job(program, kernels="exact")]
+    for step in range(2):
+        xs, y = generated.data(net, loss, batch, seed + step)
+        for job in jobs:
+            job.train_step(tuple(xs), y)
+    states = [job.state_dict() | {f"{p}:{s}": v for p, of in job.optimizer_state().items() for s, v in of.items()}
+              for job in jobs]  # fmt: skip
+    for name, value in states[0].items():
+        assert np.array_equal(value, states[1][name], equal_nan=True), f"seed {seed}: {name} differs"
+    return "same"
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+def test_random_networks_within_random_budgets_learn_the_same_bits(first: int) -> None:
+    found = {seed: one(seed) for seed in range(first, first + CHUNK)}
+    assert set(found.values()) <= {"same", DoesNotFit.code}, found
+    assert "same" in found.values()
