@@ -121,7 +121,7 @@ def test_batch_statistics_pass_and_json_has_the_documented_keys(capsys: pytest.C
     assert (proof["model"], proof["passed"], proof["goes_home"]) == ("nets.py:ready", True, True)
     assert [row["rule"] for row in proof["parity"]] == ["a", "b", "c"]
     for row in proof["parity"]:
-        assert list(row) == ["rule", "worst", "limit", "where", "passed"]
+        assert list(row) == ["rule", "worst", "limit", "where", "beyond", "passed"]
         assert row["passed"] is (row["worst"] <= row["limit"]) is True
     plan = proof["plan"]
     assert set(plan["learns"]) == set(LEARNS)
