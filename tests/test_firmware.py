@@ -18,7 +18,7 @@ from smidgen import api, cli
 from smidgen.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
 from smidgen.firmware import budget, cores, emulate, memory
-from smidgen.firmware.project import COMPILER_FLAGS, write_firmware
+from smidgen.firmware.project import COMPILER_FLAGS, PORT, write_firmware
 from smidgen.optimizers import SGD
 from smidgen.program import Program
 from tools import measure_stack
@@ -147,11 +147,38 @@ def test_the_plan_is_what_is_linked_and_eight_bytes_less_do_not_link(tmp_path: P
     for board in made.boards:
         linked = emulate.sections(tmp_path / "fw" / f"{board}.elf")
         assert linked.ram_bytes == linked.data + linked.bss + linked.stack == made.ram_bytes
-        assert linked.text <= 32 * 1024
         (tmp_path / "fw" / f"{board}.elf").unlink()
     with pytest.raises(RunFailed, match="does not build") as caught:
         emulate.make(tmp_path / "fw", f"RAM_BYTES={made.ram_bytes - 8}")
     assert "overflowed by 8 bytes" in caught.value.why
+
+
+ONE_OF_EACH = {
+    "cortex-m0": "mps2-an385", "cortex-m0plus": "mps2-an385", "cortex-m3": "mps2-an385", "cortex-m4": "mps2-an386",
+    "cortex-m7": "mps2-an500", "cortex-m7-double": "mps2-an500", "cortex-m33": "mps2-an505", "cortex-m55": "mps3-an547",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("core", cores.CORES)
+def test_lenet_takes_at_most_32_kb_of_code_on_every_core(core: str, tmp_path: Path) -> None:
+    """Also where all floating point is software."""
+    need(*COMPILER)
+    fpu = "fpv5-d16" if core == "cortex-m7-double" else ""
+    device = replace(load_device(ONE_OF_EACH[core]), core=core.removesuffix("-double"), fpu=fpu)
+    assert cores.core_of(device).name == core
+    made = write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], device)
+    emulate.make(tmp_path / "fw")
+    assert emulate.sections(tmp_path / "fw" / f"{made.boards[-1]}.elf").text <= 32 * 1024
+
+
+def test_arithmetic_in_software_has_the_bits_of_hardware(tmp_path: Path) -> None:
+    """Special values with each other, denormals, ties, and numbers at random: float and double."""
+    flags = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover=all")
+    source = Path(__file__).parent / "c" / "soft_float.c"
+    subprocess.run(["gcc", *flags, f"-I{PORT}", source, "-o", tmp_path / "check"], check=True)
+    done = subprocess.run([tmp_path / "check", "100000"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 9_000_000
 
 
 def test_the_table_of_stack_use_is_that_of_the_sources(tmp_path: Path) -> None:

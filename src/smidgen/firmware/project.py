@@ -29,7 +29,7 @@ RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h"
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
-PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c")
+PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
     "-fno-move-loop-invariants", "-fno-guess-branch-probability",

@@ -58,9 +58,11 @@ static float row_max(const float *x, int32_t C) {
 static float exp_sum(const float *x, float m, int32_t C) {
     float a[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int32_t k = 0;
+#ifndef __OPTIMIZE_SIZE__
     for (; k + 8 <= C; k += 8)
         for (int l = 0; l < 8; l++) a[l] += smg_expf(x[k + l] - m);
-    for (int l = 0; k + l < C; l++) a[l] += smg_expf(x[k + l] - m);
+#endif
+    for (; k < C; k++) a[k & 7] += smg_expf(x[k] - m);
     return smg_lanes8(a);
 }
 
