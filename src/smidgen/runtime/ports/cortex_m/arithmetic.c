@@ -36,7 +36,7 @@ static int is_nan64(Double a) { return (a & ~SIGN64) > INF64; }
 
 /* n / 2^distance; what is lost leaves a one behind. */
 static uint64_t shifted64(uint64_t n, int32_t distance) {
-    if (distance > 63) return n != 0;
+    if (!n || distance > 63) return n != 0;
     return n >> distance | (n << 1 << (63 - distance) != 0);
 }
 
@@ -148,7 +148,7 @@ int ABI(fcmpun)(Single a, Single b);
 static int is_nan32(Single a) { return a << 1 > INF32 << 1; }
 
 static uint32_t shifted32(uint32_t n, int32_t distance) {
-    if (distance > 31) return n != 0;
+    if (!n || distance > 31) return n != 0;
     return n >> distance | (n << 1 << (31 - distance) != 0);
 }
 
