@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.boards import CASES, bytes_per_instruction, measured, planned
+from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
+from benchmarks.parity import machine
 from smidgen import api, cli
 from smidgen.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
@@ -233,3 +234,5 @@ def test_the_measured_case_is_complete(tmp_path: Path) -> None:
     assert row["losses_equal"]
     assert row["state_equal"]
     assert row["instructions_per_step"] > 1_000_000
+    assert row["accuracy_held_out"] is None
+    assert {"cpu", "emulator", "compiler"} <= set(machine() | tools())

@@ -150,7 +150,9 @@ class Code:
         seen.add(title)
         own = {self.files[title]} if title in self.files else set()
         # A function of which several files have a copy is in the file of whoever made the pointer to it.
-        called = [found for c in self.calls.get(title, ()) if len(found := self.titles(c)) == 1 or not c.startswith("*")]
+        called = [
+            found for c in self.calls.get(title, ()) if len(found := self.titles(c)) == 1 or not c.startswith("*")
+        ]
         return own.union(*(self.sources(t, seen) for found in called for t in found))
 
 
