@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
     with pytest.raises(DoesNotFit, match="needs 276"):
         write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], load_device("netduinoplus2"))
     assert not (tmp_path / "fw").exists()
+
+
+def test_flash_for_slots_is_kept_free_and_counts(tmp_path: Path) -> None:
+    device, sector = load_device("stm32f746"), 256 * 1024
+    program = planned(CASES["lenet5-full"])[0]
+    write_firmware(tmp_path / "fw", program, device, slot_bytes=sector)
+    script = (tmp_path / "fw" / "boards" / "stm32f746" / "link.ld").read_text()
+    assert f"FLASH (rx) : ORIGIN = 0x08000000, LENGTH = {device.flash_bytes - 2 * sector}\n" in script
+    assert (
+        f"SLOTS (r) : ORIGIN = 0x{0x0800_0000 + device.flash_bytes - 2 * sector:08x}, LENGTH = {2 * sector}" in script
+    )
+    assert f"#define NET_SLOT_BYTES {sector} " in (tmp_path / "fw" / "net_program.h").read_text()
+    with pytest.raises(BadOption, match="a slot of 131,072 bytes is too small"):
+        write_firmware(tmp_path / "small", program, device, slot_bytes=sector // 2)
+    with pytest.raises(DoesNotFit, match="bytes of flash besides the code, stm32f746 has 1,048,576") as caught:
+        write_firmware(tmp_path / "large", program, device, slot_bytes=2 * sector)
+    assert "two slots 1,048,576" in caught.value.why
+    assert not (tmp_path / "large").exists()
+    if shutil.which("arm-none-eabi-gcc"):
+        emulate.make(tmp_path / "fw")
 
 
 def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
