@@ -1,7 +1,8 @@
 """Training on emulated boards: `python -m benchmarks.boards [--steps 100] [case …]` writes docs/results/boards.json.
 
 Every case builds firmware, checks that RAM is what the plan says, trains, and compares every loss and the final state
-with this machine's exact kernels, bit for bit.
+with this machine's exact kernels, bit for bit. The first one trains long enough to be seen learning: it is also asked
+about digits that it was not trained on.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import argparse
 import hashlib
 import json
 import struct
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from smidgen.program import HEADER, SECTIONS, Program
 from smidgen.trainer import Job
 
 from .nets import NETS, Net
+from .parity import machine
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "boards.json"
@@ -52,6 +55,7 @@ class Case:
     const: str = "f32"
     steps: int = 100  # of `make boards`
     test_steps: int = 10  # of `make test`
+    held_out: int = 0  # samples that it predicts afterwards, for the accuracy
 
 
 DSCNN_LAST = (
@@ -63,7 +67,7 @@ DSCNN_LAST = (
 CASES = {
     case.name: case
     for case in (
-        Case("lenet5-full", "lenet5", "full", "stm32f746"),
+        Case("lenet5-full", "lenet5", "full", "stm32f746", lr=0.02, steps=1000, held_out=200),
         Case("lenet5-bias-last2", "lenet5", ("bias", "last:2"), "netduinoplus2", batch=4, test_steps=5),
         Case("dscnn-last", "dscnn", DSCNN_LAST, "netduinoplus2", test_steps=3),
         Case("dscnn-full", "dscnn", "full", "mps2-an386", tight=True, test_steps=2),
@@ -78,16 +82,21 @@ CASES = {
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """MNIST if it is there, else the smaller digits of scikit-learn."""
+    """MNIST if it is there, else the smaller digits of scikit-learn; both with mean 0 and variance 1, about."""
     path = DATA / "vision" / "mnist5k_28.npz"
     if path.exists():
         found = np.load(path)
-        return found["images"].reshape(-1, 1, 28, 28).astype(np.float32) / 255, found["label"].astype(np.int32)
+        images = found["images"].reshape(-1, 28, 28).astype(np.float32) / 255
+        return standardized(images), found["label"].astype(np.int32)
     from sklearn.datasets import load_digits
 
     small = load_digits()
     images = np.repeat(np.repeat(small.images, 3, 1), 3, 2).astype(np.float32) / 16
-    return np.pad(images, ((0, 0), (2, 2), (2, 2)))[:, None], small.target.astype(np.int32)
+    return standardized(np.pad(images, ((0, 0), (2, 2), (2, 2)))), small.target.astype(np.int32)
+
+
+def standardized(images: np.ndarray) -> np.ndarray:
+    return ((images - images.mean()) / images.std())[:, None].astype(np.float32)
 
 
 def words() -> tuple[np.ndarray, np.ndarray]:
@@ -142,14 +151,21 @@ def planned(case: Case) -> tuple[Program, Device]:
     return program, device
 
 
-def steps_of(case: Case, count: int) -> list[tuple[Sequence[np.ndarray], int]]:
+Step = tuple[list[np.ndarray], int]
+
+
+def steps_of(case: Case, count: int) -> tuple[list[Step], list[Step]]:
+    """What it is trained on, and what it predicts: samples that are held out, or else the first batch again."""
     x, y = SAMPLES[case.net]()
     which = np.random.default_rng(0).permutation(len(x))
-    found: list[tuple[Sequence[np.ndarray], int]] = []
-    for i in range(count):
-        batch = which[(i * case.batch + np.arange(case.batch)) % len(x)]
-        found.append(([x[batch], y[batch]], case.batch))
-    return found
+    train, test = which[case.held_out :], which[: case.held_out]
+
+    def step(chosen: np.ndarray) -> Step:
+        return [x[chosen], y[chosen]], len(chosen)
+
+    steps = [step(train[(i * case.batch + np.arange(case.batch)) % len(train)]) for i in range(count)]
+    tested = [step(test[i : i + case.batch]) for i in range(0, len(test), case.batch)]
+    return steps, tested or steps[:1]
 
 
 def bytes_per_instruction(program: Program) -> float:
@@ -166,10 +182,12 @@ def measured(case: Case, steps: int, folder: Path, count: bool = True) -> dict[s
     made = write_firmware(folder, program, device)
     emulate.make(folder)
     linked = emulate.sections(folder / f"{made.boards[-1]}.elf")
-    batches = steps_of(case, steps)
+    batches, tested = steps_of(case, steps)
     started = time.monotonic()
-    run = emulate.run_on_board(folder, program, batches, [(batches[0][0][:1], case.batch)], count=count)
+    run = emulate.run_on_board(folder, program, batches, [(arrays[:1], n) for arrays, n in tested], count=False)
     seconds = time.monotonic() - started
+    counted = emulate.run_on_board(folder, program, batches[:1]) if count else None  # slow: one step tells
+    right = [(out[0].argmax(1) == arrays[1]).mean() for out, (arrays, _) in zip(run.outputs, tested, strict=True)]
     job = Job(program, kernels="exact")
     losses = np.array([job._train(list(arrays), n) for arrays, n in batches], np.float32)
     state = job._machine.state.tobytes()
@@ -180,11 +198,21 @@ def measured(case: Case, steps: int, folder: Path, count: bool = True) -> dict[s
         "data_bytes": linked.data, "bss_bytes": linked.bss, "stack_bytes": linked.stack,
         "stack_used_bytes": run.stack_used, "text_bytes": linked.text, "program_bytes": linked.program,
         "bytes_per_instruction": round(bytes_per_instruction(program), 1),
-        "instructions_per_step": run.counts.runs[-2] if run.counts else None,
-        "loss_first": float(losses[0]), "loss_last_ten": float(np.mean(losses[-10:])),
+        "instructions_per_step": counted.counts.runs[0] if counted and counted.counts else None,
+        "lr": case.lr, "loss_first_ten": float(np.mean(losses[:10])), "loss_last_ten": float(np.mean(losses[-10:])),
+        "held_out": case.held_out, "accuracy_held_out": float(np.mean(right)) if case.held_out else None,
         "losses_equal": run.losses.tobytes() == losses.tobytes(), "state_equal": run.state == state,
         "state_sha256": hashlib.sha256(run.state).hexdigest(), "seconds": round(seconds, 1),
     }  # fmt: skip
+
+
+def tools() -> dict[str, str]:
+    """Versions of what builds and runs firmware."""
+    commands = {"emulator": emulate.QEMU, "compiler": f"{emulate.CROSS}gcc"}
+    said = {
+        name: subprocess.run([tool, "--version"], capture_output=True, text=True) for name, tool in commands.items()
+    }
+    return {name: done.stdout.partition("\n")[0] for name, done in said.items()}
 
 
 def main() -> None:
@@ -202,7 +230,13 @@ def main() -> None:
         rows[name] = row
         print(json.dumps(row), flush=True)
         done = [rows[case] for case in CASES if case in rows]
-        args.out.write_text(json.dumps({"command": "make boards", "rows": done}, indent=1) + "\n")
+        report = {
+            "command": "make boards",
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine() | tools(),
+            "rows": done,
+        }
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
     failed = [r["case"] for r in rows.values() if not (r["losses_equal"] and r["state_equal"])]
     if failed:
         raise SystemExit(f"other bits than on this machine: {', '.join(failed)}")

@@ -134,13 +134,35 @@ def test_the_same_from_c(tmp_path: Path) -> None:
     tool = compile_runtime(tmp_path / "classes", "gcc", flags, main=[C / "classes.c"])
     command = [tool, tmp_path / "net.smg", tmp_path / "state", "cat", "", "x" * 24, "dog", "mouse"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[:6] == [
         "9 cat ", "-1 - the name of a class is empty or too long", "-1 - the name of a class is empty or too long",
         "10 dog ", "-1 - all spare classes are taken", "11 -1 -1",
     ], done.stderr  # fmt: skip
     job.add_class("cat")
     job.add_class("dog")
     assert (tmp_path / "state").read_bytes() == job._machine.state.tobytes()
+
+
+@pytest.mark.parametrize("added", [0, 1, 2])
+def test_a_label_of_a_class_that_was_not_added_is_refused_in_c(added: int, tmp_path: Path) -> None:
+    x, _ = digits()
+    job = smidgen.compile(net(), x[:4], spare_classes=2)
+    job.save(tmp_path / "net.smg")
+    tool = compile_runtime(
+        tmp_path / "classes", "gcc", ("-O0", f"-DNET_CLASSES={c_initializer(job.program)}"), main=[C / "classes.c"]
+    )
+    command = [tool, tmp_path / "net.smg", tmp_path / "state", *["cat", "dog"][:added]]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[added + 1 :]
+    assert len(lines) == 1 + 11 + 1
+    for label, line in enumerate(lines, -1):
+        found, status, changed, *said = line.split(maxsplit=3)
+        assert found == f"{label}:"
+        if 0 <= label < 9 + added:
+            assert (status, changed, said) == ("0", "1", [])
+        else:
+            assert (status, changed) == ("3", "0"), "refused before anything is learned"
+            what = "a label is that of a spare class that was not added"
+            assert said[0].endswith(what if 9 + added <= label < 11 else "a label is not the number of a class")
 
 
 class Smoothed(nn.Module):

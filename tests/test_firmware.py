@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.boards import CASES, bytes_per_instruction, measured, planned
+from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
+from benchmarks.parity import machine
 from smidgen import api, cli
 from smidgen.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
 from smidgen.firmware import budget, cores, emulate, memory
-from smidgen.firmware.project import COMPILER_FLAGS, write_firmware
+from smidgen.firmware.project import COMPILER_FLAGS, PORT, write_firmware
 from smidgen.optimizers import SGD
 from smidgen.program import Program
 from tools import measure_stack
@@ -112,6 +114,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
     assert not (tmp_path / "fw").exists()
 
 
+def test_flash_for_slots_is_kept_free_and_counts(tmp_path: Path) -> None:
+    device, sector = load_device("stm32f746"), 256 * 1024
+    program = planned(CASES["lenet5-full"])[0]
+    write_firmware(tmp_path / "fw", program, device, slot_bytes=sector)
+    script = (tmp_path / "fw" / "boards" / "stm32f746" / "link.ld").read_text()
+    assert f"FLASH (rx) : ORIGIN = 0x08000000, LENGTH = {device.flash_bytes - 2 * sector}\n" in script
+    assert (
+        f"SLOTS (r) : ORIGIN = 0x{0x0800_0000 + device.flash_bytes - 2 * sector:08x}, LENGTH = {2 * sector}" in script
+    )
+    assert f"#define NET_SLOT_BYTES {sector} " in (tmp_path / "fw" / "net_program.h").read_text()
+    with pytest.raises(BadOption, match="a slot of 131,072 bytes is too small"):
+        write_firmware(tmp_path / "small", program, device, slot_bytes=sector // 2)
+    with pytest.raises(DoesNotFit, match="bytes of flash besides the code, stm32f746 has 1,048,576") as caught:
+        write_firmware(tmp_path / "large", program, device, slot_bytes=2 * sector)
+    assert "two slots 1,048,576" in caught.value.why
+    assert not (tmp_path / "large").exists()
+    if shutil.which("arm-none-eabi-gcc"):
+        emulate.make(tmp_path / "fw")
+
+
 def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
     """An STM32F405 has 128 KB and 64 KB that are not side by side."""
     need(*EMULATOR)
@@ -137,21 +159,48 @@ def test_instructions_take_at_most_64_bytes() -> None:
 # -- RAM -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_is_what_is_linked_and_eight_bytes_less_do_not_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.tight or len(load_device(c.device).ram_banks) == 1])
+def test_the_plan_is_what_is_linked_and_eight_bytes_less_do_not_link(name: str, tmp_path: Path) -> None:
     need(*COMPILER)
-    case = CASES["lenet5-full"]
-    program, device = planned(case)
+    program, device = planned(CASES[name])
     made = write_firmware(tmp_path / "fw", program, device)
     assert program.meta["plan"]["ram_bytes"] == made.ram_bytes
     emulate.make(tmp_path / "fw", f"RAM_BYTES={made.ram_bytes}")
     for board in made.boards:
         linked = emulate.sections(tmp_path / "fw" / f"{board}.elf")
         assert linked.ram_bytes == linked.data + linked.bss + linked.stack == made.ram_bytes
-        assert linked.text <= 32 * 1024
         (tmp_path / "fw" / f"{board}.elf").unlink()
     with pytest.raises(RunFailed, match="does not build") as caught:
         emulate.make(tmp_path / "fw", f"RAM_BYTES={made.ram_bytes - 8}")
     assert "overflowed by 8 bytes" in caught.value.why
+
+
+ONE_OF_EACH = {
+    "cortex-m0": "mps2-an385", "cortex-m0plus": "mps2-an385", "cortex-m3": "mps2-an385", "cortex-m4": "mps2-an386",
+    "cortex-m7": "mps2-an500", "cortex-m7-double": "mps2-an500", "cortex-m33": "mps2-an505", "cortex-m55": "mps3-an547",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("core", cores.CORES)
+def test_lenet_takes_at_most_32_kb_of_code_on_every_core(core: str, tmp_path: Path) -> None:
+    """Also where all floating point is software."""
+    need(*COMPILER)
+    fpu = "fpv5-d16" if core == "cortex-m7-double" else ""
+    device = replace(load_device(ONE_OF_EACH[core]), core=core.removesuffix("-double"), fpu=fpu)
+    assert cores.core_of(device).name == core
+    made = write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], device)
+    emulate.make(tmp_path / "fw")
+    assert emulate.sections(tmp_path / "fw" / f"{made.boards[-1]}.elf").text <= 32 * 1024
+
+
+def test_arithmetic_in_software_has_the_bits_of_hardware(tmp_path: Path) -> None:
+    """Special values with each other, denormals, ties, and numbers at random: float and double."""
+    flags = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover=all")
+    source = Path(__file__).parent / "c" / "soft_float.c"
+    subprocess.run(["gcc", *flags, f"-I{PORT}", source, "-o", tmp_path / "check"], check=True)
+    done = subprocess.run([tmp_path / "check", "100000"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 9_000_000
 
 
 def test_the_table_of_stack_use_is_that_of_the_sources(tmp_path: Path) -> None:
@@ -206,3 +255,5 @@ def test_the_measured_case_is_complete(tmp_path: Path) -> None:
     assert row["losses_equal"]
     assert row["state_equal"]
     assert row["instructions_per_step"] > 1_000_000
+    assert row["accuracy_held_out"] is None
+    assert {"cpu", "emulator", "compiler"} <= set(machine() | tools())

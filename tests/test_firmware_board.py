@@ -40,7 +40,10 @@ def test_every_loss_and_the_state_are_those_of_this_machine(name: str, tmp_path:
 
 # -- memory protection -------------------------------------------------------------------------------------------------
 
-BOARDS = {"stm32f746": 0x2000_0000, "netduinoplus2": 0x2000_0000, "mps2-an505": 0x3800_0000, "mps2-an385": 0x2000_0000}
+BOARDS = {
+    "stm32f746": 0x2000_0000, "netduinoplus2": 0x2000_0000, "mps2-an505": 0x3800_0000, "mps2-an385": 0x2000_0000,
+    "mps2-an386": 0x2000_0000, "mps3-an547": 0x3000_0000,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=BOARDS)

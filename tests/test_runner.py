@@ -27,6 +27,7 @@ from smidgen.errors import BadCheckpoint, BadOption, MissingPart
 from smidgen.runtime.compile import HERE
 
 C = Path(__file__).parent / "c"
+SAMPLES, EPOCHS = 76, 10  # 100 steps of up to 8 samples, every tenth with 4
 SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 LINUX = [name for name, target in cross.TARGETS.items() if not target.is_library]
 # The first build for a machine makes its C library, which takes a minute or more.
@@ -46,7 +47,7 @@ def lenet() -> nn.Module:
 
 def data() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    return rng.standard_normal((44, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 44)
+    return rng.standard_normal((SAMPLES, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, SAMPLES)
 
 
 def fnv(state: bytes) -> str:
@@ -173,7 +174,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
         return losses[-1]
 
     job._train = noted  # type: ignore[method-assign]
-    job.fit(x, y, epochs=2, progress=False)
+    job.fit(x, y, epochs=EPOCHS, progress=False)
     return folder, np.array(losses, np.float32), job
 
 
@@ -183,12 +184,12 @@ def test_lenet_has_the_same_bits_on(target: str, host: tuple[Path, Any, Any], tm
     folder, losses, job = host
     runner = tmp_path / "runner"
     assert cli.main(["build", str(folder / "net.smg"), "--target", target, "-o", str(runner)]) == 0
-    told = command(run, runner, "train", "--data", folder / "train.npz", "--epochs", "2", "--state", tmp_path / "s.bin",
-                   "--losses", tmp_path / "losses", "--json")  # fmt: skip
+    told = command(run, runner, "train", "--data", folder / "train.npz", "--epochs", str(EPOCHS), "--state",
+                   tmp_path / "s.bin", "--losses", tmp_path / "losses", "--json")  # fmt: skip
     found = json.loads(told)
     assert np.array_equal(np.fromfile(tmp_path / "losses", np.float32), losses)
     assert found["state_hash"] == fnv(job._machine.state.tobytes())
-    assert found["steps"] == len(losses) == 12
+    assert found["steps"] == len(losses) == 100
     assert found["ram_bytes"] <= job.plan.ram_bytes
     assert found["peak_kb"] * 1024 > found["ram_bytes"] - job.plan.stack_bytes  # of the emulator, if there is one
     if not run:
@@ -225,11 +226,12 @@ def test_a_runner_resumes_infers_and_gives_its_program_back(host: tuple[Path, An
     assert home._machine.state.tobytes() == here._machine.state.tobytes()
     told = command(run, runner, "infer", "--data", folder / "train.npz", "--state", state, "-o", tmp_path / "out.npy")
     assert np.array_equal(np.load(tmp_path / "out.npy"), here.predict(x))
-    assert told == f"44 samples, {100 * here.evaluate(x, y)['accuracy']:.2f}% right\n"
+    assert told == f"{SAMPLES} samples, {100 * here.evaluate(x, y)['accuracy']:.2f}% right\n"
     command(run, runner, "program", "-o", tmp_path / "back.smg")
     assert (tmp_path / "back.smg").read_bytes() == (folder / "net.smg").read_bytes()
     assert "train: input f32[1n,1,28,28] target i32[1n] -> loss f32[]" in command(run, runner, "info")
     assert command(run, runner, "--help").startswith("runner train --data")
+    assert 'job.fit on the host with kernels="exact".' in command(run, runner, "--help")
 
 
 def test_a_runner_says_what_is_wrong(host: tuple[Path, Any, Any], tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_a_runner_says_what_is_wrong(host: tuple[Path, Any, Any], tmp_path: Path
     x, y = data()
     runner = tmp_path / "runner"
     cross.build_binary(job.program, "x86_64-linux", runner)
-    np.savez(tmp_path / "flat.npz", x=x.reshape(44, -1), y=y)
+    np.savez(tmp_path / "flat.npz", x=x.reshape(SAMPLES, -1), y=y)
     np.savez(tmp_path / "label.npz", x=x, y=y + 1)
     np.savez(tmp_path / "half.npz", x=x, y=y + 0.5)
     np.savez(tmp_path / "short.npz", x=x, y=y[:9])

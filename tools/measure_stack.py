@@ -27,6 +27,10 @@ CROSS = "arm-none-eabi-"
 # program: whoever asks adds them up.
 POINTERS = {
     "transfer": ("read_input", "write_output"),
+    "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
+    "conv": ("weights_widen",),
+    "dot_rows": ("weights_widen",),
+    "smg_depthwise": ("weights_widen",),
     "conv2d_f32_run": ("conv", "smg_depthwise"),
     "conv2d_w8_f32_run": ("conv", "smg_depthwise"),
     "conv2d_dx_f32_run": ("conv_dx", "smg_depthwise_dx"),
@@ -68,6 +72,7 @@ class Code:
 
     def _read_graph(self, path: Path) -> None:
         text = path.with_suffix(".ci").read_text()
+        own: dict[str, str] = {}  # functions of this file
         for title, label in re.findall(r'node: \{ title: "([^"]*)" label: "([^"]*)"', text):
             found = re.search(r"(\d+) bytes \((\w+)", label)
             if not found:
@@ -77,6 +82,7 @@ class Code:
             self.frames[title] = int(found[1])
             self.files[title] = path.stem
             self.by_name.setdefault(_bare(title), set()).add(title)
+            own[_bare(title)] = title
         for source, target in re.findall(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"', text):
             if target != "__indirect_call":
                 self.calls.setdefault(source, set()).add(target)
@@ -87,7 +93,7 @@ class Code:
                 continue
             if name not in POINTERS:
                 raise SystemExit(f"{source} calls through a pointer: say in POINTERS what")
-            self.calls.setdefault(source, set()).update(f"*{callee}" for callee in POINTERS[name])
+            self.calls.setdefault(source, set()).update(own.get(c, f"*{c}") for c in POINTERS[name])
 
     def _read_machine_code(self, linked: Path) -> None:
         """Functions that no graph describes: the compiler's library, which pushes and little else."""
@@ -143,7 +149,11 @@ class Code:
             return set()
         seen.add(title)
         own = {self.files[title]} if title in self.files else set()
-        return own.union(*(self.sources(t, seen) for c in self.calls.get(title, ()) for t in self.titles(c)))
+        # A function of which several files have a copy is in the file of whoever made the pointer to it.
+        called = [
+            found for c in self.calls.get(title, ()) if len(found := self.titles(c)) == 1 or not c.startswith("*")
+        ]
+        return own.union(*(self.sources(t, seen) for found in called for t in found))
 
 
 def _bare(title: str) -> str:

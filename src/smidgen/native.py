@@ -34,6 +34,7 @@ BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
 TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/batch_norm.c says it
 HELP: Final = {
     "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
+    "a label is that of a spare class that was not added": "job.add_class takes a spare class into use",
     "a mean with ignored labels needs the whole batch at once": (
         "leave ignored samples out, or compile with a batch that takes all samples of a step"
     ),

@@ -29,7 +29,7 @@ RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h"
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
-PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c")
+PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
     "-fno-move-loop-invariants", "-fno-guess-branch-probability",
@@ -37,6 +37,8 @@ COMPILER_FLAGS: Final = (
 )  # fmt: skip
 MANIFEST: Final = "firmware.json"
 WORDS_A_LINE: Final = 8
+SLOT_HEADER_BYTES: Final = 32  # slots.h
+SLOT_UNIT: Final = 32  # the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,12 @@ class Firmware:
         }  # fmt: skip
 
 
-def write_firmware(folder: Path | str, program: Program, device: Device, prefix: str = "net") -> Firmware:
+def write_firmware(
+    folder: Path | str, program: Program, device: Device, prefix: str = "net", *, slot_bytes: int = 0
+) -> Firmware:
     """Write the project into `folder`, which is new, empty, or a project of the same device: a program under another
-    prefix is then added to it. An existing main.c is left as it is."""
+    prefix is then added to it. An existing main.c is left as it is. With slot_bytes, whole sectors of the device, the
+    last 2 * slot_bytes of flash are kept free for slots.h; the header says where."""
     folder = Path(folder)
     core = core_of(device)
     _check_prefix(prefix)
@@ -75,8 +80,9 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     emulated = standin(device)
     boards = [device] if emulated == device else [device, emulated]
     banks = _banks(device, own, sizes, stack)
+    _check_flash(device, all_programs, program, slot_bytes)
     files: dict[str, str] = {
-        f"{prefix}_program.h": program_header(program, prefix, banks),
+        f"{prefix}_program.h": program_header(program, prefix, banks, slot_bytes),
         f"{prefix}_program.c": program_source(program, prefix),
         "smidgen_config.h": config_header(sizes),
         "kernels.c": kernels_source(all_programs, sizes),
@@ -87,7 +93,7 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     for board in boards:
         found = regions(board, core.protection)
         files[f"boards/{board.name}/memory.c"] = regions_source(found, board)
-        files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
+        files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks, slot_bytes)
     kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
     for name in (*RUNTIME_SOURCES, *RUNTIME_HEADERS, *MORE_SOURCES, *MORE_HEADERS):
@@ -142,7 +148,7 @@ def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
     )
 
 
-def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> str:
+def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot_bytes: int = 0) -> str:
     upper = prefix.upper()
     train, infer = program.entry_buffers("train"), program.entry_buffers("infer")
     inputs = [b for b in train if b.direction == "input"]
@@ -160,6 +166,10 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str]) -> s
     classes = c_initializer(program)
     if classes:
         numbers.append(("CLASSES", classes, "an SmgClasses: see classes.h"))
+    if slot_bytes:
+        numbers.append(
+            ("SLOT_BYTES", slot_bytes, "of each of the two slots, the first one at board_slots: see slots.h")
+        )
     if lr is not None:
         numbers.append(("LR_AT", lr, "place of the learning rate, a float, in state"))
     for region in ("state", "arena"):
@@ -196,9 +206,12 @@ def with_prefix(text: str, prefix: str) -> str:
 # -- the board -----------------------------------------------------------------------------------------------------
 
 
-def _linker_script(board: Device, stack: int, banks: Mapping[str, str]) -> str:
+def _linker_script(board: Device, stack: int, banks: Mapping[str, str], slot_bytes: int) -> str:
     names = [bank.name for bank in board.ram_banks]
-    rows = [("FLASH (rx)", board.flash_origin, str(board.flash_bytes))]
+    code_bytes = board.flash_bytes - 2 * slot_bytes
+    rows = [("FLASH (rx)", board.flash_origin, str(code_bytes))]
+    if slot_bytes:
+        rows.append(("SLOTS (r)", board.flash_origin + code_bytes, str(2 * slot_bytes)))
     for i, bank in enumerate(board.ram_banks):
         # A number that the linker is given can stand in for the size of the first bank.
         size = f"DEFINED(RAM_BYTES) ? RAM_BYTES : {bank.bytes}" if i == 0 else str(bank.bytes)
@@ -206,6 +219,8 @@ def _linker_script(board: Device, stack: int, banks: Mapping[str, str]) -> str:
     memory = "\n".join(f"    {name} : ORIGIN = 0x{origin:08x}, LENGTH = {size}" for name, origin, size in rows)
     others = [name for name in names if name in banks.values() and name != names[0]]
     sections = "".join(f"    .ram_{n} (NOLOAD) : {{ *(.ram_{n}) }} > {_symbol(n)}\n" for n in others)
+    if slot_bytes:
+        sections += "    board_slots = ORIGIN(SLOTS);\n"
     text = (PORT / "link.ld.in").read_text()
     return _filled(text, DEVICE=board.title, MEMORY=memory, STACK=str(stack), FIRST=_symbol(names[0]), BANKS=sections)
 
@@ -254,6 +269,21 @@ def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[
             help="a smaller --batch, or a --method that learns less",
         )  # fmt: skip
     return found
+
+
+def _check_flash(device: Device, programs: Sequence[Program], own: Program, slot_bytes: int) -> None:
+    """The tables and the slots; the linker adds the code, and says so if that is too much."""
+    least = SLOT_HEADER_BYTES + -(-own.state_bytes // SLOT_UNIT) * SLOT_UNIT
+    if slot_bytes and slot_bytes < least:
+        raise BadOption(f"a slot of {slot_bytes:,} bytes is too small", why=f"state and header take {least:,}")
+    tables = sum(len(bare_bytes(program)) for program in programs)
+    if device.flash_bytes and tables + 2 * slot_bytes > device.flash_bytes:
+        raise DoesNotFit(
+            f"needs {tables + 2 * slot_bytes:,} bytes of flash besides the code, {device.name} has "
+            f"{device.flash_bytes:,}",
+            why=f"programs {tables:,}" + (f", two slots {2 * slot_bytes:,}" if slot_bytes else ""),
+            help="a --method that learns less, or --const int8" + ("; smaller slots" if slot_bytes > least else ""),
+        )  # fmt: skip
 
 
 def _kernels(programs: Sequence[Program]) -> list[str]:

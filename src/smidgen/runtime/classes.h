@@ -4,7 +4,8 @@
  *     static const SmgClasses classes = NET_CLASSES;            offsets and counts, made with the program
  *     const int cat = smg_add_class(&x, &classes, "cat");       its label from now on; -1: see smg_error
  *
- * A class that is not in use has probability 0 and learns nothing; the others are as if it did not exist. */
+ * A class that is not in use has probability 0 and learns nothing; the others are as if it did not exist. A training step
+ * with its label is refused. */
 #ifndef SMIDGEN_CLASSES_H
 #define SMIDGEN_CLASSES_H
 #include "smidgen.h"

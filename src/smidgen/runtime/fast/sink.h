@@ -40,8 +40,8 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
 #define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                             \
     FAST_KERNEL(f##suffix) {                                                                               \
         const int at = SMG_SINK_OUTS(mode) + (inputs);                                                     \
-        const Sink sink = smg_sink(mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                         \
-                                   (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));       \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                                     \
+                 (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));                         \
         return f(c, &sink);                                                                                \
     }
 #define FAST_SINK_KERNELS(f, inputs, own_params)                  \

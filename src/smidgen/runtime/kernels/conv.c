@@ -186,7 +186,8 @@ EXTENT(conv2d_w8_f32) {
 }
 KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
-    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL};
+    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL,
+                       .widen = weights_widen};
     (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
     return NULL;
 }

@@ -5,6 +5,11 @@
 
 #define TAPS 8
 #define LANES(l) for (int l = 0; l < 8; l++)
+#ifdef __OPTIMIZE_SIZE__
+#define WIDE 0
+#else
+#define WIDE 1 /* eight channels of their own have loops of their own; the others do the same, to the bit */
+#endif
 
 /* The next eight of `size` channels; the last eight overlap where fewer are left. */
 static int eight(int32_t *at, int32_t size) {
@@ -25,8 +30,11 @@ static void load_of(float taps[TAPS][8], int count, int width, const Weights *w,
         load(taps, count, width, w->f + o * filter + at, filter);
         return;
     }
-    for (int k = 0; k < count; k++)
-        for (int l = 0; l < width; l++) taps[k][l] = (float)w->q[(o + l) * filter + at + k] * w->scale[o + l];
+    for (int l = 0; l < width; l++) {
+        float filter_taps[TAPS];
+        w->widen(w, filter_taps, o + l, (o + l) * filter + at, count);
+        for (int k = 0; k < count; k++) taps[k][l] = filter_taps[k];
+    }
 }
 
 /* Rows of y start as the bias. */
@@ -38,7 +46,7 @@ static void start(float *y, int32_t pixels, int32_t step, int width, const float
 /* y[ow][l] += taps first..first+count of one row of x; from[l] is the channel of output l. */
 static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], int32_t first, int count, int width,
                 const int32_t *from) {
-    const int plain = width == 8 && v->O == v->C;
+    const int plain = WIDE && width == 8 && v->O == v->C;
     const ptrdiff_t step = (ptrdiff_t)v->DW * v->C;
     for (int32_t ow = 0; ow < v->OW; ow++, y += v->O) {
         int32_t iw = ow * v->SW - v->PL + first * v->DW, lo, hi;
@@ -87,7 +95,7 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, co
 static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8], int32_t first, int count,
                    int width) {
     const int32_t M = v->O / v->C;
-    const int plain = width == 8 && M == 1;
+    const int plain = WIDE && width == 8 && M == 1;
     for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) { /* pixels a stride apart meet the same taps */
         Meets m = conv_meets(phase, v->PL, first, first + count, v->SW, v->DW);
         if (m.first == first + count) continue;
@@ -196,10 +204,10 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
                 const size_t at = (size_t)o * filter + (size_t)kh * (size_t)v->KW + (size_t)kw;
                 const int32_t left = kw * v->DW - v->PL, right = v->W - 1 - left - (t.rows - 1) * v->DW;
                 int32_t first = left >= 0 ? 0 : (v->SW - 1 - left) / v->SW, last = right < 0 ? 0 : right / v->SW + 1;
-                if (t.columns < 8 || M > 1) last = 0;
+                if (!WIDE || t.columns < 8 || M > 1) last = 0;
                 if (last > v->OW) last = v->OW;
                 memset(t.tile, 0, sizeof t.tile);
-                for (int l = t.old_columns; l < t.columns; l++) {
+                for (int l = t.old_columns; sink->mode == SMG_ACC && l < t.columns; l++) {
                     smg_sink_begin(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
                     for (int k = 0; k < t.rows; k++) t.tile[8 * k + l] = taps[k];
                 }

@@ -46,6 +46,8 @@ static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) 
     if (operands > first + 2) need[first + 2] = (uint64_t)p[1] * 4;
     return 0;
 }
+/* The mask of a spare class that is not in use (classes.h): next to it, no score counts. */
+#define NOT_IN_USE -1e30f
 #define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
 
 static float row_max(const float *x, int32_t C) {
@@ -58,9 +60,11 @@ static float row_max(const float *x, int32_t C) {
 static float exp_sum(const float *x, float m, int32_t C) {
     float a[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int32_t k = 0;
+#ifndef __OPTIMIZE_SIZE__
     for (; k + 8 <= C; k += 8)
         for (int l = 0; l < 8; l++) a[l] += smg_expf(x[k + l] - m);
-    for (int l = 0; k + l < C; l++) a[l] += smg_expf(x[k + l] - m);
+#endif
+    for (; k < C; k++) a[k & 7] += smg_expf(x[k] - m);
     return smg_lanes8(a);
 }
 
@@ -90,6 +94,7 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
         if (t == ignore) continue;
+        if (x[t] == NOT_IN_USE) return "a label is that of a spare class that was not added";
         const float m = row_max(x, C), log_sum = smg_logf(exp_sum(x, m, C));
         const float nll = log_sum - (x[t] - m);
         float row = keep * (weight ? weight[t] * nll : nll);

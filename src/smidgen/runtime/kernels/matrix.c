@@ -65,7 +65,7 @@ EXTENT(linear_w8_f32) {
     return 0;
 }
 KERNEL(linear_w8_f32, "oiiiis", 3) {
-    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5)};
+    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5), .widen = weights_widen};
     dot_rows(OUT(0), IN(1), &w, IN(4), P(0), P(1), P(2));
     return NULL;
 }

@@ -21,7 +21,7 @@ static int update_need(const int32_t *p, int mode, uint64_t *need) {
     KERNEL(name, signature, 1 + SMG_SINK_PARAMS(mode)) {                                                \
         const int g = SMG_SINK_OUTS(mode);                                                              \
         const int32_t *counter = (mode) == SMG_ADAM ? IN_I32(g + 2) : NULL;                             \
-        const Sink sink = smg_sink(mode, c->op, IN(g + 1), counter, c->p + 1);                          \
+        SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);                                      \
         smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                                                    \
         return NULL;                                                                                    \
     }

@@ -4,6 +4,12 @@
 #include "../kernel.h"
 #include "image.h"
 
+#ifdef __OPTIMIZE_SIZE__
+#define WIDE 0
+#else
+#define WIDE 1 /* windows of 2 by 2 have loops of their own; the others do the same, to the bit */
+#endif
+
 /* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
 static int window_refused(const int32_t *p) {
     for (int i = 6; i < 10; i++)
@@ -97,7 +103,7 @@ static void max_four(const float *x, size_t right, size_t below, int32_t count, 
 /* best and where over `count` channels of one window. */
 static void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
                        int32_t *where) {
-    if (g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
+    if (WIDE && g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
         max_four(x + pixel(g, r, q, 0, 0) * (size_t)g->C, (size_t)g->dw * (size_t)g->C,
                  (size_t)g->dh * (size_t)g->W * (size_t)g->C, count, best, where);
         return;
@@ -197,7 +203,7 @@ KERNEL(max_pool2d_dx_f32, "oii", 14) {
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
-                if (bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) { /* any index is inside */
+                if (WIDE && bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) { /* any index is inside */
                     float *first = dx + pixel(&g, r, q, 0, 0) * C;
                     const size_t right = (size_t)g.dw * C, below = (size_t)g.dh * (size_t)g.W * C;
                     for (size_t l = 0; l < C; l++, at++) {

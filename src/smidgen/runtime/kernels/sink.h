@@ -24,8 +24,11 @@ enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM };
 #define SMG_SINK_INS(mode) ((mode) == SMG_ADAM ? 2 : (mode) >= SMG_SGD ? 1 : 0)
 #define SMG_SINK_PARAMS(mode) ((mode) == SMG_ADAM ? 7 : (mode) == SMG_MOMENTUM ? 3 : (mode) == SMG_SGD ? 1 : 0)
 
-typedef struct {
+typedef struct Sink {
     int mode;
+#ifdef __OPTIMIZE_SIZE__
+    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count);
+#endif
     float *w, *m, *v;     /* w is the gradient or the accumulator for SMG_STORE and SMG_ACC */
     float lr, decay;      /* Adam: lr is already divided by the first bias correction */
     float beta1, beta2;   /* momentum in beta1 for SMG_MOMENTUM */
@@ -84,10 +87,6 @@ static inline Sink smg_sink_adam(void *const *outs, const float *lr, const int32
     return s;
 }
 
-/* `mode` is a constant wherever a kernel is made. */
-#define smg_sink(mode, outs, lr, counter, p) \
-    ((mode) == SMG_ADAM ? smg_sink_adam(outs, lr, counter, p) : smg_sink_plain(mode, outs, lr, p))
-
 /* Start values of elements at..at+count of the gradient: zero, or what earlier micro-batches left. */
 static inline void smg_sink_begin(const Sink *s, float *tile, size_t at, size_t count) {
     if (s->mode == SMG_ACC)
@@ -96,34 +95,63 @@ static inline void smg_sink_begin(const Sink *s, float *tile, size_t at, size_t 
         for (size_t i = 0; i < count; i++) tile[i] = 0.0f;
 }
 
-/* The finished gradient of elements at..at+count. */
-static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
+/* The finished gradient of elements at..at+count, one function a mode. Fields are copied: the compiler need not fear
+ * aliases. */
+static inline void smg_sink_end_store(const Sink *s, const float *tile, size_t at, size_t count) {
+    memcpy(s->w + at, tile, count * sizeof(float));
+}
+static inline void smg_sink_end_sgd(const Sink *s, const float *tile, size_t at, size_t count) {
     float *w = s->w + at;
-    const float lr = s->lr, decay = s->decay, beta1 = s->beta1; /* copies: the compiler need not fear aliases */
-    if (s->mode <= SMG_ACC) {
-        memcpy(w, tile, count * sizeof(float));
-    } else if (s->mode == SMG_SGD) {
-        for (size_t i = 0; i < count; i++) w[i] -= lr * (tile[i] + decay * w[i]);
-    } else if (s->mode == SMG_MOMENTUM) {
-        float *m = s->m + at;
-        const int nesterov = s->nesterov;
-        for (size_t i = 0; i < count; i++) {
-            const float g = tile[i] + decay * w[i];
-            m[i] = beta1 * m[i] + g;
-            w[i] -= lr * (nesterov ? g + beta1 * m[i] : m[i]);
-        }
-    } else {
-        float *m = s->m + at, *v = s->v + at;
-        const float beta2 = s->beta2, take1 = s->take1, take2 = s->take2;
-        const float eps = s->eps, root2 = s->root2, shrink = s->shrink;
-        for (size_t i = 0; i < count; i++) {
-            const float g = tile[i] + decay * w[i];
-            m[i] = take1 < 0.5f ? m[i] + take1 * (g - m[i]) : g - beta1 * (g - m[i]); /* torch.lerp */
-            v[i] = beta2 * v[i] + take2 * (g * g);
-            w[i] = w[i] * shrink - lr * (m[i] / (smg_sqrtf(v[i]) / root2 + eps));
-        }
+    const float lr = s->lr, decay = s->decay;
+    for (size_t i = 0; i < count; i++) w[i] -= lr * (tile[i] + decay * w[i]);
+}
+static inline void smg_sink_end_momentum(const Sink *s, const float *tile, size_t at, size_t count) {
+    float *w = s->w + at, *m = s->m + at;
+    const float lr = s->lr, decay = s->decay, beta1 = s->beta1;
+    const int nesterov = s->nesterov;
+    for (size_t i = 0; i < count; i++) {
+        const float g = tile[i] + decay * w[i];
+        m[i] = beta1 * m[i] + g;
+        w[i] -= lr * (nesterov ? g + beta1 * m[i] : m[i]);
     }
 }
+static inline void smg_sink_end_adam(const Sink *s, const float *tile, size_t at, size_t count) {
+    float *w = s->w + at, *m = s->m + at, *v = s->v + at;
+    const float lr = s->lr, decay = s->decay, beta1 = s->beta1;
+    const float beta2 = s->beta2, take1 = s->take1, take2 = s->take2;
+    const float eps = s->eps, root2 = s->root2, shrink = s->shrink;
+    for (size_t i = 0; i < count; i++) {
+        const float g = tile[i] + decay * w[i];
+        m[i] = take1 < 0.5f ? m[i] + take1 * (g - m[i]) : g - beta1 * (g - m[i]); /* torch.lerp */
+        v[i] = beta2 * v[i] + take2 * (g * g);
+        w[i] = w[i] * shrink - lr * (m[i] / (smg_sqrtf(v[i]) / root2 + eps));
+    }
+}
+#ifdef __OPTIMIZE_SIZE__ /* a kernel brings the function of its own mode, and the linker drops the others */
+__attribute__((noinline, unused)) static void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
+    s->end(s, tile, at, count);
+}
+#else
+static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
+    if (s->mode <= SMG_ACC) smg_sink_end_store(s, tile, at, count);
+    else if (s->mode == SMG_SGD) smg_sink_end_sgd(s, tile, at, count);
+    else if (s->mode == SMG_MOMENTUM) smg_sink_end_momentum(s, tile, at, count);
+    else smg_sink_end_adam(s, tile, at, count);
+}
+#endif
+
+/* `mode` is a constant wherever a kernel is made. */
+#define smg_sink_plan(mode, outs, lr, counter, p) \
+    ((mode) == SMG_ADAM ? smg_sink_adam(outs, lr, counter, p) : smg_sink_plain(mode, outs, lr, p))
+#ifdef __OPTIMIZE_SIZE__
+#define SMG_SINK_END(mode) ((mode) <= SMG_ACC ? smg_sink_end_store : (mode) == SMG_SGD ? smg_sink_end_sgd : \
+                            (mode) == SMG_MOMENTUM ? smg_sink_end_momentum : smg_sink_end_adam)
+#define SMG_SINK(name, mode, outs, lr, counter, p)               \
+    Sink name = smg_sink_plan(mode, outs, lr, counter, p);       \
+    name.end = SMG_SINK_END(mode)
+#else
+#define SMG_SINK(name, mode, outs, lr, counter, p) const Sink name = smg_sink_plan(mode, outs, lr, counter, p)
+#endif
 
 #define SINK_IN(sink, i) ((const float *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
 #define SINK_IN_I32(sink, i) ((const int32_t *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
@@ -144,8 +172,8 @@ static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, siz
     }                                                                                                      \
     KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {              \
         const int at = SMG_SINK_OUTS(mode) + (inputs);                                                     \
-        const Sink sink = smg_sink(mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                         \
-                                   (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));       \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                                     \
+                 (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));                         \
         return f(c, &sink);                                                                                \
     }
 #define SINK_KERNELS(f, inputs, own_sig, own_params, scratch_sig)                                          \

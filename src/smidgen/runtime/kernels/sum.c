@@ -2,6 +2,67 @@
 #include "sum.h"
 #include <string.h>
 
+#ifdef __OPTIMIZE_SIZE__ /* a lane at a time: such cores have registers for four of them, not for 32 */
+
+void smg_dot(float *lanes, const float *a, const float *b, int32_t K) {
+    const int32_t whole = K & ~7;
+    for (int32_t l = 0; l < 8; l++) {
+        float s = 0;
+        int32_t k = l;
+        for (; k < whole; k += 8) s += a[k] * b[k];
+        lanes[l] += s;
+        if (k < K) lanes[l] += a[k] * b[k];
+    }
+}
+
+void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int32_t K) {
+    const int32_t whole = K & ~7;
+    for (int32_t l = 0; l < 8; l++, lanes++) {
+        float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+        int32_t k = l;
+        for (; k < whole; k += 8) {
+            const float x = a[k], *bk = b + k;
+            s0 += x * *bk, bk += row;
+            s1 += x * *bk, bk += row;
+            s2 += x * *bk, bk += row;
+            s3 += x * *bk;
+        }
+        lanes[0] += s0, lanes[8] += s1, lanes[16] += s2, lanes[24] += s3;
+        if (k < K)
+            for (int i = 0; i < 4; i++) lanes[8 * i] += a[k] * b[i * row + k];
+    }
+}
+
+float smg_sum8(const float *a, int32_t K) {
+    float lanes[8] = {0};
+    for (int32_t k = 0; k < K; k++) lanes[k & 7] += a[k];
+    return smg_lanes8(lanes);
+}
+
+/* Four sums at a time, of one column of a and neighbours in b, or the other way round. */
+static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
+    float s0 = sum[0], s1 = sum[sum_step], s2 = sum[2 * sum_step], s3 = sum[3 * sum_step];
+    for (; T > 0; T--, a += a_step, b += b_step) {
+        const float x = *a;
+        s0 += x * b[0], s1 += x * b[1], s2 += x * b[2], s3 += x * b[3];
+    }
+    sum[0] = s0, sum[sum_step] = s1, sum[2 * sum_step] = s2, sum[3 * sum_step] = s3;
+}
+
+void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
+    for (; width >= 4; width -= 4, sum += 4, b += 4) four(sum, 1, a, a_step, b, b_step, T);
+    for (; width > 0; width--, sum++, b++)
+        for (int32_t t = 0; t < T; t++) *sum += a[t * a_step] * b[t * b_step];
+}
+
+void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
+               int32_t T) {
+    for (int i = 0; rows < 4 && i < rows; i++) smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T);
+    for (int l = 0; rows == 4 && l < width; l++) four(sum + l, 8, b + l, b_step, a, a_step, T);
+}
+
+#else
+
 #define LANES(l) for (int l = 0; l < 8; l++)
 #define LOAD(s, from) memcpy(s, from, 8 * sizeof(float)) /* as a loop, gcc takes them one by one */
 #define STORE(to, s) memcpy(to, s, 8 * sizeof(float))
@@ -48,12 +109,6 @@ void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int
         lanes[16 + l] += x * b2[k + l];
         lanes[24 + l] += x * b3[k + l];
     }
-}
-
-float smg_dot8(const float *a, const float *b, int32_t K) {
-    float lanes[8] = {0};
-    smg_dot(lanes, a, b, K);
-    return smg_lanes8(lanes);
 }
 
 float smg_sum8(const float *a, int32_t K) {
@@ -107,4 +162,11 @@ void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step
         LANES(l) s3[l] += a[3] * b[l];
     }
     STORE(sum, s0), STORE(sum + 8, s1), STORE(sum + 16, s2), STORE(sum + 24, s3);
+}
+#endif
+
+float smg_dot8(const float *a, const float *b, int32_t K) {
+    float lanes[8] = {0};
+    smg_dot(lanes, a, b, K);
+    return smg_lanes8(lanes);
 }

@@ -29,6 +29,7 @@ static inline void tile_columns(Tile *t, int32_t *k, int32_t K) {
 /* `at` is the place of the tile's first element in the gradient, `step` the distance between its rows. */
 static inline void tile_begin(Tile *t, const Sink *sink, size_t at, size_t step) {
     memset(t->tile, 0, sizeof t->tile);
+    if (sink->mode != SMG_ACC) return; /* all others begin with zeros */
     for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++)
         smg_sink_begin(sink, t->tile + 8 * i + j, at + (size_t)i * step + (size_t)j, (size_t)(t->columns - j));
 }

@@ -20,7 +20,7 @@ static const char USAGE[] =
     "--data       arrays x (or x0, x1, ...) and y; or --raw x.bin --raw y.bin, numbers as the program has them\n"
     "--state      what was learned: read if the file is there, written at the end; a power cut does not spoil it\n"
     "--losses     the loss of each step, as little-endian f32\n"
-    "The order of samples and every bit are those of job.fit on the host.\n";
+    "The order of samples and every bit are those of job.fit on the host with kernels=\"exact\".\n";
 
 typedef struct {
     const char *command, *data, *state, *losses, *out;
