@@ -35,8 +35,8 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """`mask` is 1 at tokens and 0 at padding; without it, all are tokens. Without `segments`, there is one. `std` is that of
-    initial weights."""
+    """`mask` is 1 at tokens and 0 at padding; without it, all are tokens. Without `segments`, there is one.
+    `std` is that of initial weights."""
 
     def __init__(
         self, width: int, layers: int, heads: int, vocabulary: int = 30522, positions: int = 512, classes: int = 2,
