@@ -30,7 +30,7 @@ from .passes.simplify import simplify_all
 from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Cost, Decision, Plan
-from .program import Program
+from .program import Program, checked_meta
 from .timeline import facts_of
 from .trainer import Job
 from .training_facts import run_facts
@@ -317,7 +317,7 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
-    done = encode_program(planned, entries.batch, meta)
+    done = replace(bare, meta=checked_meta(meta))
     verify.verify(done, entries.graphs, layouts)
     return done
 

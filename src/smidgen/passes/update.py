@@ -34,11 +34,12 @@ def train_entry(
     _settings(b, optimizer, seed)
     if optimizer.clip_norm is not None:
         grads = _clipped(b, grads, optimizer.clip_norm)
-    updates = []
+    updates, sinks = [], _Sinks(b)
     for param, grad in grads.items():
         sources = _optimizer_inputs(b, param, optimizer)
-        fused = _fused(b, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
+        fused = _fused(b, sinks, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
         updates.append(fused or _plain(b, param, grad, optimizer, sources))
+    sinks.leave()
     return _with_updates(b, updates)
 
 
@@ -48,11 +49,12 @@ def grad_entry(graph: Graph, grads: Mapping[str, str], seed: int = 0) -> Graph:
     if COUNTER in b.tensors:
         b.data[COUNTER] = np.array([seed, 0], np.int32)
     b.stage = "update"
-    updates = []
+    updates, sinks = [], _Sinks(b)
     for param, grad in grads.items():
         acc = b.tensor(accumulator(param), b[param].shape, role=Role.ACCUM)
-        node = _fused(b, param, grad, "acc", (acc,), {})
+        node = _fused(b, sinks, param, grad, "acc", (acc,), {})
         updates.append(node or Pending(param, _update(b, "accumulate", (acc, grad), {})))
+    sinks.leave()
     return _with_updates(b, updates, counts=False)
 
 
@@ -96,7 +98,8 @@ def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
 
 def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
     shape = b.data[param].shape
-    slots = [b.stored(f"{param}:{slot}", np.zeros(shape), Role.OPTIM) for slot in optimizer.slots]
+    zeros = np.broadcast_to(np.float64(0), shape)  # takes no memory
+    slots = [b.stored(f"{param}:{slot}", zeros, Role.OPTIM) for slot in optimizer.slots]
     return (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ()))
 
 
@@ -111,18 +114,42 @@ def _update(b: Builder, op: str, ins: tuple[str, ...], attrs: Mapping[str, objec
     return Node(op, ins, tuple(outs), attrs, "update", src)
 
 
+class _Sinks:
+    """Nodes whose only result is a weight gradient that nobody reads; those that are taken leave the graph."""
+
+    def __init__(self, b: Builder) -> None:
+        read = {name for node in b.nodes for name in node.ins}
+        self._b, self._taken = b, set[str]()
+        self._made = {
+            node.outs[0]: node
+            for node in b.nodes
+            if len(node.outs) == 1 and node.outs[0] not in read and ops.get(node.op).sink
+        }
+
+    def get(self, grad: str) -> Node | None:
+        return self._made.get(grad)
+
+    def take(self, grad: str) -> Node:
+        self._taken.add(grad)
+        return self._made.pop(grad)
+
+    def leave(self) -> None:
+        self._b.nodes[:] = [node for node in self._b.nodes if not self._taken.intersection(node.outs)]
+
+
 def _fused(
-    b: Builder, param: str, grad: str, kind: str, sources: tuple[str, ...], attrs: Mapping[str, object]
+    b: Builder,
+    sinks: _Sinks,
+    param: str,
+    grad: str,
+    kind: str,
+    sources: tuple[str, ...],
+    attrs: Mapping[str, object],
 ) -> Pending | None:
     """The weight-gradient node joined with its consumer, if the gradient has no other reader and fits as it is."""
-    made = [node for node in b.nodes if grad in node.outs]
-    readers = [node for node in b.nodes if grad in node.ins]
-    if len(made) != 1 or readers or not ops.get(made[0].op).sink:
+    if sinks.get(grad) is None or b[grad].shape != b[param].shape:
         return None
-    if b[grad].shape != b[param].shape:
-        return None
-    source = made[0]
-    b.nodes.remove(source)
+    source = sinks.take(grad)
     node = _update(b, f"{source.op}_{kind}", (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
     return Pending(param, node)
 
@@ -145,14 +172,13 @@ def _with_updates(b: Builder, updates: list[Pending], counts: bool = True) -> Gr
     """Each update as early as its inputs and the last reader of what it overwrites allow; the step is counted last."""
     made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
     views = _views(b)
+    read_at = {views.get(name, name): i for i, node in enumerate(b.nodes) for name in node.ins}  # last
     after: dict[int, list[Node]] = {}
     for pending in updates:
         record = ops.get(pending.node.op)
         overwritten = {pending.node.ins[i] for i in record.shares.values()}
-        position = max((made_at.get(i, -1) for i in pending.node.ins), default=-1)
-        for i, node in enumerate(b.nodes):
-            if any(views.get(name, name) in overwritten for name in node.ins):
-                position = max(position, i)
+        position = max(made_at.get(i, -1) for i in pending.node.ins)
+        position = max(position, *(read_at.get(name, -1) for name in overwritten))
         after.setdefault(position, []).append(pending.node)
     nodes = list(after.get(-1, ()))
     for i, node in enumerate(b.nodes):
