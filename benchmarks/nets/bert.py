@@ -36,11 +36,11 @@ class Layer(nn.Module):
 
 class Bert(nn.Module):
     """`mask` is 1 at tokens and 0 at padding; without it, all are tokens. Without `segments`, there is one.
-    `std` is that of initial weights."""
+    `std` and `bias_std` are those of initial weights and biases."""
 
     def __init__(
         self, width: int, layers: int, heads: int, vocabulary: int = 30522, positions: int = 512, classes: int = 2,
-        dropout: float = 0.1, std: float = 0.02,
+        dropout: float = 0.1, std: float = 0.02, bias_std: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
@@ -52,7 +52,7 @@ class Bert(nn.Module):
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
+                nn.init.normal_(module.bias, std=bias_std)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         segments = torch.zeros_like(tokens) if segments is None else segments
