@@ -2,6 +2,7 @@
 
 python -m benchmarks.parity --all --out docs/results/parity.json     # what `make parity` runs
 python -m benchmarks.parity --all --fast --out docs/results/parity_fast.json     # gradients of fast kernels
+python -m benchmarks.parity --large                                  # deep networks of the field, reduced
 python -m benchmarks.parity --net lenet5 --method bias               # a part of it, printed
 """
 
@@ -22,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.nets import NETS, Net
+from benchmarks.nets.large import REDUCED
 
 OPTIMIZERS = ("momentum", "adam")
 BATCHES = (1, 8)
 METHODS = ("full", "last_layer", "bias")
 MOST_TRIES = 32  # of ten thousand values at a threshold, one or the other is near it in many a try
+TABLE = {**NETS, **REDUCED}
 ROW_KEYS = ("net", "optimizer", "batch", "method", "bn")
 
 
@@ -46,7 +49,7 @@ def rows(names: list[str] | None = None) -> list[Row]:
     """The whole table."""
     found = []
     for name in names or NETS:
-        modes = ("frozen", "batch") if NETS[name].has_norm else ("frozen",)
+        modes = ("frozen", "batch") if TABLE[name].has_norm else ("frozen",)
         for o, b, m, bn in itertools.product(OPTIMIZERS, BATCHES, METHODS, modes):
             found.append(Row(name, o, b, m, bn))
     return found
@@ -91,7 +94,7 @@ def case_of(row: Row) -> Case:
     from smidgen import SGD, Adam, api, prove
 
     torch.set_num_threads(1)
-    net: Net = NETS[row.net]
+    net: Net = TABLE[row.net]
     # A parameter in front of a norm with batch statistics has no gradient but rounding, which Adam's default eps of
     # 1e-8 turns into steps of any direction; the norm's running mean then follows that noise.
     # Batch statistics make small batches chaotic at rates where frozen ones are not, most of all if everything learns.
@@ -100,9 +103,9 @@ def case_of(row: Row) -> Case:
     calm = 1.0 if row.bn == "frozen" else 0.005 if row.batch == 1 else 0.05 if row.method == "full" else 0.2
     adam = Adam(1e-3 * calm, eps=1e-8 if row.bn == "frozen" else 1e-3 if row.batch == 1 else 1e-6)
     optimizer = SGD(net.lr * calm, momentum=0.9, weight_decay=1e-4) if row.optimizer == "momentum" else adam
-    pair = [net.data(row.batch, seed) for seed in (1, 2)]
+    pair = [net.batch(row.batch, seed) for seed in (1, 2)]
     # Two batches again and again, so that the loss can fall.
-    batches = [([x], y) for x, y in (pair[k % 2] for k in range(prove.FREE_STEPS))]
+    batches = [pair[k % 2] for k in range(prove.FREE_STEPS)]
     entries = api.lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
     return Case(net.model().eval(), net, optimizer, batches, entries, row.bn)
 
@@ -116,7 +119,7 @@ def refusals(case: Case, program: Any) -> dict[str, Any]:
     refused = raises(lambda: case.reference(torch.float64).step(*case.batches[0]))
     if not refused:
         return {}
-    ours = raises(lambda: Job(program).train_step(case.batches[0][0][0], case.batches[0][1]))
+    ours = raises(lambda: Job(program).train_step(*case.batches[0]))
     return {"torch_raises": refused, "we_raise": ours, "passed": bool(ours)}
 
 
@@ -181,8 +184,8 @@ def imported(name: str, bn: str) -> Any:
     """Exporting takes longer than everything else, and does not depend on the other settings."""
     from smidgen.torch_import import import_model
 
-    net = NETS[name]
-    return import_model(net.model().eval(), net.data(2)[0], loss=net.loss, bn=bn)
+    net = TABLE[name]
+    return import_model(net.model().eval(), net.batch(2)[0], loss=net.loss, bn=bn)
 
 
 def raises(run: Any) -> str:
@@ -221,13 +224,15 @@ def finished(path: Path | None, table: list[Row]) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="the whole table, not the pairwise part")
-    parser.add_argument("--net", action="append", choices=list(NETS))
+    parser.add_argument("--net", action="append", choices=list(TABLE))
+    parser.add_argument("--large", action="store_true", help="deep networks of the field at reduced size")
     parser.add_argument("--method", choices=METHODS)
     parser.add_argument("--fast", action="store_true", help="fast kernels, rule (b) only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    table = rows(args.net) if args.all else pairwise(args.net)
+    names = args.net or list(REDUCED if args.large else NETS)
+    table = rows(names) if args.all else pairwise(names)
     table = [row for row in table if args.method in (None, row.method)]
     found = finished(args.out, table)
     done = {str(Row(**{k: r[k] for k in ROW_KEYS})) for r in found}

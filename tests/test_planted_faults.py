@@ -92,7 +92,7 @@ FAULTS = [
     # Updates.
     Fault(
         "update before a late reader", "passes/update.py",
-        "if any(views.get(name, name) in overwritten for name in node.ins):", "if False:",
+        "position = max(position, *(read_at.get(name, -1) for name in overwritten))", "pass",
         "tests/test_update.py::test_an_update_waits_for_the_last_reader_of_the_weight",
     ),
     Fault(

@@ -21,7 +21,7 @@ from smidgen.layout import Layout, Slot
 from smidgen.native import Machine
 from smidgen.ops import N
 from smidgen.optimizers import Adam
-from smidgen.program import Program
+from smidgen.program import Program, trimmed
 from smidgen.runtime.compile import INPLACE, compile_runtime, inplace_inputs
 from tests import small
 from tests.test_ops import SAMPLES, declared, dtype_of, inputs_of
@@ -420,3 +420,12 @@ def test_the_copy_of_the_in_place_table_is_up_to_date() -> None:
     before = INPLACE.read_text()
     inplace_inputs()
     assert INPLACE.read_text() == before
+
+
+@pytest.mark.parametrize("length", [0, 4, 1 << 16, (1 << 16) + 4, 3 << 16, (3 << 16) + 12])
+def test_zeros_at_the_end_of_state_are_not_stored(length: int) -> None:
+    for last in {k for k in (-1, 0, 3, 5, length // 2, length - (1 << 16), length - 1) if k < length}:
+        state = bytearray(length)
+        if last >= 0:
+            state[last] = 1
+        assert trimmed(memoryview(state)) == trimmed(bytes(state)) == bytes(state[: last // 4 * 4 + 4])

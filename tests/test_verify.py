@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from smidgen import api, ops, place, verify
@@ -119,3 +120,15 @@ def test_an_update_before_a_late_reader_is_refused() -> None:
     bad = replace(entries, graphs={**entries.graphs, "train": wrong})
     with pytest.raises(UnsafeLayout, match="w2"):
         prove(bad, planned(bad))
+
+
+def test_the_shadow_memory_carries_what_an_array_of_bytes_would() -> None:
+    rng = np.random.default_rng(0)
+    shadow, plain = verify._Shadow(), np.zeros(40, int)
+    for value in range(1, 2000):
+        start, end = sorted(rng.integers(0, 41, 2).tolist())
+        shadow.write(start, end - start, value)
+        plain[start:end] = value
+        start, end = sorted(rng.integers(0, 41, 2).tolist())
+        assert list(dict.fromkeys(shadow.read(start, end - start))) == list(dict.fromkeys(plain[start:end].tolist()))
+    assert len(shadow._starts) <= len(plain) + 1

@@ -24,6 +24,7 @@ class Net:
     loss: str = "cross_entropy"
     classes: int = 10
     tokens: int = 0  # > 0: the input is integers below this
+    masked: bool = False  # a second input: 1 at the tokens of a sequence, 0 at the padding behind them
     has_norm: bool = True
     weights: str = ""  # published weights to load, if the folder is there
     lr: float = 0.01  # with momentum: the loss falls at this rate; a tenth of 0.01 with Adam
@@ -55,6 +56,14 @@ class Net:
         if self.loss == "mse":
             return x, x.astype(np.float32)
         return x, rng.integers(0, self.classes, n).astype(np.int64)
+
+    def batch(self, n: int, seed: int = 1) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """All inputs of n samples, and targets."""
+        x, y = self.data(n, seed)
+        if not self.masked:
+            return (x,), y
+        lengths = np.random.default_rng(seed).integers(self.shape[0] // 2, self.shape[0], n, endpoint=True)
+        return (x, (np.arange(self.shape[0]) < lengths[:, None]).astype(np.int64)), y
 
 
 def _mobile(rows: list[mobile.Row], norm: bool, classes: int = 10) -> Callable[[], nn.Module]:

@@ -1,6 +1,6 @@
-"""Inverted-bottleneck networks for microcontrollers, and MobileNetV1.
+"""Inverted-bottleneck networks for microcontrollers, and MobileNetV1 and V2.
 
-Block tables are facts of the published MCUNet-5fps, MobileNetV2-0.35 and ProxylessNAS-0.3 models (MIT HAN Lab,
+Block tables are facts of the published MCUNet-5fps, MobileNetV2-0.35 and -1.0 and ProxylessNAS-0.3 models (MIT HAN Lab,
 tiny-training); weights are read from `../shared/data/weights` where that folder exists.
 """
 
@@ -23,6 +23,12 @@ MOBILENETV2_035: list[Row] = [
     (96, 3, 2, 24, 0), (144, 3, 1, 24, 1), (144, 3, 1, 24, 1), (144, 3, 1, 24, 1), (144, 3, 1, 32, 0),
     (192, 3, 1, 32, 1), (192, 3, 1, 32, 1), (192, 3, 2, 56, 0), (336, 3, 1, 56, 1), (336, 3, 1, 56, 1),
     (336, 3, 1, 112, 0),
+]  # fmt: skip
+MOBILENETV2_100: list[Row] = [
+    (0, 3, 1, 16, 0), (96, 3, 2, 24, 0), (144, 3, 1, 24, 1), (144, 3, 2, 32, 0), (192, 3, 1, 32, 1), (192, 3, 1, 32, 1),
+    (192, 3, 2, 64, 0), (384, 3, 1, 64, 1), (384, 3, 1, 64, 1), (384, 3, 1, 64, 1), (384, 3, 1, 96, 0),
+    (576, 3, 1, 96, 1), (576, 3, 1, 96, 1), (576, 3, 2, 160, 0), (960, 3, 1, 160, 1), (960, 3, 1, 160, 1),
+    (960, 3, 1, 320, 0),
 ]  # fmt: skip
 PROXYLESS_03: list[Row] = [
     (0, 3, 1, 8, 0), (24, 5, 2, 16, 0), (48, 3, 1, 16, 1), (48, 7, 2, 16, 0), (48, 3, 1, 16, 1), (48, 5, 1, 16, 1),
@@ -68,6 +74,25 @@ class Mobile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.stem(x))
         y: Tensor = self.classifier(x.mean((2, 3)))
+        return y
+
+
+class MobileNetV2(nn.Module):
+    """MobileNetV2 at full width, with the wide 1×1 layer in front of the classifier; `width` narrows all of it."""
+
+    def __init__(self, classes: int = 1000, width: float = 1.0, dropout: float = 0.0) -> None:
+        super().__init__()
+        rows = [(int(hidden * width), k, stride, int(out * width), keep)
+                for hidden, k, stride, out, keep in MOBILENETV2_100]  # fmt: skip
+        whole = Mobile(rows, classes, norm=True, stem=int(32 * width))
+        self.stem, self.blocks = whole.stem, whole.blocks
+        last, wide = int(320 * width), int(1280 * width)
+        self.head = conv(last, wide, 1, 1, 1, norm=True, act=True)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(wide, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.classifier(self.dropout(self.head(self.blocks(self.stem(x))).mean((2, 3))))
         return y
 
 

@@ -1,4 +1,4 @@
-"""Networks without branches: LeNet-5, VGG-11, DS-CNN, the ToyCar autoencoder; and a Transformer encoder."""
+"""Networks without branches: LeNet-5, VGG, DS-CNN, the ToyCar autoencoder; and a Transformer encoder."""
 
 from __future__ import annotations
 
@@ -17,26 +17,51 @@ class LeNet5(nn.Sequential):
         )  # fmt: skip
 
 
+# 3×3 convolutions in each of the five stages, a pooling after each
+VGG_STAGES = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+def vgg_features(depth: int, width: float = 1.0, norm: bool = False) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    c = 3
+    for count, cout in zip(VGG_STAGES[depth], (64, 128, 256, 512, 512), strict=True):
+        for _ in range(count):
+            layers += [nn.Conv2d(c, int(cout * width), 3, padding=1, bias=not norm)]
+            c = int(cout * width)
+            layers += [nn.BatchNorm2d(c)] if norm else []
+            layers += [nn.ReLU(inplace=True)]
+        layers += [nn.MaxPool2d(2)]
+    return nn.Sequential(*layers)
+
+
 class VGG11(nn.Module):
     """For 32×32 images: eight 3×3 convolutions, five poolings, one linear layer. `norm` adds batch-norm."""
 
     def __init__(self, classes: int = 10, norm: bool = False) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        c = 3
-        for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
-            if width:
-                layers += [nn.Conv2d(c, width, 3, padding=1, bias=not norm)]
-                layers += [nn.BatchNorm2d(width)] if norm else []
-                layers += [nn.ReLU(inplace=True)]
-                c = width
-            else:
-                layers += [nn.MaxPool2d(2)]
-        self.features = nn.Sequential(*layers)
+        self.features = vgg_features(11, norm=norm)
         self.classifier = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.classifier(torch.flatten(self.features(x), 1))
+        return y
+
+
+class VGG(nn.Module):
+    """VGG-11, -16 or -19 for 224×224 images, with the three linear layers; `width` 1 is the published network."""
+
+    def __init__(self, depth: int, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__()
+        self.features = vgg_features(depth, width)
+        self.pool = nn.AdaptiveAvgPool2d(7)
+        hidden = int(4096 * width)
+        self.classifier = nn.Sequential(
+            nn.Linear(int(512 * width) * 49, hidden), nn.ReLU(inplace=True), nn.Dropout(),
+            nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(hidden, classes),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.classifier(torch.flatten(self.pool(self.features(x)), 1))
         return y
 
 

@@ -1,6 +1,8 @@
-"""ResNet-8 (the MLPerf Tiny image classifier) and ResNet-18."""
+"""ResNet-8 (the MLPerf Tiny image classifier), ResNet-18, -34 and -50."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,21 +60,68 @@ class Stage8(nn.Module):
         return F.relu(self.skip(x) + y)
 
 
-class ResNet18(nn.Module):
-    def __init__(self, classes: int = 1000) -> None:
+class Bottleneck(nn.Module):
+    """1×1 down to a quarter, 3×3 with the stride, 1×1 up again."""
+
+    def __init__(self, cin: int, cout: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
+        narrow = cout // 4
+        self.conv1 = nn.Conv2d(cin, narrow, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(narrow)
+        self.conv2 = nn.Conv2d(narrow, narrow, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(narrow)
+        self.conv3 = nn.Conv2d(narrow, cout, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(cout)
+        self.down: nn.Module = nn.Identity()
+        if stride != 1 or cin != cout:
+            self.down = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += self.down(x)
+        return F.relu(y)
+
+
+class ResNet(nn.Module):
+    """Four stages of `counts` blocks; bottlenecks give four times the channels. `width` 1 is the published network."""
+
+    def __init__(
+        self, counts: Sequence[int], classes: int = 1000, bottleneck: bool = False, width: float = 1.0
+    ) -> None:
+        super().__init__()
+        c = int(64 * width)
+        self.conv1 = nn.Conv2d(3, c, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(c)
         self.pool = nn.MaxPool2d(3, 2, 1)
-        blocks, c = [], 64
-        for cout, stride in [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]:
-            blocks.append(BasicBlock(c, cout, stride))
-            c = cout
+        blocks: list[nn.Module] = []
+        for stage, count in enumerate(counts):
+            cout = int(64 * width) * 2**stage * (4 if bottleneck else 1)
+            for k in range(count):
+                stride = 2 if stage and not k else 1
+                blocks.append(Bottleneck(c, cout, stride) if bottleneck else BasicBlock(c, cout, stride))
+                c = cout
         self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(512, classes)
+        self.fc = nn.Linear(c, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.pool(F.relu(self.bn1(self.conv1(x))))
         x = self.blocks(x)
         y: Tensor = self.fc(F.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
         return y
+
+
+class ResNet18(ResNet):
+    def __init__(self, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__((2, 2, 2, 2), classes, width=width)
+
+
+class ResNet34(ResNet):
+    def __init__(self, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__((3, 4, 6, 3), classes, width=width)
+
+
+class ResNet50(ResNet):
+    def __init__(self, classes: int = 1000, width: float = 1.0) -> None:
+        super().__init__((3, 4, 6, 3), classes, bottleneck=True, width=width)

@@ -11,29 +11,6 @@ from torch import Tensor, nn
 
 from . import Net, mobile, plain, residual
 
-# width multiplier 1.0: expansion width, kernel, stride, output channels, keeps its input (see mobile.py)
-MOBILENETV2_100: list[mobile.Row] = [
-    (0, 3, 1, 16, 0), (96, 3, 2, 24, 0), (144, 3, 1, 24, 1), (144, 3, 2, 32, 0), (192, 3, 1, 32, 1), (192, 3, 1, 32, 1),
-    (192, 3, 2, 64, 0), (384, 3, 1, 64, 1), (384, 3, 1, 64, 1), (384, 3, 1, 64, 1), (384, 3, 1, 96, 0),
-    (576, 3, 1, 96, 1), (576, 3, 1, 96, 1), (576, 3, 2, 160, 0), (960, 3, 1, 160, 1), (960, 3, 1, 160, 1),
-    (960, 3, 1, 320, 0),
-]  # fmt: skip
-
-
-class MobileNetV2(nn.Module):
-    """MobileNetV2 at full width, with the wide 1×1 layer in front of the classifier."""
-
-    def __init__(self, classes: int = 1000) -> None:
-        super().__init__()
-        whole = mobile.Mobile(MOBILENETV2_100, classes, norm=True, stem=32)
-        self.stem, self.blocks = whole.stem, whole.blocks
-        self.head = mobile.conv(320, 1280, 1, 1, 1, norm=True, act=True)
-        self.classifier = nn.Linear(1280, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.classifier(self.head(self.blocks(self.stem(x))).mean((2, 3)))
-        return y
-
 
 class EncoderBlock(nn.Module):
     """Attention and a feed-forward part, each with its input added and a layer norm after it."""
@@ -104,7 +81,7 @@ _WORKLOADS = [
     Net("resnet8", residual.ResNet8, (3, 32, 32)),
     Net("mcunet", lambda: mobile.Mobile(mobile.MCUNET_5FPS, 10, norm=True), (3, 128, 128)),
     Net("mobilenetv2_035", lambda: mobile.Mobile(mobile.MOBILENETV2_035, 10, norm=True), (3, 128, 128)),
-    Net("mobilenetv2_100", MobileNetV2, (3, 224, 224), classes=1000),
+    Net("mobilenetv2_100", mobile.MobileNetV2, (3, 224, 224), classes=1000),
     Net("resnet18", residual.ResNet18, (3, 224, 224), classes=1000),
     Net("transformer", Transformer, (128, 512), has_norm=False),
 ]

@@ -29,7 +29,7 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
     for region, size in sizes.items():
         if size > REGION_BYTES:
             raise DoesNotFit(f"{region.upper()} needs {size} bytes, a program can address {REGION_BYTES}")
-    images = {"const": bytearray(sizes["const"]), "state": bytearray(sizes["state"])}
+    images = {region: np.zeros(sizes[region], np.uint8) for region in ("const", "state")}
     stored: dict[str, Slot] = {}
     coded: dict[str, Entry] = {}
     for name, (graph, layout) in entries.items():
@@ -44,20 +44,21 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
         batch=batch,
         align=max((layout.align for layout in layouts), default=4),
         entries=coded,
-        const=bytes(images["const"]),
-        state=trimmed(bytes(images["state"])),
+        const=images["const"].tobytes(),
+        state=trimmed(images["state"].data),
         state_bytes=sizes["state"],
         arena_bytes=sizes["arena"],
         meta=checked_meta(meta),
     )
 
 
-def _store(image: bytearray, slot: Slot, tensor: Tensor, value: Array) -> None:
+def _store(image: Array, slot: Slot, tensor: Tensor, value: Array) -> None:
     with np.errstate(over="ignore"):  # beyond the largest f32 is infinity
-        data = np.ascontiguousarray(value, dtype=tensor.dtype.numpy.newbyteorder("<")).tobytes()
+        data = np.ascontiguousarray(value, dtype=tensor.dtype.numpy.newbyteorder("<")).reshape(-1).view(np.uint8)
     if len(data) != tensor.bytes(1) or slot.offset + len(data) > len(image):
         raise Internal(f"the value of '{tensor.name}' does not fill its slot")
-    image[slot.offset : slot.offset + len(data)] = data
+    if data.any():  # memory that is never touched costs nothing, and optimizers start with zeros
+        image[slot.offset : slot.offset + len(data)] = data
 
 
 class EntryCoder:

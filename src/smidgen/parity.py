@@ -170,7 +170,7 @@ def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], ba
             # How far does torch-f64 move if its inputs move by one rounding? No program can agree better than that.
             moved = moved or reference(torch.float64)
             for xs, y in batches[moved.steps : k + 1]:
-                moved.step([_nudged(np.asarray(x, np.float64), rng, ROUNDING_F64) for x in xs], y)
+                moved.step([_nudged(_double(x), rng, ROUNDING_F64) for x in xs], y)
             there = moved.values()
             own = {n: relative(there[n], want) for n, want in exact.values().items() if n in found}
             limits = {n: max(A_LIMIT, C_LIMIT * max(own.values())) for n in found}
@@ -306,6 +306,10 @@ def _largest(values: Array) -> float:
 def _nudged(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
     """The same input moved by a few units in the last place; integers stay."""
     return (x * (1 + by * rng.standard_normal(x.shape))).astype(x.dtype) if x.dtype.kind == "f" else x
+
+
+def _double(x: Array) -> Array:
+    return np.asarray(x, np.float64) if x.dtype.kind == "f" else x
 
 
 def relative(got: Array, want: Array) -> float:

@@ -6,8 +6,10 @@ Lifetimes are positions in the flat node list; two tensors may share bytes only 
 from __future__ import annotations
 
 import random
+from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from . import ops
 from .build import typed
@@ -19,6 +21,7 @@ from .place_exact import improved
 ALIGN = 16
 SEARCH_WORK, MOST_ROUNDS = 20_000_000, 400  # comparisons spent on improving a placement; not a time, so that
 # the same model gives the same program on every machine
+_offset = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,24 +234,25 @@ def _blocks(
 
 def _fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
     """Put blocks one by one into the lowest gap that is free during their life."""
-    placed: list[tuple[int, int, Block]] = []  # (offset, end, block), sorted by offset
+    placed: list[tuple[int, int, int, int]] = []  # (offset, end, birth, death), sorted by offset
     offsets: dict[str, int] = {}
     top = 0
     for block in order:
+        size, first, last = block.bytes, block.birth, block.death
         start = 0
         best: tuple[int, int] | None = None
-        for offset, end, other in placed:
-            if other.death < block.birth or block.death < other.birth:
+        for offset, end, birth, death in placed:
+            if death < first or last < birth:
                 continue
             gap = offset - start
-            if gap >= block.bytes and (best is None or gap < best[0]):
+            if gap >= size and (best is None or gap < best[0]):
                 best = (gap, start)
-            start = max(start, end)
+            if end > start:
+                start = end
         at_ = start if best is None else best[1]
         offsets[block.name] = at_
-        placed.append((at_, at_ + block.bytes, block))
-        placed.sort(key=lambda p: p[0])
-        top = max(top, at_ + block.bytes)
+        insort(placed, (at_, at_ + size, first, last), key=_offset)
+        top = max(top, at_ + size)
     return offsets, top
 
 

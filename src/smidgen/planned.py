@@ -14,7 +14,7 @@ from .ir import Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
 from .plan import Cost, Plan
-from .program import Program
+from .program import Program, checked_meta
 from .timeline import facts_of
 from .training_facts import run_facts
 
@@ -59,7 +59,7 @@ def encode(entries: Entries, device: Device | None = None, proven: bool = True) 
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
-    done = encode_program(planned, entries.batch, meta)
+    done = replace(bare, meta=checked_meta(meta))
     if proven:
         verify.verify(done, entries.graphs, layouts)
     return done

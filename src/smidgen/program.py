@@ -72,7 +72,7 @@ class Program:
     @property
     def flash_bytes(self) -> int:
         """Of the file, without `meta`, which a device does not need."""
-        return len(replace(self, meta={}).to_bytes())
+        return _Writer(replace(self, meta={})).size()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -190,9 +190,17 @@ class _StoredMeta(Mapping[str, Any]):
         return len(self._rest)
 
 
-def trimmed(state: bytes) -> bytes:
+_ZEROS: Final = bytes(1 << 16)
+
+
+def trimmed(state: bytes | memoryview) -> bytes:
     """Without the words at the end that are zero."""
-    return state[: -(-len(state.rstrip(b"\0")) // 4) * 4]
+    end = len(state)
+    while end and bytes(state[max(end - len(_ZEROS), 0) : end]) == _ZEROS[:end]:
+        end -= min(end, len(_ZEROS))
+    start = max(end - len(_ZEROS), 0)
+    end = start + len(bytes(state[start:end]).rstrip(b"\0"))
+    return bytes(state[: -(-end // 4) * 4])
 
 
 def checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +242,16 @@ class _Writer:
         return self._at[text]
 
     def file(self) -> bytes:
+        pieces = self._pieces()
+        crc = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
+        return b"".join([MAGIC, struct.pack("<3I", VERSION, CRC_FROM + _length(pieces), crc), *pieces])
+
+    def size(self) -> int:
+        """Of the file, without making it."""
+        return CRC_FROM + _length(self._pieces())
+
+    def _pieces(self) -> list[bytes | bytearray]:
+        """All that the checksum covers; what may be large is not copied."""
         p = self.program
         entries, buffers, code = bytearray(), bytearray(), bytearray()
         for name, entry in p.entries.items():
@@ -248,16 +266,14 @@ class _Writer:
         parts: list[bytes | bytearray] = [
             entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const,
         ]  # fmt: skip
-        table, body = bytearray(), bytearray()
+        table, at, body = bytearray(), HEADER_BYTES, list[bytes | bytearray]()
         for name, part in zip(SECTIONS, parts, strict=True):
-            align = CONST_ALIGN if name == "const" else 4
-            body += bytes(-(HEADER_BYTES + len(body)) % align)
-            table += struct.pack("<2I", HEADER_BYTES + len(body), len(part))
-            body += part
-        total = HEADER_BYTES + len(body)
+            gap = -at % (CONST_ALIGN if name == "const" else 4)
+            table += struct.pack("<2I", at + gap, len(part))
+            body += [bytes(gap), part]
+            at += gap + len(part)
         sizes = (p.batch, p.align, p.const_bytes, p.state_bytes, p.arena_bytes, len(SECTIONS))
-        rest = struct.pack("<6I", *sizes) + bytes(table) + bytes(body)
-        return MAGIC + struct.pack("<3I", VERSION, total, zlib.crc32(rest)) + rest
+        return [struct.pack("<6I", *sizes), table, *body]
 
     def _buffer(self, b: Buffer) -> bytes:
         axis = batch_axis(b.dims)
@@ -275,6 +291,10 @@ class _Writer:
         head = struct.pack("<HBBI", self._kernel[i.kernel], len(i.operands), strided * STRIDES, self._block[i.params])
         words = [_operand_word(o) for o in i.operands] + ([o.stride for o in i.operands] if strided else [])
         return head + struct.pack(f"<{len(words)}I", *words)
+
+
+def _length(pieces: Sequence[bytes | bytearray]) -> int:
+    return sum(len(piece) for piece in pieces)
 
 
 def _operand_word(o: Operand) -> int:

@@ -34,11 +34,13 @@ from .aten.walk import Walk, memory_of
 from .aten.writer import COMPLEX, Operand, dtype_of
 from .build import Builder, feed, fetch
 from .errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
-from .ir import Batch, DType, Graph, Role, Shape, dead_removed
+from .ir import Array, Batch, DType, Graph, Role, Shape, dead_removed
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
 COUNTED = "num_batches_tracked"
 Loss = str | Callable[..., Any]
+Known = dict[int, Array]
+"""id of a parameter → its value, which all graphs of a model share: a network may have a gigabyte of them."""
 LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "cross_entropy": functional.cross_entropy,
     "mse": functional.mse_loss,
@@ -87,23 +89,24 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     in_training = any(module.training for module in model.modules())
     with _mode(model, training=False):
         program = _export(model, inputs, trains=not in_training)
-    infer, outputs = _graph(program, model, bn=bn)
+    known: Known = {}
+    infer, outputs = _graph(program, model, known, bn=bn)
     evaluate: Graph | None
     if isinstance(loss, str) and labels is None:
         # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
         added = _Loss(loss, *_target_for(loss, outputs))
-        evaluate, _ = _graph(program, model, bn=bn, loss=added)
+        evaluate, _ = _graph(program, model, known, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
-        train, (scalar, *_) = _graph(program, model, bn=bn, loss=added, training=True)
+        train, (scalar, *_) = _graph(program, model, known, bn=bn, loss=added, training=True)
     else:
         assert labels is not None
         wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss, outputs=not in_training)
         with _mode(model, training=None):
             program = _export(wrapped, [*inputs, labels], trains=True)
-        train, (scalar, *_) = _graph(program, wrapped, bn=bn, training=True)
-        evaluate = _evaluated(wrapped, program, [*inputs, labels], bn)
+        train, (scalar, *_) = _graph(program, wrapped, known, bn=bn, training=True)
+        evaluate = _evaluated(wrapped, program, [*inputs, labels], known, bn)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
     return Imported(
@@ -112,7 +115,9 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     )  # fmt: skip
 
 
-def _evaluated(wrapped: _WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], bn: str) -> Graph | None:
+def _evaluated(
+    wrapped: _WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], known: Known, bn: str
+) -> Graph | None:
     """The model in evaluation mode with its loss; None if it returns something else in that mode than in training, for
     which the loss was written. `program` is the capture for training; if it was made in evaluation mode, it serves here
     too."""
@@ -122,7 +127,7 @@ def _evaluated(wrapped: _WithLoss, program: ExportedProgram, given: Sequence[tor
             wrapped = _WithLoss(wrapped.model, wrapped.loss, outputs=True)
             with _mode(wrapped, training=False):
                 program = _export(wrapped, given, trains=False)
-        return _graph(program, wrapped, bn=bn)[0] if wrapped.returned.structure == expected else None
+        return _graph(program, wrapped, known, bn=bn)[0] if wrapped.returned.structure == expected else None
     except SmidgenError:
         return None
 
@@ -412,11 +417,17 @@ def _nothing_raw() -> Iterator[None]:
 
 @_nothing_raw()
 def _graph(
-    exported: ExportedProgram, module: nn.Module, *, bn: str, loss: _Loss | None = None, training: bool = False
+    exported: ExportedProgram,
+    module: nn.Module,
+    known: Known,
+    *,
+    bn: str,
+    loss: _Loss | None = None,
+    training: bool = False,
 ) -> tuple[Graph, tuple[_Result, ...]]:
     """The exported program as a graph, and its results: the loss first, if there is `loss` or the module has one.
 
-    In training, the graph ends with the loss; else all results are handed out.
+    In training, the graph ends with the loss; else all results are handed out. All graphs of a model have one `known`.
     """
     wrapped = isinstance(module, _WithLoss)
     model = module.model if isinstance(module, _WithLoss) else module
@@ -426,7 +437,7 @@ def _graph(
     inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     walk = Walk(emit, inputs[0].meta["val"].shape[0].node.expr, wrapped)
     names = iter(_input_names(model, len(inputs) - wrapped) + ["target"] * wrapped)
-    stored = _stored(emit, module)
+    stored = _stored(emit, module, known)
     values: list[Any] = []
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
@@ -474,7 +485,7 @@ def _name_in_model(name: str, module: nn.Module) -> str:
     return name.removeprefix("model.") if isinstance(module, _WithLoss) else name
 
 
-def _stored(emit: Emit, module: nn.Module) -> dict[int, Operand]:
+def _stored(emit: Emit, module: nn.Module, known: Known) -> dict[int, Operand]:
     """id of a parameter or buffer → it in the graph, in the user's layout, under its first name in the model.
 
     All of them, so that their names are taken; in the end only what is used stays.
@@ -484,8 +495,10 @@ def _stored(emit: Emit, module: nn.Module) -> dict[int, Operand]:
         name = _name_in_model(path, module)
         if tensor.is_complex():
             raise UnsupportedOp(f"parameter '{name}' is not supported", why=COMPLEX[0], help=COMPLEX[1])
-        array = tensor.detach().double().cpu().numpy()
-        found[id(tensor)] = Value(emit.b.stored(name, array, Role.PARAM))
+        if id(tensor) not in known:
+            known[id(tensor)] = tensor.detach().cpu().to(torch.float64, copy=True).numpy()
+            known[id(tensor)].flags.writeable = False
+        found[id(tensor)] = Value(emit.b.stored(name, known[id(tensor)], Role.PARAM))
     for path, tensor in module.named_buffers():
         constant = emit.keep(tensor.detach().clone(), _name_in_model(path, module))
         if not constant.is_complex():  # only what is real can become a tensor of the graph

@@ -1,11 +1,12 @@
 """Proof that a program's memory is safe. Trusts neither the planner's lifetimes nor its sizes: it replays the
-instructions on a shadow memory in which every grain carries the value that was last written there.
+instructions on a shadow memory in which every byte carries the value that was last written there.
 
 Extents come from the C kernels, addresses from the encoded program, meaning from the graph.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from . import native, ops
 from .errors import UnsafeLayout
-from .ir import Array, Graph, Node, Role, Tensor
+from .ir import Graph, Node, Role, Tensor
 from .layout import Layout
 from .program import Instruction, Program
 
@@ -36,6 +37,32 @@ class Access:
 
     def overlaps(self, other: Access) -> bool:
         return self.region == other.region and self.start < other.end and other.start < self.end
+
+
+class _Shadow:
+    """What each byte of a region carries, as stretches of equal bytes: a plan has gigabytes, but few of those."""
+
+    def __init__(self) -> None:
+        self._starts, self._values = [0], [NOBODY]  # the last stretch has no end
+
+    def read(self, start: int, count: int) -> list[int]:
+        """The values found there, in order."""
+        if not count:
+            return []
+        return self._values[bisect_right(self._starts, start) - 1 : bisect_left(self._starts, start + count)]
+
+    def write(self, start: int, count: int, value: int) -> None:
+        if count:
+            first, behind = self._cut(start), self._cut(start + count)
+            self._starts[first:behind], self._values[first:behind] = [start], [value]
+
+    def _cut(self, at: int) -> int:
+        """The number of the stretch that starts there, from now on."""
+        k = bisect_left(self._starts, at)
+        if k == len(self._starts) or self._starts[k] != at:
+            self._starts.insert(k, at)
+            self._values.insert(k, self._values[k - 1])
+        return k
 
 
 def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
@@ -64,9 +91,7 @@ class _Replay:
         self.program, self.entry, self.graph, self.n = program, entry, graph, n
         self.slots = layout.slots  # where state and gathered tensors claim to be; checked against the instructions
         self.sizes = {"const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes}
-        self.grain = 4 if self._all_in_words() else 1
-        sizes = {**self.sizes, "const": 0}  # constants never change: their places are compared, not replayed
-        self.cells = {r: np.full(-(-size // self.grain), NOBODY, np.int32) for r, size in sizes.items()}
+        self.shadow = {region: _Shadow() for region in self.sizes}  # of constants, places are compared, not replayed
         self.ids: dict[tuple[str, int], int] = {}  # (tensor, loop iteration or -1) → identity of its value
         self.shows: dict[str, str] = {}  # view → tensor
         self.body_tensors: set[str] = set()
@@ -137,10 +162,11 @@ class _Replay:
         per_sample = self.graph[gathered].bytes(1)
         for index in range(self.n):
             self.index = index
-            part = self._cells(slot.region, slot.offset + self.index * per_sample, per_sample)
-            if not (part == self._value(piece)).all():
-                raise self._unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part))
-        self._cells(slot.region, slot.offset, self.n * per_sample)[:] = self._value(gathered)
+            wanted = self._value(piece)
+            part = self.shadow[slot.region].read(slot.offset + self.index * per_sample, per_sample)
+            if any(value != wanted for value in part):
+                raise self._unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part, wanted))
+        self.shadow[slot.region].write(slot.offset, self.n * per_sample, self._value(gathered))
 
     def _step(self, node: Node, step: Instruction, n: int) -> None:
         accesses = self._accesses(node, step, n)
@@ -153,8 +179,8 @@ class _Replay:
         for a in accesses:
             if a.kind in "ou":
                 self._write(node, a)
-            elif a.kind == "s" and a.region in self.cells:
-                self._cells(a.region, a.start, a.bytes)[:] = NOBODY
+            elif a.kind == "s" and a.region in self.shadow:
+                self.shadow[a.region].write(a.start, a.bytes, NOBODY)
 
     def _accesses(self, node: Node, step: Instruction, n: int) -> list[Access]:
         """The instruction's operands beside the tensors that the node says they are."""
@@ -200,7 +226,7 @@ class _Replay:
                     raise self._unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
 
     def _check_read(self, node: Node, a: Access) -> None:
-        if a.region not in self.cells:
+        if a.region not in self.shadow:
             return
         tensor = a.tensor if a.kind == "i" else self._before(node, a.tensor)
         if a.region == "const":
@@ -210,17 +236,16 @@ class _Replay:
             if (a.start, slot.region) != (slot.offset, "const") or a.bytes > self.graph[tensor].bytes(1):
                 raise self._unsafe(f"constant '{tensor}' is read where it is not", node, "")
             return
-        part = self._cells(a.region, a.start, a.bytes)
-        wanted = self._value(tensor)
-        if not (part == wanted).all():
+        part, wanted = self.shadow[a.region].read(a.start, a.bytes), self._value(tensor)
+        if any(value != wanted for value in part):
             raise self._unsafe(f"'{tensor}' is overwritten before it is read", node, self._found(part, wanted))
 
     def _before(self, node: Node, out: str) -> str:
         return node.ins[ops.get(node.op).shares[node.outs.index(out)]]
 
     def _write(self, node: Node, a: Access) -> None:
-        if a.region in self.cells:
-            self._cells(a.region, a.start, a.bytes)[:] = self._value(a.tensor)
+        if a.region in self.shadow:
+            self.shadow[a.region].write(a.start, a.bytes, self._value(a.tensor))
         elif (key := (a.start, self.index)) in self.written:
             raise self._unsafe(f"output '{a.tensor}' is written twice", node, "")
         else:
@@ -235,10 +260,10 @@ class _Replay:
     def _load_state(self) -> None:
         """At the start every tensor that outlives the entry stands at its own place, and so does every constant."""
         for tensor in self._kept():
-            part = self._own(tensor)
-            if (part != NOBODY).any():
-                raise UnsafeLayout(f"'{tensor.name}' and {self._called(int(part.max()))} share memory")
-            part[:] = self._value(tensor.name)
+            part, slot = self._own(tensor), self.slots[tensor.name]
+            if any(value != NOBODY for value in part):
+                raise UnsafeLayout(f"'{tensor.name}' and {self._called(max(part))} share memory")
+            self.shadow[slot.region].write(slot.offset, tensor.bytes(1), self._value(tensor.name))
         end, before = 0, ""
         for tensor in sorted(self.graph.of_role(Role.CONST), key=lambda t: self.slots[t.name].offset):
             start, count = self.slots[tensor.name].offset, tensor.bytes(1)
@@ -251,40 +276,32 @@ class _Replay:
 
     def _check_state_at_the_end(self) -> None:
         """Every tensor that outlives the entry, or what an update made of it, still stands whole at its place."""
-        newest = {t.name: t.name for t in self._kept()}
+        kept = self._kept()
+        origin = {t.name: t.name for t in kept}  # what is there now → the tensor that it was made of
         for node in self.graph.nodes:
-            record = ops.get(node.op)
-            for first, latest in newest.items():
-                for out, source in record.shares.items():
-                    if node.ins[source] == latest and not record.is_view:
-                        newest[first] = node.outs[out]
-        for tensor in self._kept():
-            part = self._own(tensor)
-            if not (part == self._value(newest[tensor.name])).all():
-                raise UnsafeLayout(f"'{tensor.name}' is damaged", why=self._found(part))
+            shares = {} if ops.get(node.op).is_view else ops.get(node.op).shares
+            made = {node.outs[out]: origin.pop(node.ins[i]) for out, i in shares.items() if node.ins[i] in origin}
+            origin |= made
+        newest = {first: latest for latest, first in origin.items()}
+        for tensor in kept:
+            part, wanted = self._own(tensor), self._value(newest[tensor.name])
+            if any(value != wanted for value in part):
+                raise UnsafeLayout(f"'{tensor.name}' is damaged", why=self._found(part, wanted))
 
-    def _own(self, tensor: Tensor) -> Array:
-        """The cells where a tensor that outlives the entry says that it is."""
+    def _own(self, tensor: Tensor) -> list[int]:
+        """What is found where a tensor that outlives the entry says that it is."""
         slot = self.slots[tensor.name]
-        return self._cells(slot.region, slot.offset, tensor.bytes(1))
+        return self.shadow[slot.region].read(slot.offset, tensor.bytes(1))
 
     # -- helpers ---------------------------------------------------------------------------------------------
-
-    def _all_in_words(self) -> bool:
-        slots = self.slots.values()
-        return all(s.offset % 4 == 0 and s.stride % 4 == 0 for s in slots)
-
-    def _cells(self, region: str, start: int, count: int) -> Array:
-        return self.cells[region][start // self.grain : -(-(start + count) // self.grain)]
 
     def _at(self, steps: Sequence[Instruction], cursor: int, node: Node) -> Instruction:
         if cursor >= len(steps):
             raise self._unsafe("the program ends before the graph", node, "")
         return steps[cursor]
 
-    def _found(self, part: Array, wanted: int = -1) -> str:
-        strange = part[part != wanted]
-        return f"found {self._called(int(strange[0]))} there" if strange.size else ""
+    def _found(self, part: Sequence[int], wanted: int) -> str:
+        return f"found {self._called(next(value for value in part if value != wanted))} there"
 
     def _unsafe(self, what: str, node: Node, why: str) -> UnsafeLayout:
         place = f"{node.src or node.op} ({self.entry}, node {self.position} '{node.op}', {self.n} samples)"

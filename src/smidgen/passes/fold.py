@@ -104,11 +104,12 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
     A constant beta becomes part of the bias; one that learns is added afterwards.
     """
+    producer = graph.producer()
     for name in [node.outs[0] for node in graph.nodes if node.op == "batch_norm"]:
-        norm = graph.producer()[name]  # folding the norms before it has renamed its input
-        layer = _layer_before(graph, norm)
+        layer = _layer_before(graph, producer, producer[name])
         if layer is not None:
-            graph = _folded(graph, norm, layer)
+            graph = _folded(graph, producer[name], layer)
+            producer = graph.producer()  # inputs of the norms behind it have other names now
     return graph
 
 
@@ -116,12 +117,12 @@ def _is_known(graph: Graph, name: str) -> bool:
     return graph[name].role is Role.CONST and name in graph.data
 
 
-def _layer_before(graph: Graph, norm: Node) -> Node | None:
+def _layer_before(graph: Graph, producer: Mapping[str, Node], norm: Node) -> Node | None:
     """The layer whose result nothing but this norm reads, reshapes that leave channels alone in between."""
     x, gamma, _beta, mean, var = norm.ins
-    producer, readers = graph.producer(), graph.readers()
     if not all(_is_known(graph, name) for name in (gamma, mean, var)):
         return None
+    readers = graph.readers()
     while x in producer and len(readers[x]) == 1 and producer[x].op == "reshape":
         x = producer[x].ins[0]
         if not graph[x].shape or graph[x].shape[-1] != graph[norm.ins[0]].shape[-1]:

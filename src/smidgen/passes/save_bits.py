@@ -12,6 +12,7 @@ def save_bits(graph: Graph) -> Graph:
     Only if nothing else in the backward pass reads that value: one that is kept anyway costs nothing more.
     """
     producer_at = {out: i for i, node in enumerate(graph.nodes) for out in node.outs}
+    shows, kept_for = _kept_for(graph)
     tensors = dict(graph.tensors)
     replaced: dict[int, Node] = {}
     inserted: dict[int, list[Node]] = {}
@@ -21,8 +22,8 @@ def save_bits(graph: Graph) -> Graph:
             continue
         bits = rule(node.attrs)
         kept = node.ins[bits.input]
-        root = _root(graph, kept, producer_at)
-        if root not in producer_at or graph[root].role is not Role.VALUE or not _only_kept_for(graph, root, position):
+        root = shows.get(kept, kept)
+        if root not in producer_at or graph[root].role is not Role.VALUE or kept_for[root] != {position}:
             continue
         mask = f"{kept}.bits"
         while mask in tensors:
@@ -48,22 +49,14 @@ def _rows(shape: Shape) -> Dim:
     return size(shape[: axis + 1]) if axis is not None else 1
 
 
-def _root(graph: Graph, name: str, producer_at: dict[str, int]) -> str:
-    """The tensor whose memory this is."""
-    while name in producer_at:
-        node = graph.nodes[producer_at[name]]
-        if not ops.get(node.op).is_view or node.op == "loop":
-            break
-        name = node.ins[0]
-    return name
-
-
-def _only_kept_for(graph: Graph, root: str, position: int) -> bool:
-    """Does the backward pass read this memory, under any name, at `position` only?"""
-    family = {root}
+def _kept_for(graph: Graph) -> tuple[dict[str, str], dict[str, set[int]]]:
+    """View → the tensor whose memory it shows; tensor → nodes of the backward pass that read it under any name."""
+    shows: dict[str, str] = {}
+    readers: dict[str, set[int]] = {}
     for i, node in enumerate(graph.nodes):
-        if node.ins and ops.get(node.op).is_view and node.ins[0] in family:
-            family.add(node.outs[0])
-        elif i != position and node.stage == "backward" and any(x in family for x in node.ins):
-            return False
-    return True
+        if node.ins and ops.get(node.op).is_view:
+            shows[node.outs[0]] = shows.get(node.ins[0], node.ins[0])
+        elif node.stage == "backward":
+            for name in node.ins:
+                readers.setdefault(shows.get(name, name), set()).add(i)
+    return shows, readers

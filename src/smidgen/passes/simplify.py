@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ..errors import Internal
-from ..ir import Graph, Role, Step, Tensor
+from ..ir import Array, Graph, Node, Role, Step, Tensor
 from .axes import RULES
 from .fold import fold_constants, named_by_content
 from .layout import Choice, Perm, Sweep, Swept, without_dead
@@ -164,45 +164,69 @@ def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:
 
 def absorb_layouts(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
     """Store parameters, statistics and constants as they are read, where all readers in all graphs ask for the same."""
-    current = dict(graphs)
+    relaid = {key: _Relaid(graph) for key, graph in graphs.items()}
     for name in sorted({t.name for graph in graphs.values() for t in graph.of_role(*STORED)}):
-        while (step := _common_step(current, name, keep)) is not None:
-            current = {key: _absorbed(graph, name, step) for key, graph in current.items()}
-    return current
+        holders = [r for r in relaid.values() if name in r.tensors]
+        while (step := _common_step(holders, name, keep)) is not None:
+            moved: dict[int, Array] = {}
+            for holder in holders:
+                holder.absorb(name, step, moved)
+    return {key: r.graph() for key, r in relaid.items()}
 
 
-def _common_step(graphs: Mapping[str, Graph], name: str, keep: Collection[str]) -> Step | None:
-    holders = [graph for graph in graphs.values() if name in graph.tensors]
-    readers = [node for graph in holders for node in graph.nodes if name in node.ins]
+def _common_step(holders: Sequence[_Relaid], name: str, keep: Collection[str]) -> Step | None:
+    readers = [node for holder in holders for node in holder.readers_of(name)]
     steps = {(node.op, tuple(node.attrs.get("shape", node.attrs.get("perm", ())))) for node in readers}
-    alike = {(graph[name].shape, graph.layouts.get(name, ())) for graph in holders}
+    alike = {(holder.tensors[name].shape, holder.layouts.get(name, ())) for holder in holders}
     if len(steps) != 1 or len(alike) != 1 or any(out in keep for node in readers for out in node.outs):
         return None
     step = steps.pop()
     return step if step[0] in ("reshape", "permute") else None
 
 
-def _absorbed(graph: Graph, name: str, step: Step) -> Graph:
-    if name not in graph.tensors:
-        return graph
-    old = graph[name]
-    same = {node.outs[0] for node in graph.nodes if node.ins == (name,)}
-    nodes = tuple(
-        node.with_(ins=tuple(name if i in same else i for i in node.ins))
-        for node in graph.nodes
-        if node.outs[0] not in same
-    )
-    shape = step[1] if step[0] == "reshape" else tuple(old.shape[p] for p in step[1])
-    tensors = {k: t for k, t in graph.tensors.items() if k not in same}
-    tensors[name] = Tensor(name, shape, old.dtype, old.role)
-    data = dict(graph.data)
-    if name in data:
-        value = np.asarray(data[name])
-        moved = value.reshape(step[1]) if step[0] == "reshape" else value.transpose(step[1])
-        data[name] = np.ascontiguousarray(moved).reshape(shape)  # type: ignore[arg-type]
-    steps = graph.layouts.get(name, ())
-    if steps and steps[-1][0] == step[0]:  # two of a kind are one
-        before = steps[-1][1]
-        step = (step[0], step[1] if step[0] == "reshape" else tuple(before[p] for p in step[1]))
-        steps = steps[:-1]
-    return graph.with_(nodes=nodes, tensors=tensors, data=data, layouts={**graph.layouts, name: (*steps, step)})
+class _Relaid:
+    """A graph whose stored tensors change their layout, one after the other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._readers = graph, graph.readers()
+        self._nodes: list[Node | None] = list(graph.nodes)
+        self.tensors, self.data, self.layouts = dict(graph.tensors), dict(graph.data), dict(graph.layouts)
+
+    def readers_of(self, name: str) -> list[Node]:
+        return [node for i in self._readers.get(name, ()) if (node := self._nodes[i]) is not None]
+
+    def absorb(self, name: str, step: Step, moved: dict[int, Array]) -> None:
+        """`moved`: what the graphs share is moved once."""
+        old, after = self.tensors[name], list[int]()
+        for i in self._readers.pop(name, ()):
+            node, self._nodes[i] = self._nodes[i], None
+            assert node is not None
+            del self.tensors[node.outs[0]]
+            for k in self._readers.pop(node.outs[0], ()):
+                reader = self._nodes[k]
+                assert reader is not None
+                self._nodes[k] = reader.with_(ins=tuple(name if x == node.outs[0] else x for x in reader.ins))
+                after.append(k)
+        self._readers[name] = sorted(set(after))
+        shape = step[1] if step[0] == "reshape" else tuple(old.shape[p] for p in step[1])
+        self.tensors[name] = Tensor(name, shape, old.dtype, old.role)
+        if name in self.data:
+            value = self.data[name]
+            if id(value) not in moved:
+                moved[id(value)] = _rearranged(value, step).reshape(shape)  # type: ignore[arg-type]
+                moved[id(value)].flags.writeable = False
+            self.data[name] = moved[id(value)]
+        steps = self.layouts.get(name, ())
+        if steps and steps[-1][0] == step[0]:  # two of a kind are one
+            before = steps[-1][1]
+            step = (step[0], step[1] if step[0] == "reshape" else tuple(before[p] for p in step[1]))
+            steps = steps[:-1]
+        self.layouts[name] = (*steps, step)
+
+    def graph(self) -> Graph:
+        nodes = tuple(node for node in self._nodes if node is not None)
+        return self._graph.with_(nodes=nodes, tensors=self.tensors, data=self.data, layouts=self.layouts)
+
+
+def _rearranged(value: Array, step: Step) -> Array:
+    return value.reshape(step[1]) if step[0] == "reshape" else np.ascontiguousarray(value.transpose(step[1]))

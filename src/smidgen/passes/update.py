@@ -37,11 +37,12 @@ def train_entry(
     _settings(b, optimizer, seed)
     if optimizer.clip_norm is not None:
         grads = _clipped(b, grads, optimizer.clip_norm)
-    updates = []
+    updates, sinks = [], _Sinks(b)
     for param, grad in grads.items():
         sources = _optimizer_inputs(b, param, optimizer)
-        fused = _fused(b, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
+        fused = _fused(b, sinks, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
         updates.append(fused or _plain(b, param, grad, optimizer, sources))
+    sinks.leave()
     return _with_updates(b, updates)
 
 
@@ -51,11 +52,12 @@ def grad_entry(graph: Graph, grads: Mapping[str, str], seed: int = 0) -> Graph:
     if COUNTER in b.tensors:
         b.data[COUNTER] = np.array([seed, 0], np.int32)
     b.stage = "update"
-    updates = []
+    updates, sinks = [], _Sinks(b)
     for param, grad in grads.items():
         acc = b.tensor(accumulator(param), b[param].shape, role=Role.ACCUM)
-        node = _fused(b, param, grad, "acc", (acc,), {})
+        node = _fused(b, sinks, param, grad, "acc", (acc,), {})
         updates.append(node or Pending(param, _update(b, "accumulate", (acc, grad), {})))
+    sinks.leave()
     return _with_updates(b, updates, counts=False)
 
 
@@ -99,7 +101,8 @@ def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
 
 def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
     shape = b.data[param].shape
-    slots = [b.stored(f"{param}:{slot}", np.zeros(shape), Role.OPTIM) for slot in optimizer.slots]
+    zeros = np.broadcast_to(np.float64(0), shape)  # takes no memory
+    slots = [b.stored(f"{param}:{slot}", zeros, Role.OPTIM) for slot in optimizer.slots]
     return (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ()))
 
 
@@ -114,43 +117,80 @@ def _update(b: Builder, op: str, ins: tuple[str, ...], attrs: Mapping[str, objec
     return Node(op, ins, tuple(outs), attrs, "update", src)
 
 
+class _Sinks:
+    """Nodes whose only result is a weight gradient that nobody reads; those that are taken leave the graph, and those
+    that must not wait for their update move to the earliest place."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b, self._taken, self._early = b, set[str](), set[str]()
+        self._views = _views(b)
+        self._made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
+        self._readers: dict[str, list[int]] = {}
+        for i, node in enumerate(b.nodes):
+            for name in () if ops.get(node.op).is_view else node.ins:
+                self._readers.setdefault(self._views.get(name, name), []).append(i)
+        read = {name for node in b.nodes for name in node.ins}
+        self._made = {
+            node.outs[0]: node
+            for node in b.nodes
+            if len(node.outs) == 1 and node.outs[0] not in read and ops.get(node.op).sink
+        }
+
+    def get(self, grad: str) -> Node | None:
+        return self._made.get(grad)
+
+    def take(self, grad: str) -> Node:
+        self._taken.add(grad)
+        return self._made.pop(grad)
+
+    def holds_back(self, grad: str, param: str) -> bool:
+        """Would the update, which waits for the last reader of its parameter, keep something alive that is larger than
+        the gradient? Then the gradient is computed as early as it can, and what it reads can die, or be overwritten."""
+        source, own = self._made[grad], self._made_at[grad]
+        last = max(self._readers.get(param, [-1]))
+        if self._first(source) > last:
+            return False
+        for name in {self._views.get(i, i) for i in source.ins}:
+            others = max((i for i in self._readers[name] if i != own), default=-1)
+            large = self._b[name].bytes(1) >= SMALL * self._b[grad].bytes(1)
+            if others <= last and large and self._b[name].role is Role.VALUE:
+                self._early.add(grad)
+                return True
+        return False
+
+    def _first(self, node: Node) -> int:
+        return max((self._made_at.get(i, -1) for i in node.ins), default=-1) + 1
+
+    def leave(self) -> None:
+        early: dict[int, list[Node]] = {}
+        for grad in self._early:
+            node = self._made[grad]
+            early.setdefault(self._first(node), []).append(node)
+        nodes: list[Node] = []
+        for i, node in enumerate(self._b.nodes):
+            nodes += sorted(early.get(i, ()), key=lambda n: self._made_at[n.outs[0]])
+            if not (self._taken | self._early).intersection(node.outs):
+                nodes.append(node)
+        self._b.nodes[:] = nodes
+
+
 def _fused(
-    b: Builder, param: str, grad: str, kind: str, sources: tuple[str, ...], attrs: Mapping[str, object]
+    b: Builder,
+    sinks: _Sinks,
+    param: str,
+    grad: str,
+    kind: str,
+    sources: tuple[str, ...],
+    attrs: Mapping[str, object],
 ) -> Pending | None:
     """The weight-gradient node joined with its consumer, if the gradient has no other reader and fits as it is."""
-    made = [node for node in b.nodes if grad in node.outs]
-    readers = [node for node in b.nodes if grad in node.ins]
-    if len(made) != 1 or readers or not ops.get(made[0].op).sink:
+    if sinks.get(grad) is None or b[grad].shape != b[param].shape:
         return None
-    if b[grad].shape != b[param].shape:
+    if kind != "acc" and sinks.holds_back(grad, param):
         return None
-    source = made[0]
-    if kind != "acc" and _holds_back(b, source, param):
-        return None
-    b.nodes.remove(source)
+    source = sinks.take(grad)
     node = _update(b, f"{source.op}_{kind}", (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
     return Pending(param, node)
-
-
-def _holds_back(b: Builder, source: Node, param: str) -> bool:
-    """Would the update, which waits for the last reader of its parameter, keep something alive that is larger than the
-    gradient? Then the gradient moves to the earliest place instead, and what it reads can die, or be overwritten."""
-    views = _views(b)
-    made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
-    first = max((made_at.get(i, -1) for i in source.ins), default=-1) + 1
-    readers: dict[str, list[int]] = {}
-    for i, node in enumerate(b.nodes):
-        for name in node.ins if node is not source and not ops.get(node.op).is_view else ():
-            readers.setdefault(views.get(name, name), []).append(i)
-    last = max(readers.get(param, [-1]))
-    gradient_bytes = b[source.outs[0]].bytes(1)
-    for name in {views.get(i, i) for i in source.ins}:
-        waits = first <= last and max(readers.get(name, [-1])) <= last
-        if waits and b[name].role is Role.VALUE and b[name].bytes(1) >= SMALL * gradient_bytes:
-            b.nodes.remove(source)
-            b.nodes.insert(first, source)
-            return True
-    return False
 
 
 def _plain(b: Builder, param: str, grad: str, optimizer: Optimizer, sources: tuple[str, ...]) -> Pending:
@@ -171,14 +211,13 @@ def _with_updates(b: Builder, updates: list[Pending], counts: bool = True) -> Gr
     """Each update as early as its inputs and the last reader of what it overwrites allow; the step is counted last."""
     made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
     views = _views(b)
+    read_at = {views.get(name, name): i for i, node in enumerate(b.nodes) for name in node.ins}  # last
     after: dict[int, list[Node]] = {}
     for pending in updates:
         record = ops.get(pending.node.op)
         overwritten = {pending.node.ins[i] for i in record.shares.values()}
-        position = max((made_at.get(i, -1) for i in pending.node.ins), default=-1)
-        for i, node in enumerate(b.nodes):
-            if any(views.get(name, name) in overwritten for name in node.ins):
-                position = max(position, i)
+        position = max(made_at.get(i, -1) for i in pending.node.ins)
+        position = max(position, *(read_at.get(name, -1) for name in overwritten))
         after.setdefault(position, []).append(pending.node)
     nodes = list(after.get(-1, ()))
     for i, node in enumerate(b.nodes):
