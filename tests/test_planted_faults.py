@@ -119,7 +119,7 @@ FAULTS = [
     ),
     Fault(
         "optimizer state not saved", "trainer.py",
-        "self.program.with_state(self._machine.state.tobytes()).save(place)", "self.program.save(place)", SAVED,
+        "self.program.with_state(self._whole()).save(place)", "self.program.save(place)", SAVED,
     ),
     # Batches that are not full, or come in parts.
     Fault(

@@ -29,9 +29,9 @@ from .passes.save_bits import save_bits
 from .passes.simplify import simplify_all
 from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
-from .plan import Cost, Decision, Plan
+from .plan import Cost, Decision, Plan, Traffic
 from .program import Program
-from .timeline import facts_of
+from .timeline import facts_of, traffic
 from .trainer import Job
 from .training_facts import run_facts
 
@@ -313,6 +313,9 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
         facts=facts,
         device="" if device is None else device.name,
         banks={} if device is None else limits.assigned(device, limits.need_of(device, bare)) or {},
+        page_bytes=bare.page_bytes,
+        page_state_bytes=bare.page_state_bytes,
+        paged={name: Traffic(*traffic(graph, entries.batch)) for name, graph in entries.graphs.items()},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
@@ -388,12 +391,14 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
     for graph in entries.graphs.values():
         for tensor in graph.tensors.values():
             slot = stored.get(tensor.name)
-            if slot is None or slot.region != "state" or tensor.name in facts:
+            if slot is None or slot.region == "const" or tensor.name in facts:
                 continue
             fact: dict[str, Any] = {
                 "role": tensor.role.value, "dtype": tensor.dtype.value, "offset": slot.offset,
                 "stored": list(tensor.shape),
             }  # fmt: skip
+            if tensor.paged:
+                fact["region"] = "page"
             if tensor.role in (Role.PARAM, Role.STAT):
                 fact["shape"] = list(entries.shapes[tensor.name])
                 fact["aliases"] = list(entries.aliases[tensor.name])

@@ -31,7 +31,8 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
     for region, size in sizes.items():
         if size > REGION_BYTES:
             raise DoesNotFit(f"{region.upper()} needs {size} bytes, a program can address {REGION_BYTES}")
-    images = {"const": bytearray(sizes["const"]), "state": bytearray(sizes["state"]), "page": bytearray(page_state_bytes)}
+    images = {region: bytearray(sizes[region]) for region in ("const", "state")}
+    images["page"] = bytearray(page_state_bytes)
     stored: dict[str, Slot] = {}
     coded: dict[str, Entry] = {}
     for name, (graph, layout) in entries.items():

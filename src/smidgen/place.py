@@ -125,8 +125,9 @@ def place(
             slots[tensor.name] = Slot("page", page_state + pages[root], count)
     scratch_slots = {i: Slot("arena", where[f"scratch:{i}"], count) for i, count in scratch.items()}
     return Layout(
-        slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align, page_state + page_top, page_state
-    )
+        slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align,
+        page_bytes=page_state + page_top, page_state_bytes=page_state,
+    )  # fmt: skip
 
 
 def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:

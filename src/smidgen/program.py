@@ -328,7 +328,8 @@ class _Reader:
             raise BadProgram(f"the file has {len(data)} bytes, {total} are written in it")
         if crc != zlib.crc32(memoryview(data)[CRC_FROM:]):
             raise BadProgram("the checksum does not match: the file is damaged")
-        if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or not 0 <= sections - len(SECTIONS) <= 1:
+        counts = (len(SECTIONS), len(SECTIONS) + 1)
+        if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or sections not in counts:
             raise BadProgram("batch size, alignment or number of sections are out of range")
         self.parts: dict[str, Any] = {}  # of a mapped file, what may be large stays there
         for i, name in enumerate((*SECTIONS, "page")[:sections]):

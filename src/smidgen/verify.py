@@ -173,7 +173,8 @@ class _Replay:
 
     def _arrive(self, node: Node, to: Access, page: Access) -> None:
         """What was started is there now, if it is the same memory and the same page, and both are as they were."""
-        pair = next(((t, p) for t, p in self.started if (t.region, t.start, t.bytes) == (to.region, to.start, to.bytes)), None)
+        same = [(t, p) for t, p in self.started if (t.region, t.start, t.bytes) == (to.region, to.start, to.bytes)]
+        pair = same[0] if same else None
         if pair is None or (pair[1].start, pair[1].bytes) != (page.start, page.bytes):
             raise self._unsafe(f"'{to.tensor}' is waited for, but was not started", node, "")
         self.started.remove(pair)

@@ -41,4 +41,4 @@ _define("page_out", "puts a value outside RAM", "out", 0, shares=False, inputs=1
 _define("page_write", "puts a value where the page (input 0) is", "write", 1, shares=True, inputs=2)
 _define("page_in", "brings a page into the arena", "in", 0, shares=False, inputs=1)
 _define("page_start", "begins to bring a page into the arena; page_wait ends it", "start", 0, shares=False, inputs=1)
-_define("page_wait", "waits until the page (input 1) has come to where it was started", "wait", 0, shares=True, inputs=2)
+_define("page_wait", "waits until the page (input 1) is where it was started to", "wait", 0, shares=True, inputs=2)

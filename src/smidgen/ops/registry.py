@@ -56,8 +56,8 @@ Param = int | float | Batch
 
 
 Page = Literal["", "out", "in", "start", "wait", "write"]
-"""What an op does with PAGE: out and write put its last input there, in and start read input 0, wait reads its last input
-(which must not change before) and ends what start began. Result 0 of `PAGE_WRITERS` is in PAGE."""
+"""What an op does with PAGE: out and write put the last input there, in and start read input 0, wait reads its last
+input (which must not change before) and ends what start began. Result 0 of `PAGE_WRITERS` is in PAGE."""
 PAGE_WRITERS: Final = ("out", "write")
 PAGE_READERS: Final[Mapping[Page, int]] = {"in": 0, "start": 0, "write": 0, "wait": 1}
 """The input that is in PAGE; all others are in RAM."""

@@ -6,13 +6,14 @@ their way at a time, and nothing is paged inside a loop over samples.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .. import ops
 from ..errors import Internal
-from ..ir import Graph, Node, Role, Tensor, dead_removed
+from ..ir import Graph, Node, Role, Tensor, unnamed_removed
 from ..place import loop_range
 
 MOST_STARTED: Final = 4  # SMG_MAX_STARTED in runtime/smidgen.h
@@ -28,7 +29,7 @@ def page(graph: Graph, gaps: Mapping[str, Sequence[int]], *, ahead: int = 1) -> 
         if why:
             raise Internal(f"'{name}' cannot be paged", why=why)
         work.value(name, sorted(positions))
-    return dead_removed(work.done())
+    return work.done()
 
 
 def cannot_page(graph: Graph, name: str) -> str:
@@ -39,7 +40,7 @@ def cannot_page(graph: Graph, name: str) -> str:
         return "it is not a value in the arena"
     if maker is None or maker in loop_range(graph):
         return "it is of one sample, inside the loop"
-    if ops.get(graph.nodes[maker].op).is_view:
+    if _is_view(graph.nodes[maker]):
         return "it is a view"
     if ops.get(graph.nodes[maker].op).page == "start":
         return "it is on its way from PAGE"
@@ -52,8 +53,8 @@ def cannot_page(graph: Graph, name: str) -> str:
 
 
 def page_state(graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int = 1) -> dict[str, Graph]:
-    """All entry points, with these state tensors at home in PAGE: each entry brings one before its first reader, and writes
-    it back as soon as the last update has made it."""
+    """All entry points, with these state tensors at home in PAGE: each entry brings one before its first reader, and
+    writes it back as soon as the last update has made it."""
     found: dict[str, Graph] = {}
     for entry, graph in graphs.items():
         work = _Work(graph, ahead)
@@ -70,8 +71,8 @@ def page_state(graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int 
 
 @dataclass
 class _Slot:
-    """What comes before one node of the old list, in this order: the old node before it may have made what goes out, and
-    one page may only be started when another has arrived."""
+    """What comes before one node of the old list, in this order: the old node before it may have made what goes out,
+    and one page may only be started when another has arrived."""
 
     out: list[Node] = field(default_factory=list)
     arrive: list[Node] = field(default_factory=list)
@@ -103,6 +104,7 @@ class _Work:
         self.nodes = list(graph.nodes)
         self.tensors = dict(graph.tensors)
         self.body = loop_range(graph)
+        self.turn = next((i for i, node in enumerate(graph.nodes) if node.stage == "backward"), len(self.nodes))
         self.slots: dict[int, _Slot] = {}
         self.transfers: list[_Transfer] = []
 
@@ -110,14 +112,15 @@ class _Work:
 
     def value(self, name: str, positions: Sequence[int]) -> None:
         family = _family(self.graph, name)
-        uses = [i for i, node in enumerate(self.graph.nodes) if set(node.ins) & family and not _is_view(node)]
+        uses = [i for i, node in enumerate(self.graph.nodes) if set(node.ins) & family and not self.is_view(i)]
         maker = next(i for i, node in enumerate(self.graph.nodes) if name in node.outs)
         stays = [maker, *(i for i in uses if i < positions[0])]
         gone = self.after(max(stays))
         home = self._home(maker, max(uses, default=0))
         if home is None:
             home = self.tensor(f"{name}.page", self.graph[name], paged=True)
-            node = Node("page_out", (name,), (home,), {}, self.graph.nodes[max(stays)].stage, self.graph.nodes[maker].src)
+            last, made = self.graph.nodes[max(stays)], self.graph.nodes[maker]
+            node = Node("page_out", (name,), (home,), {}, last.stage, made.src)
             self.slot(gone).out.append(node)
         for first, end in zip(positions, (*positions[1:], len(self.nodes)), strict=True):
             readers = [i for i in uses if first <= i < end]
@@ -140,8 +143,8 @@ class _Work:
         copy = self.tensor(f"{name}.back", self.graph[name])
         seen = {name: copy}
         views: list[Node] = []
-        for node in self.graph.nodes:  # in order, so that a view of a view comes after it
-            if _is_view(node) and node.ins and node.ins[0] in seen and node.outs[0] in family:
+        for i, node in enumerate(self.graph.nodes):  # in order, so that a view of a view comes after it
+            if self.is_view(i) and node.ins[0] in seen and node.outs[0] in family:
                 new = self.tensor(f"{node.outs[0]}.back", self.graph[node.outs[0]])
                 seen[node.outs[0]] = new
                 views.append(node.with_(ins=(seen[node.ins[0]], *node.ins[1:]), outs=(new,)))
@@ -175,8 +178,9 @@ class _Work:
         self.transfer(name, here, 0, self.before(readers[0]), first.stage, first.src, [])
         if made >= 0:
             node = self.graph.nodes[made]
-            out = self.tensor(f"{name}.page", self.tensors[name])
-            self.slot(self.after(made)).out.append(Node("page_write", (name, newest), (out,), {}, node.stage, node.src))
+            written = self.tensor(f"{name}.page", self.tensors[name])
+            write = Node("page_write", (name, newest), (written,), {}, node.stage, node.src)
+            self.slot(self.after(made)).out.append(write)
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -199,9 +203,7 @@ class _Work:
         loop = range(self.body[0] - 1, self.body[-1] + 1) if self.body else range(0)
         return loop[-1] + 1 if position in loop else position + 1
 
-    def transfer(
-        self, home: str, copy: str, earliest: int, wait: int, stage: str, src: str, views: list[Node]
-    ) -> None:
+    def transfer(self, home: str, copy: str, earliest: int, wait: int, stage: str, src: str, views: list[Node]) -> None:
         start = max(earliest, self.before(max(wait - self.ahead, 0)))
         self.transfers.append(_Transfer(home, copy, earliest, start, wait, stage, src, views))
 
@@ -209,24 +211,33 @@ class _Work:
         self._start_all()
         nodes = [n for i, node in enumerate(self.nodes) for n in (*self.slots.get(i, ()), node)]
         nodes += self.slots.get(len(self.nodes), ())
-        return self.graph.with_(nodes=tuple(nodes), tensors=self.tensors)
+        return unnamed_removed(_without_dead_views(self.graph.with_(nodes=tuple(nodes), tensors=self.tensors)))
+
+    def is_view(self, position: int) -> bool:
+        """Of something outside the loop, and outside it."""
+        return position not in self.body and _is_view(self.graph.nodes[position])
 
     def _start_all(self) -> None:
-        """Turn transfers into nodes. Where too many would be on their way, the one that is needed last starts later: when
-        another has arrived, or not before it is needed."""
+        """Turn transfers into nodes. Where too many would be on their way, the last to start waits until another has
+        arrived, or until it is needed."""
         waits: list[int] = []  # of pages on their way
-        for t in sorted(self.transfers, key=lambda t: (t.start, t.wait)):
-            waits = sorted(w for w in waits if w > t.start)
-            if len(waits) >= MOST_STARTED:
-                t.start = waits[-MOST_STARTED]
-                waits = [w for w in waits if w > t.start]
-            slot = self.slot(t.wait)
+        order = [(t.start, t.wait, i) for i, t in enumerate(self.transfers)]
+        heapq.heapify(order)
+        while order:
+            start, _, i = heapq.heappop(order)
+            t = self.transfers[i]
+            waits = [w for w in waits if w > start]
+            if len(waits) >= MOST_STARTED and start < t.wait:
+                heapq.heappush(order, (min(waits), t.wait, i))
+                continue
+            t.start, slot = start, self.slot(t.wait)
             if t.start >= t.wait:
                 slot.arrive += [Node("page_in", (t.page,), (t.copy,), {}, t.stage, t.src), *t.views]
                 continue
             waits.append(t.wait)
             buffer = self.tensor(f"{t.copy}.started", self.tensors[t.copy])
-            self.slot(t.start).start.append(Node("page_start", (t.page,), (buffer,), {}, t.stage, t.src))
+            stage = t.stage if t.start >= self.turn else "forward"
+            self.slot(t.start).start.append(Node("page_start", (t.page,), (buffer,), {}, stage, t.src))
             slot.arrive += [Node("page_wait", (buffer, t.page), (t.copy,), {}, t.stage, t.src), *t.views]
 
 
@@ -236,11 +247,23 @@ def _is_view(node: Node) -> bool:
 
 def _family(graph: Graph, name: str) -> set[str]:
     """The tensor and everything that is a view of it."""
-    found = {name}
-    for node in graph.nodes:
-        if _is_view(node) and node.ins and node.ins[0] in found:
+    found, body = {name}, loop_range(graph)
+    for i, node in enumerate(graph.nodes):
+        if i not in body and _is_view(node) and node.ins[0] in found:
             found.add(node.outs[0])
     return found
+
+
+def _without_dead_views(graph: Graph) -> Graph:
+    """A view whose readers now read one of the copy would keep the original in RAM."""
+    used: set[str] = set()
+    kept: list[Node] = []
+    body = loop_range(graph)
+    for i, node in reversed(list(enumerate(graph.nodes))):
+        if i in body or not _is_view(node) or node.outs[0] in used or graph[node.outs[0]].role is not Role.VALUE:
+            kept.append(node)
+            used.update(node.ins)
+    return graph.with_(nodes=tuple(reversed(kept)))
 
 
 __all__ = ["MOST_STARTED", "cannot_page", "page", "page_state"]
