@@ -45,4 +45,4 @@ def paged(
 
 
 def optimizer_state(graphs: Mapping[str, Graph]) -> list[str]:
-    return [t.name for g in graphs.values() for t in g.of_role(Role.OPTIM) if t.name in g.data]
+    return list(dict.fromkeys(t.name for g in graphs.values() for t in g.of_role(Role.OPTIM) if t.name in g.data))

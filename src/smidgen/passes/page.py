@@ -6,7 +6,6 @@ their way at a time, and nothing is paged inside a loop over samples.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -58,7 +57,7 @@ def page_state(graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int 
     found: dict[str, Graph] = {}
     for entry, graph in graphs.items():
         work = _Work(graph, ahead)
-        for name in names:
+        for name in dict.fromkeys(names):
             if name in graph.tensors:
                 work.state(name)
         found[entry] = work.done()
@@ -213,28 +212,36 @@ class _Work:
         nodes += self.slots.get(len(self.nodes), ())
         return unnamed_removed(_without_dead_views(self.graph.with_(nodes=tuple(nodes), tensors=self.tensors)))
 
+    def _busy(self) -> list[int]:
+        """For each slot, how many pages are on their way there already."""
+        busy = [0] * (len(self.nodes) + 1)
+        since: dict[str, int] = {}
+        for i, node in enumerate(self.graph.nodes):
+            if ops.get(node.op).page == "start":
+                since[node.outs[0]] = i
+            elif ops.get(node.op).page == "wait":
+                for p in range(since[node.ins[0]], i + 1):
+                    busy[p] += 1
+        return busy
+
     def is_view(self, position: int) -> bool:
         """Of something outside the loop, and outside it."""
         return position not in self.body and _is_view(self.graph.nodes[position])
 
     def _start_all(self) -> None:
-        """Turn transfers into nodes. Where too many would be on their way, the last to start waits until another has
-        arrived, or until it is needed."""
-        waits: list[int] = []  # of pages on their way
-        order = [(t.start, t.wait, i) for i, t in enumerate(self.transfers)]
-        heapq.heapify(order)
-        while order:
-            start, _, i = heapq.heappop(order)
-            t = self.transfers[i]
-            waits = [w for w in waits if w > start]
-            if len(waits) >= MOST_STARTED and start < t.wait:
-                heapq.heappush(order, (min(waits), t.wait, i))
-                continue
-            t.start, slot = start, self.slot(t.wait)
+        """Turn transfers into nodes. Where too many would be on their way, those that are needed last start later, or
+        come when they are needed."""
+        busy = self._busy()
+        for t in sorted(self.transfers, key=lambda t: t.wait):
+            full = [p for p in range(t.start, t.wait) if busy[p] >= MOST_STARTED]
+            if full:
+                t.start = self.after(full[-1])
+            for p in range(t.start, t.wait):
+                busy[p] += 1
+            slot = self.slot(t.wait)
             if t.start >= t.wait:
                 slot.arrive += [Node("page_in", (t.page,), (t.copy,), {}, t.stage, t.src), *t.views]
                 continue
-            waits.append(t.wait)
             buffer = self.tensor(f"{t.copy}.started", self.tensors[t.copy])
             stage = t.stage if t.start >= self.turn else "forward"
             self.slot(t.start).start.append(Node("page_start", (t.page,), (buffer,), {}, stage, t.src))
