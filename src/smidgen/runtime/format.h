@@ -86,6 +86,12 @@ typedef struct {
  * from the last one on; a '+' repeats the last letter. */
 int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
 
+#if SMG_PAGES
+/* The initial values of state in pages, if there is a pager; ARENA must be zero. */
+SmgStatus smg_reset_pages(SmgContext *x);
+/* Waits for whatever is on its way, so that nothing arrives after the step. */
+void smg_stop_pages(SmgContext *x);
+#endif
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
 /* copy_b4 (width 4) or copy_b1 (1) with parameters p, where one side is a buffer without memory, from `start` bytes on;
  * the other is at `memory`. The parameters must have passed the kernel's own check. 0, or what the channel returned. */

@@ -113,38 +113,6 @@ uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n)
     return b && n > 0 ? smg_buffer_size(b, n) : 0;
 }
 
-#if SMG_PAGES
-/* The arena has just been set to zero, and is as good a source of zeros as any. */
-static const char *reset_pages(const SmgContext *x) {
-    const SmgPager *pager = x->pager;
-    const uint32_t state = smg_page_state_bytes(x), arena = smg_arena_bytes(x);
-    if (!pager || !state) return NULL;
-    const uint32_t given = smg_section_bytes(x, S_PAGES) - PAGES_VALUES * 4;
-    const char *why = given ? pager->write(pager->self, 0, smg_section(x, S_PAGES) + PAGES_VALUES, given) : NULL;
-    for (uint32_t at = given, count; at < state && !why; at += count) {
-        count = state - at < arena ? state - at : arena;
-        why = pager->write(pager->self, at, x->arena, count);
-    }
-    return why;
-}
-
-SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager) {
-    x->message[0] = 0;
-    if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
-    if (!pager || !pager->read || !pager->write || !pager->start != !pager->wait)
-        return smg_say(x, SMG_BAD_CALL, "a pager needs read and write, and both or none of start and wait");
-    x->pager = pager;
-    const SmgStatus status = smg_reset_state(x);
-    if (status) x->pager = NULL;
-    return status;
-}
-#else
-SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager) {
-    (void)pager;
-    return smg_say(x, SMG_BAD_CALL, "this runtime is built without paging");
-}
-#endif
-
 SmgStatus smg_reset_state(SmgContext *x) {
     if (!x->is_open) return SMG_OK;
     const uint32_t given = smg_section_bytes(x, S_STATE), state = smg_state_bytes(x), arena = smg_arena_bytes(x);
@@ -152,14 +120,10 @@ SmgStatus smg_reset_state(SmgContext *x) {
     if (state > given) memset(x->state + given, 0, state - given); /* a file leaves out the zeros at the end */
     if (arena) memset(x->arena, 0, arena);
 #if SMG_PAGES
-    const char *why = reset_pages(x);
-    if (why) {
-        smg_say(x, SMG_STOPPED, "the initial state cannot be written to its pages: ");
-        smg_add_text(x, why);
-        return SMG_STOPPED;
-    }
-#endif
+    return smg_reset_pages(x);
+#else
     return SMG_OK;
+#endif
 }
 
 /* ---- running ---- */
@@ -243,15 +207,12 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
 }
 
 static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const char *why) {
+    const char *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
+    const SmgStatus status = smg_say_at(x, SMG_STOPPED, entry, instruction, kernel, why);
 #if SMG_PAGES
-    /* `why` may be the pager's own text, which the wait may write over. */
-    const SmgStatus status = smg_say_at(x, SMG_STOPPED, entry, instruction,
-                                        smg_kernels[x->kernels[smg_code_kernel(code)]]->name, why);
-    if (x->pager && x->pager->wait) x->pager->wait(x->pager->self, NULL);
-    return status;
-#else
-    return smg_say_at(x, SMG_STOPPED, entry, instruction, smg_kernels[x->kernels[smg_code_kernel(code)]]->name, why);
+    smg_stop_pages(x); /* after the message: `why` may be the pager's own text */
 #endif
+    return status;
 }
 
 static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside, int count, int32_t n) {

@@ -136,18 +136,11 @@ size_t smg_posix_mapped_bytes(const SmgPosix *p) {
 
 /* ---- pages ---- */
 
-static int uses(const SmgContext *x, const char *kernel) {
-    const uint32_t count = smg_section_bytes(x, S_KERNELS) / 4;
-    for (uint32_t i = 0; i < count; i++)
-        if (strcmp(smg_name(x, smg_section(x, S_KERNELS)[i]), kernel) == 0) return 1;
-    return 0;
-}
-
 SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]) {
     SmgContext *x = &p->context;
     message[0] = 0;
     const char *why = p->pager.pager.self ? "it pages already" : NULL;
-    if (!why) why = smg_posix_pager_open(&p->pager, path, smg_page_bytes(x), uses(x, "page_start"));
+    if (!why) why = smg_posix_pager_open(&p->pager, path, x);
     SmgStatus status = why ? SMG_BAD_CALL : smg_set_pager(x, &p->pager.pager);
     if (status) strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1);
     if (status && p->pager.pager.self && !x->pager) smg_posix_pager_close(&p->pager);

@@ -1,6 +1,7 @@
 /* See posix_pager.h. The file begins with a block that says what it is, so that a wrong path cannot destroy anything. */
 #define _GNU_SOURCE
 #include "posix_pager.h"
+#include "../format.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -146,11 +147,17 @@ static const char *take_file(SmgPosixPager *p, const char *path, size_t bytes) {
     return error ? because(error) : NULL;
 }
 
-const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, size_t bytes, int prefetching) {
+static int prefetches(const SmgContext *x) {
+    for (uint32_t i = 0; i < smg_section_bytes(x, S_KERNELS) / 4; i++)
+        if (strcmp(smg_name(x, smg_section(x, S_KERNELS)[i]), "page_start") == 0) return 1;
+    return 0;
+}
+
+const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, const SmgContext *x) {
     memset(p, 0, sizeof *p);
     p->pager = (SmgPager){p, read_page, write_page, NULL, NULL};
-    const char *why = take_file(p, path, bytes);
-    if (why || !prefetching) return why;
+    const char *why = take_file(p, path, smg_page_bytes(x));
+    if (why || !prefetches(x)) return why;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);

@@ -25,10 +25,11 @@ typedef struct {
     pthread_cond_t wake, done;
 } SmgPosixPager;
 
-/* Opens (or makes) the file and reserves all of its `bytes`, so that a full disk is found here and not within a step.
- * An existing file is only taken if it is an old page file, or empty; two pagers never share one. With `prefetch`, a thread
- * is started. NULL, or why not; the message stays where it is until the next call. */
-const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, size_t bytes, int prefetch);
+/* Opens (or makes) the file and reserves all that the open program needs, so that a full disk is found here and not within a
+ * step. An existing file is only taken if it is an old page file, or empty; two pagers never share one. The thread is only
+ * started for a program that prefetches. NULL, or why not; the message stays where it is until the next call.
+ * A limit on the size of files (RLIMIT_FSIZE) raises SIGXFSZ, which has to be ignored. */
+const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, const SmgContext *x);
 void smg_posix_pager_close(SmgPosixPager *p); /* the file stays, to be used again; also after a failed opening */
 size_t smg_posix_pager_bytes(int prefetch);   /* of RAM, beside the struct */
 #endif
