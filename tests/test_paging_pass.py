@@ -197,6 +197,21 @@ def test_what_came_from_a_page_that_still_holds_it_does_not_go_out_again() -> No
     same(parse(before), expect(before, after, {"b": [5]}, ahead=0))
 
 
+def test_what_came_from_a_page_that_is_written_again_goes_to_one_of_its_own() -> None:
+    before = """
+    page param w: f32[4] = [1.0, 2.0, 3.0, 4.0]
+    b = page_in(w)
+    c = exp(b)
+    w1 = page_write(w, c)
+    d = tanh(c)
+    e = add(d, b)
+    output y: f32[4] = fetch(e) perm=(0,)
+    """
+    after = before.replace("c = exp(b)", "c = exp(b)\n    page b.page: f32[4] = page_out(b)")
+    after = after.replace("e = add(d, b)", "b.back = page_in(b.page)\n    e = add(d, b.back)")
+    expect(before, after, {"b": [4]}, ahead=0)
+
+
 def test_no_more_than_a_few_pages_are_on_their_way() -> None:
     lines = ["input x: f32[n,4]", "a0 = feed(x) perm=(0, 1)"]
     lines += [f"a{i} = relu(a{i - 1})" for i in range(1, 9)]

@@ -5,7 +5,7 @@ All are the identity on bits. `page_wait` names its page again, so that nobody t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,21 +24,20 @@ def _bits(shape: tuple[int, ...]) -> Any:
     return lambda rng, n: rng.integers(0, 256, shape).astype(np.uint8)
 
 
-def _define(name: str, doc: str, page: Page, source: int, *, shares: bool, inputs: int) -> None:
-    """`source` is the input whose value the result is."""
-
-    def ref(*arrays: Array) -> Sequence[Array]:
-        return (np.array(arrays[source]),)
-
+def _define(name: str, doc: str, page: Page, ref: Callable[..., Sequence[Array]], inputs: int = 1) -> None:
     define(
         name, doc=doc, infer=same_shape, ref=ref, vjp=NOT_DIFFERENTIABLE, params=_bytes, page=page,
-        kernels=dict.fromkeys(("f32", "i32", "u8"), _KERNELS[page]), shares={0: 0} if shares else {},
+        kernels=dict.fromkeys(("f32", "i32", "u8"), _KERNELS[page]), shares={0: 0} if inputs == 2 else {},
         cases=[case(*[(N, 3, 5)] * inputs), case(*[_bits((4, 7))] * inputs)],
     )  # fmt: skip
 
 
-_define("page_out", "puts a value outside RAM", "out", 0, shares=False, inputs=1)
-_define("page_write", "puts a value where the page (input 0) is", "write", 1, shares=True, inputs=2)
-_define("page_in", "brings a page into the arena", "in", 0, shares=False, inputs=1)
-_define("page_start", "begins to bring a page into the arena; page_wait ends it", "start", 0, shares=False, inputs=1)
-_define("page_wait", "waits until the page (input 1) is where it was started to", "wait", 0, shares=True, inputs=2)
+_define("page_out", "puts a value outside RAM", "out", lambda x: (np.array(x),))
+_define("page_write", "puts x where the page is, which it replaces", "write", lambda page, x: (np.array(x),), inputs=2)
+_define("page_in", "brings a page into the arena", "in", lambda page: (np.array(page),))
+_define(
+    "page_start", "begins to bring a page into the arena; page_wait ends it", "start", lambda page: (np.array(page),)
+)
+_define(
+    "page_wait", "waits until the page is in `started`", "wait", lambda started, page: (np.array(started),), inputs=2
+)
