@@ -27,7 +27,6 @@ from smidgen.trainer import Job
 from . import small
 from .paged import optimizer_state, paged
 from .test_loader_hostile import sealed
-from .test_runner import command, fnv, ready
 
 # -- the verifier ------------------------------------------------------------------------------------------------------
 
@@ -214,6 +213,8 @@ def test_programs_that_do_not_page_have_the_bytes_they_had() -> None:
 
 
 def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
+    from .test_runner import command, fnv, ready  # which needs torch
+
     run = ready("x86_64-linux")
     entries = small.entries(optimizer=SGD(0.1, momentum=0.9))
     program = api.encode(paged(entries, ahead=3, state=optimizer_state(entries.graphs)))
