@@ -4,6 +4,7 @@ not."""
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
 from smidgen.native import Machine
 from smidgen.optimizers import Adam
+from smidgen.plan import Plan
 from smidgen.program import Program
 from smidgen.runtime.compile import compile_runtime
+from smidgen.summary import answer
 from smidgen.trainer import Job
 
 from . import small
@@ -121,6 +124,10 @@ def test_state_in_pages_is_saved_and_comes_back(tmp_path: Path) -> None:
     loaded = smidgen.load(tmp_path / "net.smg", page_to=tmp_path / "other")
     resumed = Job(momentum_in_pages(), page_to=tmp_path / "third")
     resumed.resume(tmp_path / "run.ckpt")
+    moved = smidgen.load(tmp_path / "net.smg", page_to=tmp_path / "fifth")
+    moved.train_step(*steps[3])
+    moved.resume(tmp_path / "run.ckpt")  # another start is not another program
+    assert bits(moved) == bits(resumed)
     for x, y in steps[2:]:
         loaded.train_step(x, y), resumed.train_step(x, y)
     assert bits(loaded) == bits(resumed) == bits(job) == bits(plain)
@@ -137,6 +144,17 @@ def test_fit_gives_the_same_bits_with_state_in_pages(tmp_path: Path) -> None:
     for one in (plain, job):
         one.fit(x, y, epochs=2, eval=(x, y), patience=2, progress=False)
     assert bits(job) == bits(plain)
+
+
+def test_the_plan_says_what_is_paged() -> None:
+    program = momentum_in_pages()
+    plan = Plan.from_json(program.meta["plan"])
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert (plan.page_bytes, plan.page_state_bytes) == (program.page_bytes, program.page_state_bytes)
+    assert plan.paged["infer"].out_bytes == 0 < plan.paged["infer"].in_bytes  # a parameter is at home in PAGE
+    line = next(line for line in answer(plan).splitlines() if line.startswith("pages"))
+    assert f"{program.page_bytes:,} bytes outside RAM; a step brings" in line
+    assert sum(s.bytes for s in plan.facts.stored if s.role != "const") <= plan.state_bytes
 
 
 def test_nowhere_to_page_to_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ class Machine:
         if path is None:
             raise BadOption(
                 f"the program pages, and has nowhere to page to: {self.page_bytes:,} bytes",
-                help='smidgen.load("net.smg", page_to="page.bin"), or --page-to page.bin',
+                help='smidgen.load("net.smg", page_to="page.bin")',
             )
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
         if self._lib.smg_posix_page_to(self._open().handle, os.fsencode(path), message):

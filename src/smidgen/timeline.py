@@ -51,6 +51,8 @@ def _stored(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], owners: 
     for entry, graph in graphs.items():
         changed = {out for node in graph.nodes for out in node.outs}
         for t in graph.tensors.values():
+            if t.paged:
+                continue  # neither RAM nor flash
             if (t.role is Role.CONST or t.role.is_state) and t.name not in changed and t.name in layouts[entry].slots:
                 owner = t.name.rpartition(":")[0] if t.role is Role.OPTIM else t.name
                 outside = OPTIMIZER if t.role is Role.SETTING else MODEL
