@@ -315,7 +315,7 @@ def encode(entries: Entries, device: Device | None = None) -> Program:
         banks={} if device is None else limits.assigned(device, limits.need_of(device, bare)) or {},
         page_bytes=bare.page_bytes,
         page_state_bytes=bare.page_state_bytes,
-        paged={name: Traffic(*traffic(graph, entries.batch)) for name, graph in entries.graphs.items()},
+        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if bare.page_bytes else {},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:

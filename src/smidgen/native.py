@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -309,6 +310,7 @@ class Machine:
         self._lock = threading.Lock()
         # The last call of each entry: looking up an array's address takes longer than a small step.
         self._last: dict[str, _Call] = {}
+        self.stopped: tuple[str, int] | None = None  # entry point and instruction at which a step stopped last
         handle = self._memory.handle
         self.state = self._memory.view(self._lib.smg_posix_state(handle), self._lib.smg_state_bytes(context))
         """STATE as bytes; writable."""
@@ -442,6 +444,8 @@ class Machine:
         said = self._lib.smg_error(context).decode(errors="replace")
         if status == STOPPED:
             place, _, complaint = said.partition(": ")
+            at = re.match(r"(.+), instruction (\d+)", place)  # smg_say_at writes it so
+            self.stopped = (at[1], int(at[2])) if at else None
             if complaint == TOO_FEW:
                 return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
             return RunFailed(said, help=HELP.get(complaint, ""))

@@ -26,7 +26,7 @@ from .arrays import (
     to_numpy,
 )
 from .atomic import checked_path, opened
-from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, RunFailed, did_you_mean
+from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, RunFailed, SmidgenError, did_you_mean
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
 from .native import Machine, Paged, checked_kernels, release_freed
@@ -99,8 +99,8 @@ class Job:
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
         Of a program that pages, the state before each step is kept, and is back after any error (a disk that fails).
-        Only if some of the state itself is in pages that cannot be: the job then refuses to go on until it is given a
-        whole state, by `resume` or `restore`.
+        Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the job then
+        refuses to go on until it is given a whole state, by `resume` or `restore`.
         """
         inputs, n = self._inputs("train", [*listed(x), y])
         if self._classes is not None:  # the kernel refuses what is no class, but knows spare ones
@@ -126,11 +126,26 @@ class Job:
         np.copyto(self._before, self._machine.state)
         try:
             return self._train_once(inputs, n)
-        except RunFailed as error:
-            self._state.is_partial = self._state.pages is not None
+        except SmidgenError as error:
             np.copyto(self._machine.state, self._before)
+            self._state.is_partial = self._wrote_pages()
+            if not isinstance(error, RunFailed) or error.help:
+                raise
             back = "" if self._state.is_partial else "the job is in the state before this step; "
-            raise RunFailed(error.what, at=error.at, why=error.why, help=error.help or back + PAGE_HELP) from error
+            raise RunFailed(error.what, at=error.at, why=error.why, help=back + PAGE_HELP) from error
+
+    def _wrote_pages(self) -> bool:
+        """Had the step that stopped written, or begun to write, any state in PAGE?"""
+        if self._state.pages is None or self._machine.stopped is None:
+            return False
+        entry, at = self._machine.stopped
+        before = {"grad": ["grad"], "apply": ["grad", "apply"]}.get(entry, [entry])  # a batch in parts
+        return any(
+            i <= at or name != entry
+            for name in before
+            for i, step in enumerate(self.program.entry_code(name))
+            if step.kernel == "page_out" and step.operands[0].offset < self.program.page_state_bytes
+        )
 
     def _check_whole(self) -> None:
         if self._state.is_partial:
