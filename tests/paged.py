@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,29 @@ def saved(graph: Graph) -> dict[str, list[int]]:
                 if not cannot_page(graph, name):
                     found.setdefault(name, [i])
     return found
+
+
+def anywhere(entries: api.Entries, seed: int) -> api.Entries:
+    """Half of all values go out somewhere between their uses, up to three times, some of them twice over; and half of
+    what learns, and of the optimizer's state, is at home in PAGE."""
+    rng = random.Random(seed)
+    graphs = dict(entries.graphs)
+    for _ in range(2):
+        graph, shows = graphs["train"], dict[str, str]()
+        uses: dict[str, set[int]] = {}
+        for i, node in enumerate(graph.nodes):
+            if ops.get(node.op).is_view and node.ins:
+                shows[node.outs[0]] = shows.get(node.ins[0], node.ins[0])
+            else:
+                for name in node.ins:
+                    uses.setdefault(shows.get(name, name), set()).add(i)
+        some = [name for name in uses if not cannot_page(graph, name) and rng.random() < 0.5]
+        gaps = {name: rng.sample(sorted(uses[name]), min(len(uses[name]), rng.randint(1, 3))) for name in some}
+        graphs["train"] = page(graph, gaps, ahead=rng.randint(0, 8))
+        check(graphs["train"], "page")
+    state = [t.name for t in graphs["train"].of_role(Role.PARAM, Role.OPTIM) if t.name in graphs["train"].data]
+    graphs = page_state(graphs, [name for name in state if rng.random() < 0.5], ahead=rng.randint(0, 4))
+    return replace(entries, graphs=graphs)
 
 
 def paged(

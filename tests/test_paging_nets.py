@@ -17,7 +17,7 @@ from smidgen.optimizers import SGD, Adam
 from smidgen.trainer import Job
 
 from . import generated
-from .paged import optimizer_state, paged
+from .paged import anywhere, optimizer_state, paged
 from .test_paging import BATCH, bits, same_bits
 
 NETWORKS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
@@ -45,23 +45,26 @@ def test_paging_what_is_saved_makes_the_arena_smaller(tmp_path: Path) -> None:
     assert plain.page_bytes == 0 < moved.page_bytes
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_generated_networks_give_the_same_bits(seed: int, tmp_path: Path) -> None:
-    net, method, optimizer, loss, batch = generated.sample(seed)
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_generated_networks_give_the_same_bits(seed: int, everywhere: bool, tmp_path: Path) -> None:
+    net, method, optimizer, loss, batch = generated.sample(seed + 100 * everywhere)
     net.eval()
     xs, y = generated.data(net, loss, batch, seed)
+    parts = seed % 3 == 0
     optimizers = {"sgd": SGD(0.05), "momentum": SGD(0.05, momentum=0.9), "adam": Adam(1e-3)}
     try:
         entries = api.build(
-            net, tuple(xs), loss=loss, optimizer=optimizers[optimizer], method=method, batch=batch,
-            accumulate=seed % 3 == 0, bn="batch" if seed % 4 == 0 and batch > 1 else "frozen",
+            net, tuple(xs), loss=loss, optimizer=optimizers[optimizer], method=method, batch=batch, accumulate=parts,
+            bn="batch" if seed % 4 == 0 and batch > 1 else "frozen",
         )  # fmt: skip
     except SmidgenError:
         pytest.skip("the network is refused")
     states = optimizer_state(entries.graphs) if seed % 2 else ()
+    moved = anywhere(entries, seed) if everywhere else paged(entries, ahead=seed % 5, state=states)
     plain = Job(api.encode(entries), kernels="exact")
-    job = Job(api.encode(paged(entries, ahead=seed % 5, state=states)), kernels="exact", page_to=tmp_path / "page")
-    for step, n in enumerate((batch, max(2, batch - 1) if batch > 1 else 1, 2 * batch if seed % 3 == 0 else batch)):
+    job = Job(api.encode(moved), kernels="exact", page_to=tmp_path / "page")
+    for step, n in enumerate((batch, max(2, batch - 1) if batch > 1 else 1, 2 * batch if parts else batch)):
         xs, y = generated.data(net, loss, n, seed + step)
         try:
             wanted = plain.train_step(tuple(xs), y)
