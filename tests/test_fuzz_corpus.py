@@ -85,10 +85,10 @@ def test_mutations_of_the_corpus_are_survived(replay: Path) -> None:
 
 
 @needs_sanitizers
-def test_the_ordinary_runtime_gives_the_same_answers(verdicts: dict[str, str]) -> None:
+def test_the_ordinary_runtime_gives_the_same_answers(verdicts: dict[str, str], tmp_path: Path) -> None:
     for path in FILES:
         try:
-            Machine(path.read_bytes()).close()
+            Machine(path.read_bytes(), page_to=tmp_path / "page").close()
             said = ""
         except BadProgram as refusal:
             said = refusal.what

@@ -29,6 +29,8 @@ GRADIENT = "tests/test_ops.py::test_gradient_equals_finite_differences"
 PLANS = "tests/test_verify.py::test_plans_are_accepted[w1-b1-w2-b2-w3-b3]"
 LOOPED_PLANS = "tests/test_verify.py::test_plans_are_accepted[w3-b3]"
 MEMORY = "tests/test_memory.py::test"
+PAGES = "tests/test_paging.py::test"
+SAFETY = "tests/test_paging_safety.py::test"
 FIT = "tests/test_fit.py::test"
 
 
@@ -119,7 +121,7 @@ FAULTS = [
     ),
     Fault(
         "optimizer state not saved", "trainer.py",
-        "self.program.with_state(self._machine.state.tobytes()).save(place)", "self.program.save(place)", SAVED,
+        "self.program.with_state(self._whole()).save(place)", "self.program.save(place)", SAVED,
     ),
     # Batches that are not full, or come in parts.
     Fault(
@@ -141,6 +143,48 @@ FAULTS = [
     Fault(
         "accumulators not cleared", "trainer.py",
         'self._machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
+    ),
+    # Pages.
+    Fault(
+        "a page gives up its place before it came back", "place.py",
+        "families.graph[top].bytes(batch)), birth[top], death[top])",
+        "families.graph[top].bytes(batch)), birth[top], birth[top])",
+        f"{PAGES}_it_does_not_matter_when_a_page_arrives[prefetch0]",
+    ),
+    Fault(
+        "the verifier looks away while a page arrives", "verify.py",
+        "self._check_started(node, accesses)", "pass",
+        f"{SAFETY}_memory_that_a_page_is_on_its_way_to_is_nobody_elses",
+    ),
+    Fault(
+        "the loader does not ask who waits", "runtime/check.c",
+        "if (c.pending) return refuse", "if (0) return refuse",
+        f"{SAFETY}_the_loader_refuses_pages_that_could_hurt[never waited for]",
+    ),
+    Fault(
+        "the loader lets anybody touch what arrives", "runtime/check.c",
+        "if (bytes && s->bytes && !is_apart", "if (0 && !is_apart",
+        f"{SAFETY}_the_loader_refuses_pages_that_could_hurt[read too early]",
+    ),
+    Fault(
+        "a failed step leaves its pages on their way", "runtime/pages.c",
+        "if (x->pager && x->pager->wait)", "if (0)",
+        f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
+    ),
+    Fault(
+        "a failed step leaves half of its updates", "trainer.py",
+        "np.copyto(self._machine.state, self._before)", "pass",
+        f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
+    ),
+    Fault(
+        "checksums of pages not compared", "runtime/kernels/page.c",
+        "if (stored && stored != checksum(data, bytes))", "if (0 && stored != checksum(data, bytes))",
+        f"{PAGES}_a_build_with_checksums_finds_a_page_that_changed[0]",
+    ),
+    Fault(
+        "a page that was written is taken for what it was", "passes/page.py",
+        "return home if not written or written[0] > last else None", "return home",
+        "tests/test_paging_pass.py::test_what_came_from_a_page_that_is_written_again_goes_to_one_of_its_own",
     ),
     # Runs of fit, and their files.
     Fault(

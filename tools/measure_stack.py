@@ -19,7 +19,7 @@ from typing import Any
 
 from smidgen.firmware.budget import TABLE
 from smidgen.firmware.cores import CORES
-from smidgen.firmware.project import COMPILER_FLAGS, PORT, RUNTIME_SOURCES
+from smidgen.firmware.project import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
 from smidgen.runtime.compile import HERE, table_source
 
 CROSS = "arm-none-eabi-"
@@ -36,6 +36,16 @@ POINTERS = {
     "conv2d_dx_f32_run": ("conv_dx", "smg_depthwise_dx"),
     "conv_transpose2d_f32_run": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
+    "page_out_run": ("write_blocks",),
+    "page_in_run": ("read_blocks",),
+    "page_start_run": ("read_blocks",),
+    "page_wait_run": (),  # a block device has nothing to wait for
+    "read_blocks": ("read_card",),
+    "write_blocks": ("read_card", "write_card"),
+    "write_initial": ("write_blocks",),
+    "smg_reset_pages": ("write_blocks",),
+    "smg_stop_pages": (),
+    "main": ("read_blocks",),
 }
 ANY_PROGRAM = """
 #define NET_ALIGN 16
@@ -47,6 +57,10 @@ ANY_PROGRAM = """
 #define NET_TRAIN_INPUTS 2
 #define NET_INFER_BUFFERS 2
 extern const unsigned net_program[64];
+"""
+PAGING = """
+#define NET_PAGE_BYTES 512
+#define NET_PAGE_STATE_BYTES 512
 """
 SYMBOLS = ("stack", "stack_top", "data_source", "data", "data_end", "bss", "bss_end")  # of the linker script
 ANY_BOARD = (
@@ -178,12 +192,26 @@ def _count(part: str) -> int:
 
 
 def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Facts of one core, and the sources of every kernel."""
-    (folder / "net_program.h").write_text(ANY_PROGRAM)
+    """Facts of one core, and the sources of every kernel. Firmware that does not page is built without the code for it,
+    so it is measured on its own."""
+    ways = []
+    for pages in (True, False):
+        part = folder / f"pages{pages}"
+        part.mkdir()
+        ways.append(measured_with(core, part, pages))
+    (paging, sources), (plain, _) = ways
+    kernels = paging.pop("kernels") | plain["kernels"]
+    return {**plain, "kernels": kernels, "paging": paging}, sources
+
+
+def measured_with(core: str, folder: Path, pages: bool) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages)
     (folder / "any_board.c").write_text(ANY_BOARD)
     kernels = sorted(HERE.glob("kernels/*.c"))
-    paths = [*(HERE / name for name in RUNTIME_SOURCES), *kernels, *sorted(PORT.glob("*.c")), folder / "any_board.c"]
-    flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
+    names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()))
+    paths = [*(HERE / name for name in names), *kernels, *sorted(PORT.glob("*.c")), folder / "any_board.c"]
+    flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-DSMG_PAGES={int(pages)}"]
+    flags += [f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
 
     def compiled(path: Path) -> Path:
         out = folder / f"{path.stem}.o" if path.parent.name != "kernels" else folder / f"kernels_{path.stem}.o"
@@ -193,8 +221,8 @@ def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[st
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(compiled, paths))
     symbols = subprocess.run([f"{CROSS}nm", *objects], check=True, capture_output=True, text=True).stdout
-    names = sorted(set(re.findall(r" R smg_kernel_(\w+)$", symbols, re.MULTILINE)))
-    (folder / "table.c").write_text(table_source(names, {}))
+    kernel_names = sorted(set(re.findall(r" R smg_kernel_(\w+)$", symbols, re.MULTILINE)))
+    (folder / "table.c").write_text(table_source(kernel_names, {}))
     objects.append(compiled(folder / "table.c"))
     linked = folder / "all.elf"
     link = [*CORES[core].flags, "-nostartfiles", "--specs=nano.specs", "-Wl,-e,board_reset", "-Wl,--no-gc-sections"]
@@ -209,7 +237,7 @@ def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[st
         "kernels": {},
     }
     sources: dict[str, list[str]] = {}
-    for name in names:
+    for name in kernel_names:
         run, extent = code.titles(f"{name}_run"), code.titles(f"{name}_extent")
         facts["kernels"][name] = [max(map(code.depth, run)), max(map(code.depth, extent))]
         sources[name] = sorted(_files(code, run | extent))

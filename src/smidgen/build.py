@@ -9,6 +9,7 @@ import numpy as np
 
 from . import ops
 from .ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
+from .ops.registry import PAGE_WRITERS
 
 
 class Builder:
@@ -46,9 +47,11 @@ class Builder:
         self._next[hint] = k + 1
         return f"{hint}.{k}"
 
-    def tensor(self, name: str, shape: Shape, dtype: DType = DType.F32, role: Role = Role.VALUE) -> str:
+    def tensor(
+        self, name: str, shape: Shape, dtype: DType = DType.F32, role: Role = Role.VALUE, paged: bool = False
+    ) -> str:
         name = self.fresh(name)
-        self.tensors[name] = Tensor(name, tuple(shape), dtype, role)
+        self.tensors[name] = Tensor(name, tuple(shape), dtype, role, paged)
         return name
 
     def stored(self, name: str, value: Array, role: Role) -> str:
@@ -75,7 +78,7 @@ class Builder:
             # An update writes where it reads, so its result plays the same role; a view is an ordinary value.
             updates = k in record.shares and not record.is_view
             role = self[ins[record.shares[k]]].role if updates else Role.VALUE
-            outs.append(self.tensor(hint if k == 0 else f"{hint}.{k}", shape, dtype, role))
+            outs.append(self.tensor(hint if k == 0 else f"{hint}.{k}", shape, dtype, role, record.page in PAGE_WRITERS))
         self.append(Node(op, tuple(ins), tuple(outs), attrs, self.stage, self.src))
         return tuple(outs)
 

@@ -12,6 +12,7 @@ import numpy as np
 from . import ops
 from .errors import Internal
 from .ir import Graph, Node, Role, batch_axis
+from .ops.registry import PAGE_READERS, PAGE_WRITERS
 
 
 def check(graph: Graph, after: str) -> None:
@@ -34,6 +35,7 @@ class _Walk:
         self.overwritten: dict[str, int] = {}  # root → position of the update that took its memory
         self.origin: dict[str, str] = {}  # version of a state tensor → the tensor before any update
         self.in_loop: dict[str, int] = {}  # value of one sample → position of its loop
+        self.started: dict[str, tuple[str, int]] = {}  # buffer that is being filled → its page, position of the start
         # Equal numbers: the same computation, as in an original and its recomputed copy.
         self.number: dict[str, int] = {}
         self.numbers: dict[Hashable, int] = {}
@@ -49,6 +51,8 @@ class _Walk:
                 self.node(node)
                 self.assign(node)
             self.position += 1
+        for name, (_, position) in self.started.items():
+            raise self.wrong(f"nobody waits for '{name}'", position)
         self.outputs()
         self.randomness()
         self.statistics()
@@ -101,6 +105,7 @@ class _Walk:
             self.read(node, name)
         self.types(node)
         self.roles(node)
+        self.pages(node, loop)
         self.overwrites(node)
         self.count(node)
         if loop is None and node.attrs.get("sample"):
@@ -153,6 +158,30 @@ class _Walk:
             if role.is_state and k not in shares:
                 raise self.here(f"{role.value} '{name}' is written by something that is not an update")
 
+    def pages(self, node: Node, loop: int | None) -> None:
+        """Only page ops touch what is in PAGE; what is on its way from there is touched by nobody but its wait."""
+        page = ops.get(node.op).page
+        where = PAGE_READERS.get(page)
+        for k, name in enumerate(node.ins):
+            root = self.root.get(name, name)
+            if self.graph[name].paged != (k == where):
+                raise self.here(f"'{name}' is {'' if self.graph[name].paged else 'not '}in PAGE")
+            if root in self.started and page != "wait":
+                raise self.here(f"'{root}' is read before anybody waited for its page")
+        for name in node.outs:
+            if self.graph[name].paged != (page in PAGE_WRITERS):
+                raise self.here(f"'{name}' is {'' if self.graph[name].paged else 'not '}declared to be in PAGE")
+        if page and loop is not None:
+            raise self.here("a page inside a loop")
+        if page == "write":
+            for name, (source, _) in self.started.items():
+                if source == node.ins[0]:
+                    raise self.here(f"the page '{source}' is written while '{name}' is being read from it")
+        if page == "start":
+            self.started[node.outs[0]] = (node.ins[0], self.position)
+        if page == "wait" and self.started.pop(node.ins[0], ("", 0))[0] != node.ins[1]:
+            raise self.here(f"'{node.ins[0]}' is not being read from '{node.ins[1]}'")
+
     def overwrites(self, node: Node) -> None:
         for out, source in _updates(node).items():
             name = node.ins[source]
@@ -175,6 +204,10 @@ class _Walk:
                 self.root[name] = self.root.get(source, source)
 
     def count(self, node: Node) -> None:
+        page = ops.get(node.op).page
+        if page:  # the same value somewhere else
+            (self.number[node.outs[0]],) = self.numbers_of(node.ins[-1:])
+            return
         key = (node.op, repr(sorted(node.attrs.items())), self.numbers_of(node.ins))
         for k, name in enumerate(node.outs):
             self.number[name] = self.numbers.setdefault((k, key), len(self.numbers))

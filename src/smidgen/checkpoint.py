@@ -94,7 +94,7 @@ def read(path: Path) -> Checkpoint:
 
 def fingerprint(program: Program) -> str:
     """Of everything that decides what a step computes but STATE: instructions, constants, where state lies."""
-    bare = replace(program, const=b"", state=b"", meta={"state": program.meta.get("state", {})})
+    bare = replace(program, const=b"", state=b"", page=b"", meta={"state": program.meta.get("state", {})})
     digest = hashlib.sha256(bare.to_bytes())
     digest.update(program.const)
     return digest.hexdigest()

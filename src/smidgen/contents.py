@@ -36,7 +36,7 @@ def inspect_json(program: Program, path: str | os.PathLike[str] = "") -> dict[st
     plan, facts = described(program)
     memory = np.zeros(program.state_bytes, np.uint8)
     memory[: len(program.state)] = np.frombuffer(program.state, np.uint8)
-    state = State(memory, facts)
+    state = State(memory, facts)  # settings only, which are never in PAGE
     data = program.to_bytes()
     learns = {name: i for i, name in enumerate(plan.learns)}
     return {

@@ -19,7 +19,7 @@ from .ir import COUNTER, LR
 from .program import Program
 from .runtime.compile import EXACT, HERE, inplace_inputs, table_source
 
-PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h")
+PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""
 CODE: Final = (*EXACT, "-O3", "-g0", "-fno-sanitize=undefined", "-ffunction-sections", "-fdata-sections", "-Wall")
 
@@ -89,7 +89,8 @@ def runtime_sources() -> list[Path]:
 
 
 def _executable() -> list[str]:
-    return ["-static", "-s", *(str(p) for p in sorted((HERE / "runner").glob("*.c"))), "-lm"]
+    sources = [*sorted((HERE / "runner").glob("*.c")), HERE / "ports" / "posix_pager.c"]
+    return ["-static", "-s", *map(str, sources), "-lm"]
 
 
 def _library(compiler: str, target: Target, folder: Path) -> list[str]:

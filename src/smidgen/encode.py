@@ -25,11 +25,14 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
         "const": max((layout.const_bytes for layout in layouts), default=0),
         "state": max((layout.state_bytes for layout in layouts), default=0),
         "arena": max((layout.arena_bytes for layout in layouts), default=0),
+        "page": max((layout.page_bytes for layout in layouts), default=0),
     }
+    page_state_bytes = max((layout.page_state_bytes for layout in layouts), default=0)
     for region, size in sizes.items():
         if size > REGION_BYTES:
             raise DoesNotFit(f"{region.upper()} needs {size} bytes, a program can address {REGION_BYTES}")
     images = {region: np.zeros(sizes[region], np.uint8) for region in ("const", "state")}
+    images["page"] = np.zeros(page_state_bytes, np.uint8)
     stored: dict[str, Slot] = {}
     coded: dict[str, Entry] = {}
     for name, (graph, layout) in entries.items():
@@ -49,6 +52,9 @@ def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mappin
         state_bytes=sizes["state"],
         arena_bytes=sizes["arena"],
         meta=checked_meta(meta),
+        page=trimmed(bytes(images["page"])),
+        page_state_bytes=page_state_bytes,
+        page_bytes=sizes["page"],
     )
 
 

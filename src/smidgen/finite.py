@@ -19,7 +19,9 @@ NAMED = 3  # gradients in a message
 
 def all_finite(state: State) -> bool:
     """True only if they are; False also for an optimizer's tensor, or integers that look like NaN."""
-    return bool(np.isfinite(state.memory.view(np.float32)).all())
+    paged = [name for name, fact in state.facts.items() if fact.get("region") == "page"]
+    parts = [state.memory.view(np.float32), *(state.view(name) for name in paged)]
+    return all(bool(np.isfinite(part).all()) for part in parts)
 
 
 def not_finite(state: State) -> list[str]:
@@ -34,13 +36,13 @@ def not_finite(state: State) -> list[str]:
 def gradients(state: State, train: Callable[[], object], optimizer: Mapping[str, Any]) -> dict[str, float]:
     """Parameter → largest magnitude of its gradient in the step that `train` does, weight decay included, as the
     optimizer saw it (after clipping). The state is left as it was; `optimizer` has the numbers of the optimizer."""
-    before = state.memory.copy()
+    before = state.copy()
     starts = {p: state.view(p).copy() for p, f in state.facts.items() if f["role"] == "param"}
     slots = {f["owner"]: name for name, f in state.facts.items() if f.get("slot") in ("momentum", "exp_avg")}
     keeps = 1 - float(optimizer.get("beta1", 0.0))  # of the gradient, in the optimizer's average
     try:
         for slot in slots.values():
-            state.view(slot)[...] = 0
+            state.put(slot, 0)
         if not slots:
             state.view(LR)[...] = 1
         train()

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import atomic, finite
 from .batches import Arrays, Data, Stream, located, order
 from .errors import BadCheckpoint, BadOption, BadProgram, NotFinite
@@ -136,7 +134,7 @@ class _Fit:
         self.schedule, self.position, self.path, self.every = schedule, position, path, every
         self.show, self.on_epoch = show, on_epoch
         # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
-        self.before, self.good = self.state.memory.copy(), self.state.memory.copy()
+        self.before, self.good = self.state.copy(), self.state.copy()
         self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
         self.not_finite_at_start = set(finite.not_finite(self.state))
         self.start = self.state.step - position.steps  # of the job, when the run began
@@ -197,7 +195,7 @@ class _Fit:
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _step(self, inputs: Sequence[Array], n: int) -> None:
-        np.copyto(self.before, self.state.memory)
+        self.state.copy_to(self.before)
         lr = self._lr()
         try:
             loss = self._train(inputs, n, lr)
@@ -245,7 +243,7 @@ class _Fit:
         most = self.job.program.batch
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
-                np.copyto(self.before, self.state.memory)
+                self.state.copy_to(self.before)
                 try:
                     self.job._train(self.data.taken(slice(0, size)), size)
                 finally:
@@ -263,7 +261,7 @@ class _Fit:
         watched = watched if math.isfinite(watched) else math.inf
         best = at.best
         if best is None or watched < best.loss:
-            kept = None if self.settings.patience is None else self.state.memory.tobytes()
+            kept = None if self.settings.patience is None else self.state.copy().tobytes()
             best = Best(number, watched, kept)
         self.position = replace(
             at, step=0, epoch_samples=0, loss_sum=0.0, seconds=0.0, epochs=(*at.epochs, record), best=best

@@ -12,7 +12,7 @@ MAX_RANK: Final = 8
 MAX_PARAMS: Final = 96
 MAX_OPERANDS: Final = 24
 
-OperandRegion = Literal["const", "state", "arena", "input", "output", "none"]
+OperandRegion = Literal["const", "state", "arena", "page", "input", "output", "none"]
 Direction = Literal["input", "output"]
 Word = int | Batch
 """A kernel's parameter: 32 bits, or that many per sample."""

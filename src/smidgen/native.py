@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .errors import (
     BadOption,
     BadProgram,
     BatchStatistics,
+    CannotWrite,
     Internal,
     MissingPart,
     RunFailed,
@@ -40,6 +42,13 @@ HELP: Final = {
     ),
 }
 """What a kernel says of the data → what to do."""
+
+
+class Paged(NamedTuple):
+    """Bytes that a program read from its pages, and wrote to them."""
+
+    in_bytes: int
+    out_bytes: int
 
 
 class CRun(ctypes.Structure):
@@ -110,8 +119,14 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_posix_arena": (handle, [handle]),
         "smg_posix_mapped_bytes": (size, [handle]),
         "smg_posix_stack_used": (number, [*run, ctypes.POINTER(size)]),
+        "smg_posix_page_to": (number, [handle, text, text]),
+        "smg_posix_paged": (None, [handle, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]),
+        "smg_posix_page_read": (text, [handle, size, ctypes.c_void_p, size]),
+        "smg_posix_page_write": (text, [handle, size, ctypes.c_void_p, size]),
+        "smg_page_bytes": (ctypes.c_uint32, [handle]),
+        "smg_page_state_bytes": (ctypes.c_uint32, [handle]),
         "smg_run": (number, run),
-        "smg_reset_state": (None, [handle]),
+        "smg_reset_state": (number, [handle]),
         "smg_error": (text, [handle]),
         "smg_batch": (ctypes.c_int32, [handle]),
         "smg_state_bytes": (ctypes.c_uint32, [handle]),
@@ -267,8 +282,10 @@ class Machine:
         guard: Literal["end", "start"] = "end",
         kernels: str = "exact",
         threads: int = 1,
+        page_to: str | os.PathLike[str] | None = None,
     ) -> None:
-        """`kernels`: "exact", "fast" (of the best instruction set that the machine has), or the name of a set."""
+        """`kernels`: "exact", "fast" (of the best instruction set that the machine has), or the name of a set.
+        `page_to`: the file for a program that pages; others do not touch it."""
         self._lib = _library(library)
         self._memory: _Memory | None = _Memory(self._lib, program, guard)
         context = self._memory.context
@@ -278,6 +295,10 @@ class Machine:
             if why:
                 raise MissingPart(f"kernels='{kernels}' on {threads} threads cannot be had", why=why.decode(),
                                   help="kernels='exact'")  # fmt: skip
+        self.page_bytes = int(self._lib.smg_page_bytes(context))
+        self.page_state_bytes = int(self._lib.smg_page_state_bytes(context))
+        if self.page_bytes:
+            self._page_to(page_to)
         self.instruction_set = self._lib.smg_posix_set(self._memory.handle).decode()
         self.batch = int(self._lib.smg_batch(context))
         self.entries: dict[str, tuple[Wanted, ...]] = {}
@@ -290,10 +311,46 @@ class Machine:
         self._lock = threading.Lock()
         # The last call of each entry: looking up an array's address takes longer than a small step.
         self._last: dict[str, _Call] = {}
+        self.stopped: tuple[str, int] | None = None  # entry point and instruction at which a step stopped last
         handle = self._memory.handle
         self.state = self._memory.view(self._lib.smg_posix_state(handle), self._lib.smg_state_bytes(context))
         """STATE as bytes; writable."""
         self.arena = self._memory.view(self._lib.smg_posix_arena(handle), self._lib.smg_arena_bytes(context))
+
+    def _page_to(self, path: str | os.PathLike[str] | None) -> None:
+        if path is None:
+            raise BadOption(
+                f"the program pages, and has nowhere to page to: {self.page_bytes:,} bytes",
+                help='smidgen.load("net.smg", page_to="page.bin")',
+            )
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        if self._lib.smg_posix_page_to(self._open().handle, os.fsencode(path), message):
+            raise CannotWrite(
+                f"cannot page to '{os.fspath(path)}'", why=message.value.decode(errors="replace"),
+                help=f"page_to with a file that can have {self.page_bytes:,} bytes",
+            )  # fmt: skip
+
+    @property
+    def paged(self) -> Paged:
+        """Since the program was opened."""
+        read, written = ctypes.c_uint64(0), ctypes.c_uint64(0)
+        self._lib.smg_posix_paged(self._open().handle, ctypes.byref(read), ctypes.byref(written))
+        return Paged(read.value, written.value)
+
+    def read_page(self, offset: int, count: int) -> Array:
+        """Bytes of state in PAGE."""
+        found = np.empty(count, np.uint8)
+        with self._lock:
+            why = self._lib.smg_posix_page_read(self._open().handle, offset, found.ctypes.data, count)
+        if why:
+            raise RunFailed("the state cannot be read from its pages", why=why.decode(errors="replace"))
+        return found
+
+    def write_page(self, offset: int, data: Array) -> None:
+        with self._lock:
+            why = self._lib.smg_posix_page_write(self._open().handle, offset, data.ctypes.data, data.nbytes)
+        if why:
+            raise RunFailed("the state cannot be written to its pages", why=why.decode(errors="replace"))
 
     def _wanted(self, context: int, entry: int, buffer: int) -> Wanted:
         info = CBufferInfo()
@@ -337,7 +394,10 @@ class Machine:
     def reset(self) -> None:
         """STATE as the file has it, ARENA and with it the accumulators zero."""
         with self._lock:
-            self._lib.smg_reset_state(self._open().context)
+            context = self._open().context
+            status = self._lib.smg_reset_state(context)
+            if status:
+                raise self._error(context, status)
 
     def close(self) -> None:
         """Give the memory back, once no view of `state` or `arena` is left outside."""
@@ -385,6 +445,8 @@ class Machine:
         said = self._lib.smg_error(context).decode(errors="replace")
         if status == STOPPED:
             place, _, complaint = said.partition(": ")
+            at = re.match(r"(.+), instruction (\d+)", place)  # smg_say_at writes it so
+            self.stopped = (at[1], int(at[2])) if at else None
             if complaint == TOO_FEW:
                 return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
             return RunFailed(said, help=HELP.get(complaint, ""))

@@ -19,6 +19,7 @@ from .layout import Layout, Region, Slot
 from .place_exact import improved
 
 ALIGN = 16
+PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
 SEARCH_WORK, MOST_ROUNDS = 20_000_000, 400  # comparisons spent on improving a placement; not a time, so that
 # the same model gives the same program on every machine
 _offset = itemgetter(0)
@@ -68,10 +69,15 @@ def align_up(count: int, align: int) -> int:
     return -(-count // align) * align
 
 
+def page_room(count: int) -> int:
+    """What a tensor takes in PAGE: its checksum is behind it, whether a build compares it or not."""
+    return align_up(align_up(count, 4) + CHECKSUM, PAGE_ALIGN)
+
+
 def place_state(graphs: Iterable[Graph], align: int = ALIGN) -> tuple[dict[str, Slot], int, int]:
-    """Slots of constants and state, shared by all entry points; returns them with the bytes of both regions."""
+    """Slots of constants and state, shared by all entry points; returns them with the bytes of CONST and STATE."""
     slots: dict[str, Slot] = {}
-    ends: dict[Region, int] = {"const": 0, "state": 0}
+    ends: dict[Region, int] = {"const": 0, "state": 0, "page": 0}
     for graph in graphs:
         changed = {o for node in graph.nodes if not ops.get(node.op).is_view for o in node.outs}
         for tensor in graph.tensors.values():
@@ -79,11 +85,11 @@ def place_state(graphs: Iterable[Graph], align: int = ALIGN) -> tuple[dict[str, 
                 continue
             if tensor.role is not Role.CONST and not tensor.role.is_state:
                 continue
-            region: Region = "const" if tensor.role is Role.CONST else "state"
+            region: Region = "const" if tensor.role is Role.CONST else "page" if tensor.paged else "state"
             # A constant that several instructions read is stored once; sizes never depend on the batch.
             count = tensor.bytes(1)
             slots[tensor.name] = Slot(region, ends[region], count)
-            ends[region] += align_up(count, align)
+            ends[region] += page_room(count) if region == "page" else align_up(count, align)
     return slots, ends["const"], ends["state"]
 
 
@@ -110,6 +116,8 @@ def place(
         where[block.name] = start
         start += block.bytes
     where |= {name: pinned_end + offset for name, offset in offsets.items()}
+    page_state = max((s.offset + page_room(s.bytes) for s in stored.values() if s.region == "page"), default=0)
+    pages, page_top = _fit(_pages(families, birth, death, batch))
     slots: dict[str, Slot] = {}
     for tensor in graph.tensors.values():
         if tensor.role in (Role.INPUT, Role.OUTPUT):
@@ -119,8 +127,13 @@ def place(
             slots[tensor.name] = Slot(stored[root].region, stored[root].offset, count, stride)
         elif root in where:
             slots[tensor.name] = Slot("arena", where[root], count, stride)
+        elif root in pages:
+            slots[tensor.name] = Slot("page", page_state + pages[root], count)
     scratch_slots = {i: Slot("arena", where[f"scratch:{i}"], count) for i, count in scratch.items()}
-    return Layout(slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align)
+    return Layout(
+        slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align,
+        page_bytes=page_state + page_top, page_state_bytes=page_state,
+    )  # fmt: skip
 
 
 def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
@@ -223,13 +236,22 @@ def _blocks(
     blocks: list[Block] = []
     for top in birth:
         tensor = graph[top]
-        if tensor.role in (Role.INPUT, Role.OUTPUT) or top in families.stored:
+        if tensor.role in (Role.INPUT, Role.OUTPUT) or top in families.stored or tensor.paged:
             continue
         block = Block(top, align_up(tensor.bytes(batch), align), birth[top], death[top])
         (pinned if tensor.role is Role.ACCUM else blocks).append(block)
     merged = [b for b in blocks if families.root(b.name) == b.name]
     merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]
     return sorted(pinned, key=lambda b: b.name), merged
+
+
+def _pages(
+    families: Families, birth: Mapping[str, int], death: Mapping[str, int], batch: int
+) -> list[Block]:  # fmt: skip
+    """What one step keeps in PAGE, the largest first. There is no shortage there, so nothing is searched for."""
+    tops = [top for top in birth if families.graph[top].paged and top not in families.stored]
+    blocks = [Block(top, page_room(families.graph[top].bytes(batch)), birth[top], death[top]) for top in tops]
+    return sorted(blocks, key=lambda b: (-b.bytes, b.birth))
 
 
 def _fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:

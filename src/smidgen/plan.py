@@ -31,6 +31,14 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one run of an entry point with a full batch brings in from PAGE and puts out there."""
+
+    in_bytes: int
+    out_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """RAM is exact: state + arena + context + stack, the maximum over all entry points; and, for a job with fast
     kernels, their work memory."""
@@ -56,6 +64,9 @@ class Plan:
     work_bytes: int = 0  # of fast kernels and their threads; a matter of the job, so files do not carry it
     device: str = ""  # whose RAM, flash and alignment the plan was made for
     banks: Mapping[str, str] = field(default_factory=dict)  # of that device: stack, state and arena → bank
+    page_bytes: int = 0  # outside RAM; 0: the program does not page
+    page_state_bytes: int = 0  # of them, state that outlives a step
+    paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
 
     @property
     def ram_bytes(self) -> int:
@@ -63,7 +74,7 @@ class Plan:
 
     def to_json(self) -> JsonDict:
         return {
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("work_bytes", "device", "banks")},
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SOMETIMES},
             "arena_by_entry": dict(self.arena_by_entry),
             "cost": {"macs": dict(self.cost.macs)},
             "decisions": [{f.name: getattr(d, f.name) for f in fields(d)} for d in self.decisions],
@@ -71,7 +82,12 @@ class Plan:
             "facts": self.facts.to_json(),
             "ram_bytes": self.ram_bytes - self.work_bytes,
             **({"device": self.device, "banks": dict(self.banks)} if self.device else {}),
+            **(self._pages_json() if self.page_bytes else {}),
         }
+
+    def _pages_json(self) -> JsonDict:
+        paged = {entry: [t.in_bytes, t.out_bytes] for entry, t in self.paged.items()}
+        return {"page_bytes": self.page_bytes, "page_state_bytes": self.page_state_bytes, "paged": paged}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
@@ -84,6 +100,7 @@ class Plan:
         given["decisions"] = tuple(_decision(d) for d in given["decisions"])
         given["learns"] = tuple(given["learns"])
         given["banks"] = dict(given.get("banks", {}))
+        given["paged"] = {str(e): Traffic(whole(i), whole(o)) for e, (i, o) in given.get("paged", {}).items()}
         texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), *given["learns"])
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
@@ -97,6 +114,7 @@ class Plan:
         return plan
 
 
+_SOMETIMES = ("work_bytes", "device", "banks", "page_bytes", "page_state_bytes", "paged")
 _NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
 
 

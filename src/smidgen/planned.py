@@ -13,9 +13,9 @@ from .encode import encode as encode_program
 from .ir import Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
-from .plan import Cost, Plan
+from .plan import Cost, Plan, Traffic
 from .program import Program, checked_meta
-from .timeline import facts_of
+from .timeline import facts_of, traffic
 from .training_facts import run_facts
 
 
@@ -55,6 +55,9 @@ def encode(entries: Entries, device: Device | None = None, proven: bool = True) 
         facts=facts,
         device="" if named is None else named.name,
         banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
+        page_bytes=bare.page_bytes,
+        page_state_bytes=bare.page_state_bytes,
+        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if bare.page_bytes else {},
     )
     meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
     if entries.head is not None:
@@ -99,12 +102,14 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
     for graph in entries.graphs.values():
         for tensor in graph.tensors.values():
             slot = stored.get(tensor.name)
-            if slot is None or slot.region != "state" or tensor.name in facts:
+            if slot is None or slot.region == "const" or tensor.name in facts:
                 continue
             fact: dict[str, Any] = {
                 "role": tensor.role.value, "dtype": tensor.dtype.value, "offset": slot.offset,
                 "stored": list(tensor.shape),
             }  # fmt: skip
+            if tensor.paged:
+                fact["region"] = "page"
             if tensor.role in (Role.PARAM, Role.STAT):
                 fact["shape"] = list(entries.shapes[tensor.name])
                 fact["aliases"] = list(entries.aliases[tensor.name])

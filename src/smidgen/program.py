@@ -34,6 +34,7 @@ from .ir import Batch, DType, batch_axis
 
 MAGIC: Final = b"SMDG"
 VERSION: Final = 1
+PAGES: Final = struct.Struct("<2I")  # PAGE bytes, and those of them that are state; begins the tenth section
 SECTIONS: Final = ("entries", "buffers", "kernels", "code", "params", "strings", "meta", "state", "const")
 HEADER: Final = struct.Struct("<4s3I6I")
 HEADER_BYTES: Final = HEADER.size + 8 * len(SECTIONS)
@@ -49,7 +50,7 @@ REGION_BYTES: Final = 2**31 - 64
 """No region may be larger."""
 
 REGIONS: Final[Mapping[OperandRegion, int]] = {
-    "const": 0, "state": 1, "arena": 2, "input": 3, "output": 4, "none": 7,
+    "const": 0, "state": 1, "arena": 2, "input": 3, "output": 4, "page": 5, "none": 7,
 }  # fmt: skip
 DTYPES: Final = (DType.F32, DType.I32, DType.U8)
 
@@ -64,10 +65,18 @@ class Program:
     state_bytes: int
     arena_bytes: int
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    page: bytes = field(default=b"", repr=False)  # initial values of state in PAGE, without the zeros at the end
+    page_state_bytes: int = 0
+    page_bytes: int = 0  # outside RAM; 0: the program does not page
 
     @property
     def const_bytes(self) -> int:
         return len(self.const)
+
+    @property
+    def saved_bytes(self) -> int:
+        """All that learning changes: STATE, then the state in PAGE."""
+        return self.state_bytes + self.page_state_bytes
 
     @property
     def flash_bytes(self) -> int:
@@ -92,10 +101,10 @@ class Program:
         return known[entry] if entry in known else self.entries[entry].buffers
 
     def with_state(self, state: bytes) -> Program:
-        """The same program, starting from these values of STATE."""
-        if len(state) != self.state_bytes:
-            raise Internal(f"STATE has {self.state_bytes} bytes, {len(state)} given")
-        return replace(self, state=trimmed(state))
+        """The same program, starting from these values of STATE and of state in PAGE."""
+        if len(state) != self.saved_bytes:
+            raise Internal(f"the state has {self.saved_bytes} bytes, {len(state)} given")
+        return replace(self, state=trimmed(state[: self.state_bytes]), page=trimmed(state[self.state_bytes :]))
 
     def to_bytes(self) -> bytes:
         return _Writer(self).file()
@@ -266,13 +275,16 @@ class _Writer:
         parts: list[bytes | bytearray] = [
             entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const,
         ]  # fmt: skip
-        table, at, body = bytearray(), HEADER_BYTES, list[bytes | bytearray]()
-        for name, part in zip(SECTIONS, parts, strict=True):
+        names: tuple[str, ...] = SECTIONS
+        if p.page_bytes:
+            names, parts = (*names, "page"), [*parts, PAGES.pack(p.page_bytes, p.page_state_bytes) + p.page]
+        table, at, body = bytearray(), HEADER.size + 8 * len(names), list[bytes | bytearray]()
+        for name, part in zip(names, parts, strict=True):
             gap = -at % (CONST_ALIGN if name == "const" else 4)
             table += struct.pack("<2I", at + gap, len(part))
             body += [bytes(gap), part]
             at += gap + len(part)
-        sizes = (p.batch, p.align, p.const_bytes, p.state_bytes, p.arena_bytes, len(SECTIONS))
+        sizes = (p.batch, p.align, p.const_bytes, p.state_bytes, p.arena_bytes, len(names))
         return [struct.pack("<6I", *sizes), table, *body]
 
     def _buffer(self, b: Buffer) -> bytes:
@@ -336,20 +348,29 @@ class _Reader:
             raise BadProgram(f"the file has {len(data)} bytes, {total} are written in it")
         if crc != zlib.crc32(memoryview(data)[CRC_FROM:]):
             raise BadProgram("the checksum does not match: the file is damaged")
-        if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or sections != len(SECTIONS):
+        counts = (len(SECTIONS), len(SECTIONS) + 1)
+        if not 1 <= self.batch < 2**31 or self.align not in (4, 8, 16, 32, 64) or sections not in counts:
             raise BadProgram("batch size, alignment or number of sections are out of range")
         self.parts: dict[str, Any] = {}  # of a mapped file, what may be large stays there
-        for i, name in enumerate(SECTIONS):
+        for i, name in enumerate((*SECTIONS, "page")[:sections]):
             start, count = struct.unpack_from("<2I", data, HEADER.size + 8 * i)
             if start + count > total:
                 raise BadProgram(f"section '{name}' ends behind the file")
             part = data[start : start + count]
-            self.parts[name] = part if name in ("const", "state", "meta") else bytes(part)
+            self.parts[name] = part if name in ("const", "state", "page", "meta") else bytes(part)
+        self.page_bytes = self.page_state_bytes = 0
+        if "page" in self.parts:
+            self.page_bytes, self.page_state_bytes = PAGES.unpack_from(self.parts["page"])
+        self.parts["page"] = self.parts.get("page", b"")[PAGES.size :]
         if len(self.parts["const"]) != const or len(self.parts["state"]) > self.state_bytes:
             raise BadProgram("constants or initial state do not fit their region")
-        if max(const, self.state_bytes, self.arena_bytes) > REGION_BYTES:
+        if len(self.parts["page"]) > self.page_state_bytes or self.page_state_bytes > self.page_bytes:
+            raise BadProgram("initial state in pages does not fit its region")
+        if max(const, self.state_bytes, self.arena_bytes, self.page_bytes) > REGION_BYTES:
             raise BadProgram(f"a region is larger than {REGION_BYTES} bytes")
-        self.sizes = {"const": const, "state": self.state_bytes, "arena": self.arena_bytes}
+        self.sizes = {
+            "const": const, "state": self.state_bytes, "arena": self.arena_bytes, "page": self.page_bytes,
+        }  # fmt: skip
 
     def program(self) -> Program:
         kernels = [self._name(offset) for (offset,) in struct.iter_unpack("<I", self.parts["kernels"])]
@@ -387,7 +408,7 @@ class _Reader:
     def _with(self, entries: Mapping[str, Entry], meta: Mapping[str, Any]) -> Program:
         return Program(
             self.batch, self.align, entries, self.parts["const"], self.parts["state"], self.state_bytes,
-            self.arena_bytes, meta,
+            self.arena_bytes, meta, self.parts["page"], self.page_state_bytes, self.page_bytes,
         )  # fmt: skip
 
     def _name(self, offset: int) -> str:

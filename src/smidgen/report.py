@@ -36,7 +36,7 @@ def measure_step(job: Job) -> float | None:
         if value.dtype.kind == "f":
             value[...] = rng.standard_normal(value.shape)
         (inputs if buffer.direction == "input" else outputs).append(value)
-    before, spent = machine.state.copy(), list[float]()
+    before, spent = job._state.copy(), list[float]()
 
     def step() -> float:
         start = time.perf_counter()
@@ -51,7 +51,7 @@ def measure_step(job: Job) -> float | None:
     except SmidgenError:
         return None
     finally:
-        machine.state[...] = before
+        job._state.set_all(before)
     return statistics.median(spent or [first])
 
 

@@ -30,7 +30,7 @@ def newest_state(data: bytes, program: Program) -> bytes:
         state = slot[HEAD.size : HEAD.size + count]
         if magic != MAGIC or version != VERSION or zero or len(state) != count or zlib.crc32(state) != crc:
             continue
-        if made_by != own or count != program.state_bytes:
+        if made_by != own or count != program.saved_bytes:
             others = True
             continue
         found.append((sequence, state))

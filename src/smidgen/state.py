@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,16 @@ from .ir import COUNTER, LR, Array, DType
 from .program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
+CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
+
+
+class Pages(Protocol):
+    """State outside RAM, as a Machine has it."""
+
+    page_state_bytes: int
+
+    def read_page(self, offset: int, count: int) -> Array: ...
+    def write_page(self, offset: int, data: Array) -> None: ...
 
 
 def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
@@ -21,7 +31,8 @@ def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
     facts = program.meta["state"]
     for name, fact in facts.items():
         count = math.prod(map(_size, fact["stored"])) * DType(fact["dtype"]).bytes
-        if fact["offset"] % 4 or not 0 <= fact["offset"] <= program.state_bytes - count:
+        room = program.page_state_bytes - CHECKSUM if _is_paged(fact) else program.state_bytes
+        if fact["offset"] % 4 or not 0 <= fact["offset"] <= room - count:
             raise BadProgram(f"'{name}' lies outside the program's state")
         owner = facts[fact["owner"]] if fact["role"] == "optim" else fact
         if owner["role"] in ("param", "stat"):
@@ -35,6 +46,10 @@ def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
     return dict(facts)
 
 
+def _is_paged(fact: Mapping[str, Any]) -> bool:
+    return fact.get("region") == "page"
+
+
 def _size(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is not a size")
@@ -44,20 +59,51 @@ def _size(value: Any) -> int:
 class State:
     """Names are the model's own, and so are layouts, wherever arrays come in or go out."""
 
-    def __init__(self, memory: Array, facts: Facts) -> None:
+    def __init__(self, memory: Array, facts: Facts, pages: Pages | None = None) -> None:
         self.memory = memory  # bytes of the runtime
         self.facts = facts
+        self.pages = pages if pages is not None and pages.page_state_bytes else None
+        self.is_partial = False  # a step stopped halfway, and cannot be undone
 
     def view(self, name: str) -> Array:
-        """A tensor in its stored layout, in place."""
+        """A tensor in its stored layout: in place, or a copy if its home is in PAGE."""
         fact = self.facts[name]
         kind = DType(fact["dtype"]).numpy
         count = math.prod(fact["stored"]) * kind.itemsize
         start = fact["offset"]
+        if _is_paged(fact):
+            assert self.pages is not None
+            return self.pages.read_page(start, count).view(kind).reshape(fact["stored"])
         return self.memory[start : start + count].view(kind).reshape(fact["stored"])
 
+    def put(self, name: str, value: Any) -> None:
+        """Set a tensor, in its stored layout."""
+        view = self.view(name)
+        view[...] = value
+        if _is_paged(self.facts[name]):
+            assert self.pages is not None
+            data = view.reshape(-1).view(np.uint8)
+            end = np.zeros(-len(data) % 4 + CHECKSUM, np.uint8)
+            self.pages.write_page(self.facts[name]["offset"], np.concatenate([data, end]))
+
+    def copy(self) -> Array:
+        """All of it as bytes: STATE, then what is in PAGE."""
+        if self.pages is None:
+            return self.memory.copy()
+        return np.concatenate([self.memory, self.pages.read_page(0, self.pages.page_state_bytes)])
+
+    def copy_to(self, kept: Array) -> None:
+        """The same, into what `copy` gave."""
+        np.copyto(kept[: len(self.memory)], self.memory)
+        if self.pages is not None:
+            kept[len(self.memory) :] = self.pages.read_page(0, self.pages.page_state_bytes)
+
     def set_all(self, state: bytes | Array) -> None:
-        self.memory[:] = np.frombuffer(state, np.uint8)
+        given = np.frombuffer(state, np.uint8)
+        if self.pages is not None:
+            self.pages.write_page(0, np.ascontiguousarray(given[len(self.memory) :]))
+        self.memory[:] = given[: len(self.memory)]
+        self.is_partial = False
 
     @property
     def lr(self) -> float:
@@ -104,7 +150,7 @@ class State:
             why = f"it learns {', '.join(self.learned())}"
             raise BadData("nothing of what is given belongs to this program", why=why)
         for name, value in new.items():
-            self.view(name)[...] = value
+            self.put(name, value)
 
     def optimizer(self) -> dict[str, dict[str, Array]]:
         """Parameter → slot → copy of the optimizer's tensor."""
@@ -130,7 +176,7 @@ class State:
                     raise BadData(f"'{fact['owner']}' has no '{fact['slot']}' in the optimizer's state", help=example)
                 new[name] = laid(as_state(slots[fact["slot"]], name, owner["shape"]), steps_of(owner))
         for name, value in new.items():
-            self.view(name)[...] = value
+            self.put(name, value)
         self.view(COUNTER)[1] = step
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .layers import Layer, grouped, layers_of
 from .picture import arena_picture, cut, printable, wrapped
-from .plan import Plan
+from .plan import Plan, Traffic
 from .terminal import bytes_text, count_text, paint, seconds_text
 
 BAR: Final = 8  # characters
@@ -79,6 +79,10 @@ def answer(
          f"a step of {_samples(plan.batch)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
     ]  # fmt: skip
+    if plan.page_bytes:
+        step = plan.paged.get("train", Traffic(0, 0))
+        moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
+        rows.append(("pages", bytes_text(plan.page_bytes), f"{plan.page_bytes:,} bytes outside RAM; {moved}"))
     if plan.device:
         banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
         rows.insert(2, ("device", printable(plan.device), banks))

@@ -8,8 +8,9 @@
     output y: f32[n,16,8,8] = fetch(h) perm=(0, 3, 1, 2)
 
 Sizes `n`, `49n` grow with the samples; `@backward` names a stage other than the usual one; `# path` is the node's src.
-A tensor that no node computes is declared with its role, and with its value if that is small. When reading, the
-type of a result may be left out (`h = relu(x)`): the op's own rule supplies it.
+A tensor that no node computes is declared with its role, and with its value if that is small; `page` before the role
+says that its home is outside RAM. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
+rule supplies it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,8 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "nan": flo
 _WORDS |= {d.value: d for d in DType}
 
 
-_Result = tuple[Role | None, str, ops.registry.Spec | None]
-"""Role, name and type of a result, as far as they are written."""
+_Result = tuple[Role | None, str, ops.registry.Spec | None, bool]
+"""Role, name, type and whether it is in PAGE, of a result, as far as they are written."""
 
 
 class BadText(ValueError):
@@ -54,7 +56,7 @@ def to_text(graph: Graph, literals: int = 8) -> str:
     for tensor in graph.tensors.values():
         if tensor.name in computed:
             continue
-        line = f"{tensor.role.value} {_typed(graph, tensor.name)}"
+        line = "page " * tensor.paged + f"{tensor.role.value} {_typed(graph, tensor.name)}"
         value = graph.data.get(tensor.name)
         if value is not None and np.asarray(value).size <= literals:
             line += f" = {_show(np.asarray(value).tolist())}"
@@ -84,7 +86,7 @@ def canonical(graph: Graph) -> str:
         ins, outs = (tuple(new.get(t, t) for t in names) for names in (node.ins, node.outs))
         return node.with_(ins=ins, outs=outs, attrs=attrs)
 
-    tensors = {new.get(k, k): Tensor(new.get(k, k), t.shape, t.dtype, t.role) for k, t in graph.tensors.items()}
+    tensors = {new.get(k, k): replace(t, name=new.get(k, k)) for k, t in graph.tensors.items()}
     given = sorted(tensors.items(), key=lambda item: item[0])
     layouts = dict(sorted(graph.layouts.items()))
     return to_text(graph.with_(tensors=dict(given), nodes=tuple(map(rename, graph.nodes)), layouts=layouts))
@@ -94,7 +96,8 @@ def _node(graph: Graph, node: Node) -> str:
     outs = []
     for out in node.outs:
         role = graph[out].role if out in graph.tensors else Role.VALUE
-        outs.append(("" if role is Role.VALUE else f"{role.value} ") + _typed(graph, out))
+        paged = out in graph.tensors and graph[out].paged
+        outs.append("page " * paged + ("" if role is Role.VALUE else f"{role.value} ") + _typed(graph, out))
     line = f"{', '.join(outs)} = " if outs else ""
     line += f"{node.op}({', '.join(map(_name, node.ins))})"
     line += "".join(f" {key}={_show(value)}" for key, value in node.attrs.items())
@@ -196,20 +199,20 @@ class _Reader:
         while self.take(","):
             results.append(self.result())
         if not self.take("="):
-            for role, name, spec in results:
+            for role, name, spec, paged in results:
                 if role is None or spec is None:
                     raise self.wrong("a role and a type, as in `param w: f32[3]`, or `= op(…)`")
-                self.declare(name, spec, role)
+                self.declare(name, spec, role, paged)
         elif _CALL.match(self.line, self.skip()):
             self.call(results)
         else:
             self.stored(results)
 
     def stored(self, results: Sequence[_Result]) -> None:
-        role, name, spec = results[0]
+        role, name, spec, paged = results[0]
         if len(results) > 1 or role is None or spec is None:
             raise self.wrong("one tensor before a value, with role and type")
-        self.declare(name, spec, role)
+        self.declare(name, spec, role, paged)
         shape, dtype = spec
         try:
             value = np.array(self.value(), np.float64 if dtype is DType.F32 else dtype.numpy)
@@ -218,10 +221,16 @@ class _Reader:
             raise self.wrong("a value of this shape") from None
 
     def result(self) -> _Result:
-        name, role = self.name(), None
-        if not any(self.peek(c) for c in ":=,") and not self.done() and name in {r.value for r in Role}:
+        name, role, paged = self.name(), None, False
+        if self.is_word() and name == "page":
+            name, paged = self.name(), True
+        if self.is_word() and name in {r.value for r in Role}:
             role, name = Role(name), self.name()
-        return role, name, self.type() if self.take(":") else None
+        return role, name, self.type() if self.take(":") else None, paged
+
+    def is_word(self) -> bool:
+        """Is what was just read followed by a name?"""
+        return not any(self.peek(c) for c in ":=,") and not self.done()
 
     def type(self) -> ops.registry.Spec:
         dtype = self.match(_WORD, "a dtype")
@@ -254,12 +263,12 @@ class _Reader:
                 key = self.match(_WORD, "an attribute")
                 self.expect("=")
                 attrs[key] = self.value()
-        if any(spec is None for _, _, spec in results):
+        if any(spec is None for _, _, spec, _ in results):
             results = self.inferred(op, ins, attrs, results)
-        for role, name, spec in results:
+        for role, name, spec, paged in results:
             assert spec is not None
-            self.declare(name, spec, role or Role.VALUE)
-        self.nodes.append(Node(op, ins, tuple(name for _, name, _ in results), attrs, stage, src))
+            self.declare(name, spec, role or Role.VALUE, paged)
+        self.nodes.append(Node(op, ins, tuple(name for _, name, _, _ in results), attrs, stage, src))
 
     def inferred(
         self, op: str, ins: tuple[str, ...], attrs: dict[str, Any],
@@ -273,14 +282,15 @@ class _Reader:
         specs = record.infer([self.tensors[i] for i in ins], attrs)
         if len(specs) != len(results):
             raise self.wrong(f"{len(specs)} results of '{op}'")
-        for k, ((role, name, spec), rule) in enumerate(zip(results, specs, strict=True)):
+        for k, ((role, name, spec, paged), rule) in enumerate(zip(results, specs, strict=True)):
             if role is None and k in record.shares and not record.is_view:
                 role = self.tensors[ins[record.shares[k]]].role
-            found.append((role, name, spec or (tuple(rule[0]), rule[1])))
+            paged = paged or record.page in ops.registry.PAGE_WRITERS
+            found.append((role, name, spec or (tuple(rule[0]), rule[1]), paged))
         return found
 
-    def declare(self, name: str, spec: ops.registry.Spec, role: Role) -> None:
-        tensor = Tensor(name, spec[0], spec[1], role)
+    def declare(self, name: str, spec: ops.registry.Spec, role: Role, paged: bool) -> None:
+        tensor = Tensor(name, spec[0], spec[1], role, paged)
         if self.tensors.setdefault(name, tensor) != tensor:
             raise BadText(f"line {self.number}: '{name}' has two types")
 

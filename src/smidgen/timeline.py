@@ -9,6 +9,7 @@ from .build import typed
 from .facts import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
 from .ir import Graph, Node, Role, at
 from .layout import Layout
+from .ops.registry import PAGE_WRITERS
 from .place import Families
 
 
@@ -17,6 +18,17 @@ def facts_of(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], batch: 
     owners = _owners(graphs)
     entries = {name: _Drawn(graph, layouts[name], batch, owners).timeline() for name, graph in graphs.items()}
     return Facts(entries, tuple(_stored(graphs, layouts, owners)))
+
+
+def traffic(graph: Graph, batch: int) -> tuple[int, int]:
+    """Bytes that one run brings in from PAGE, and puts out there."""
+    moved = {"in": 0, "out": 0}
+    for node in graph.nodes:
+        page = ops.get(node.op).page
+        way = "in" if page in ("in", "start") else "out" if page in PAGE_WRITERS else ""
+        if way:
+            moved[way] += graph[node.outs[0]].bytes(batch)
+    return moved["in"], moved["out"]
 
 
 def _owners(graphs: Mapping[str, Graph]) -> dict[str, str]:
@@ -39,6 +51,8 @@ def _stored(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], owners: 
     for entry, graph in graphs.items():
         changed = {out for node in graph.nodes for out in node.outs}
         for t in graph.tensors.values():
+            if t.paged:
+                continue  # neither RAM nor flash
             if (t.role is Role.CONST or t.role.is_state) and t.name not in changed and t.name in layouts[entry].slots:
                 owner = t.name.rpartition(":")[0] if t.role is Role.OPTIM else t.name
                 outside = OPTIMIZER if t.role is Role.SETTING else MODEL
@@ -146,7 +160,7 @@ class _Drawn:
             given = next(t for t in self.graph.tensors if self.families.root(t) == top)
             return Span(given, "accumulator", slot.offset, slot.bytes, 0, len(self.moments) - 1, made)
         maker = self.moments[made]
-        if made < self.turn and kept:
+        if (made < self.turn and kept) or ops.get(maker.op).page:  # what comes back from PAGE was saved there
             kind = "mask" if tensor.dtype.value == "u8" else "saved"
         elif maker.op == "feed":
             kind = "input"

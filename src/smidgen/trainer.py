@@ -26,10 +26,10 @@ from .arrays import (
     to_numpy,
 )
 from .atomic import checked_path, opened
-from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, did_you_mean
+from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, RunFailed, SmidgenError, did_you_mean
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
-from .native import Machine, checked_kernels, release_freed, work_bytes
+from .native import Machine, Paged, checked_kernels, release_freed
 from .program import Buffer, Program
 from .state import State, checked_facts
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .fit import Run
     from .history import Epoch, History
     from .plan import Plan
+
+
+PAGE_HELP = 'page_to="page.bin" on a disk that works'
 
 
 @dataclass(slots=True)
@@ -53,15 +56,25 @@ class Job:
     """Made by `smidgen.compile` or `smidgen.load`. State (weights, optimizer, step) lives in the runtime's memory."""
 
     def __init__(
-        self, program: Program, path: Path | None = None, *, kernels: str | None = None, threads: int = 1
+        self,
+        program: Program,
+        path: Path | None = None,
+        *,
+        kernels: str | None = None,
+        threads: int = 1,
+        page_to: str | os.PathLike[str] | None = None,
     ) -> None:
-        """`path` is the file that `program` was read from, if there is one: its constants are then used in place."""
+        """`path` is the file that `program` was read from, if there is one: its constants are then used in place.
+        `page_to` is the file for a program that pages."""
         kernels, threads = checked_kernels(kernels, threads)
         self.program = program
         facts, self._loss_facts, self._optimizer = _described(program)
-        self._work_bytes = work_bytes(kernels, threads)
-        self._machine = Machine(program.to_bytes() if path is None else path, kernels=kernels, threads=threads)
-        self._state = State(self._machine.state, facts)
+        self._machine = Machine(
+            program.to_bytes() if path is None else path, kernels=kernels, threads=threads, page_to=page_to
+        )
+        self._work_bytes = self._machine.mapped_bytes - program.state_bytes - program.arena_bytes
+        self._state = State(self._machine.state, facts, self._machine)
+        self._before = np.zeros(program.state_bytes if program.page_bytes else 0, np.uint8)  # the step at hand
         self._classes = _classes(program, self._state)
         self._kernels = kernels
         self._calls: dict[str, _Call] = {}
@@ -85,6 +98,9 @@ class Job:
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
+        Of a program that pages, the state before each step is kept, and is back after any error (a disk that fails).
+        Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the job then
+        refuses to go on until it is given a whole state, by `resume` or `restore`.
         """
         inputs, n = self._inputs("train", [*listed(x), y])
         if self._classes is not None:  # the kernel refuses what is no class, but knows spare ones
@@ -93,11 +109,48 @@ class Job:
         return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
+        if self.program.page_bytes:
+            return self._train_paged(inputs, n)
+        return self._train_once(inputs, n)
+
+    def _train_once(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
             return self._train_in_parts(inputs, n)
         loss = np.zeros((), np.float32)
         self._machine.run("train", inputs, [loss], n, n)
         return float(loss)
+
+    def _train_paged(self, inputs: Sequence[Array], n: int) -> float:
+        """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
+        self._check_whole()
+        np.copyto(self._before, self._machine.state)
+        try:
+            return self._train_once(inputs, n)
+        except SmidgenError as error:
+            np.copyto(self._machine.state, self._before)
+            self._state.is_partial = self._wrote_pages()
+            if not isinstance(error, RunFailed) or error.help:
+                raise
+            back = "" if self._state.is_partial else "the job is in the state before this step; "
+            raise RunFailed(error.what, at=error.at, why=error.why, help=back + PAGE_HELP) from error
+
+    def _wrote_pages(self) -> bool:
+        """Had the step that stopped written, or begun to write, any state in PAGE?"""
+        if self._state.pages is None or self._machine.stopped is None:
+            return False
+        entry, at = self._machine.stopped
+        before = {"grad": ["grad"], "apply": ["grad", "apply"]}.get(entry, [entry])  # a batch in parts
+        return any(
+            i <= at or name != entry
+            for name in before
+            for i, step in enumerate(self.program.entry_code(name))
+            if step.kernel == "page_out" and step.operands[0].offset < self.program.page_state_bytes
+        )
+
+    def _check_whole(self) -> None:
+        if self._state.is_partial:
+            raise RunFailed("a step stopped halfway, and some of the state is in pages that hold a part of it",
+                            help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
 
     def _train_in_parts(self, inputs: Sequence[Array], n: int) -> float:
         if "grad" not in self.program.entries:
@@ -337,12 +390,21 @@ class Job:
         """What the runtime mapped for state and arena."""
         return self._machine.mapped_bytes
 
+    @property
+    def paged(self) -> Paged:
+        """Bytes read from pages and written to them so far."""
+        return self._machine.paged
+
     # -- files ---------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program with its present state; the file appears complete or not at all."""
         place = checked_path(path, 'job.save("model.smg")')
-        self.program.with_state(self._machine.state.tobytes()).save(place)
+        self.program.with_state(self._whole()).save(place)
+
+    def _whole(self) -> bytes:
+        self._check_whole()
+        return self._state.copy().tobytes()
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the state, and where the last run of `fit` stands; an older file is replaced when the new one is whole.
@@ -355,7 +417,7 @@ class Job:
             position = self._last_run.position
             run = {"settings": self._last_run.settings, "position": position.to_json()}
             best = None if position.best is None else position.best.state
-        state = self._machine.state.tobytes()
+        state = self._whole()
         from . import checkpoint
 
         checkpoint.write(place, checkpoint.Checkpoint(self._fingerprint, self.step, state, run, best))
@@ -367,7 +429,7 @@ class Job:
         from . import checkpoint
 
         found = checkpoint.read(checked_path(path, 'job.resume("run.ckpt")'))
-        if found.program != self._fingerprint or len(found.state) != self.program.state_bytes:
+        if found.program != self._fingerprint or len(found.state) != self.program.saved_bytes:
             raise BadCheckpoint(
                 "the checkpoint is of another program", at=str(path),
                 help="load the program that wrote it; the same model, options and versions compile to the same program",
@@ -408,18 +470,25 @@ class Job:
         return checkpoint.fingerprint(self.program)
 
 
-def load(path: str | os.PathLike[str], *, kernels: str | None = None, threads: int = 1) -> Job:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    kernels: str | None = None,
+    threads: int = 1,
+    page_to: str | os.PathLike[str] | None = None,
+) -> Job:
     """A job from a program file; torch is not needed. Constants stay in the file, which is mapped: it may be replaced
     (as `save` does) while the job lives, but not written into.
 
     `kernels="fast"`, the default where the runtime was built with them, uses this machine's vectors and `threads`,
     takes some work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of
     machine; "exact" gives the same bits on every machine. The variable SMIDGEN_KERNELS changes the default.
+    `page_to` is the file for a program that pages: all of it is reserved here, and it may be deleted afterwards.
     """
     place = checked_path(path, 'smidgen.load("model.smg")')
     try:
         before = _version(place)
-        job = Job(Program.open(place), place, kernels=kernels, threads=threads)
+        job = Job(Program.open(place), place, kernels=kernels, threads=threads, page_to=page_to)
         changed = _version(place) != before
         if changed:
             raise BadProgram("the file changed while it was read", help="load it again")

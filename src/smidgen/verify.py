@@ -90,7 +90,10 @@ class _Replay:
     def __init__(self, program: Program, entry: str, graph: Graph, layout: Layout, n: int) -> None:
         self.program, self.entry, self.graph, self.n = program, entry, graph, n
         self.slots = layout.slots  # where state and gathered tensors claim to be; checked against the instructions
-        self.sizes = {"const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes}
+        self.sizes = {
+            "const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes,
+            "page": program.page_bytes,
+        }  # fmt: skip
         self.shadow = {region: _Shadow() for region in self.sizes}  # of constants, places are compared, not replayed
         self.ids: dict[tuple[str, int], int] = {}  # (tensor, loop iteration or -1) → identity of its value
         self.shows: dict[str, str] = {}  # view → tensor
@@ -98,6 +101,7 @@ class _Replay:
         self.index = -1
         self.position = 0
         self.written: set[tuple[int, int]] = set()  # (buffer, sample) of the caller's outputs
+        self.started: list[tuple[Access, Access]] = []  # memory that is being filled, and the page it comes from
 
     def run(self) -> None:
         steps = list(self.program.entry_code(self.entry))
@@ -117,6 +121,8 @@ class _Replay:
             position += 1
         if cursor != len(steps):
             raise UnsafeLayout(f"entry '{self.entry}' has {len(steps) - cursor} instructions without a node")
+        if self.started:
+            raise UnsafeLayout(f"'{self.started[0][0].tensor}' may arrive after the end of '{self.entry}'")
         self._check_state_at_the_end()
 
     # -- what values are called ------------------------------------------------------------------------------
@@ -173,6 +179,15 @@ class _Replay:
         for a in accesses:
             self._check_bounds(node, a)
         self._check_overlaps(node, accesses)
+        page = ops.get(node.op).page
+        if page == "wait":
+            self._arrive(node, *accesses)
+        self._check_started(node, accesses)
+        if page == "start":
+            self._check_read(node, accesses[1])
+            self.shadow[accesses[0].region].write(accesses[0].start, accesses[0].bytes, NOBODY)
+            self.started.append((accesses[0], accesses[1]))
+            return
         for a in accesses:
             if a.kind in "iu":
                 self._check_read(node, a)
@@ -181,6 +196,24 @@ class _Replay:
                 self._write(node, a)
             elif a.kind == "s" and a.region in self.shadow:
                 self.shadow[a.region].write(a.start, a.bytes, NOBODY)
+
+    def _arrive(self, node: Node, to: Access, page: Access) -> None:
+        """What was started is there now, if it is the same memory and the same page, and both are as they were."""
+        same = [(t, p) for t, p in self.started if (t.region, t.start, t.bytes) == (to.region, to.start, to.bytes)]
+        pair = same[0] if same else None
+        if pair is None or (pair[1].start, pair[1].bytes) != (page.start, page.bytes):
+            raise self._unsafe(f"'{to.tensor}' is waited for, but was not started", node, "")
+        self.started.remove(pair)
+        self._check_read(node, page)
+        self.shadow[to.region].write(to.start, to.bytes, self._value(self._before(node, to.tensor)))
+
+    def _check_started(self, node: Node, accesses: Sequence[Access]) -> None:
+        """A page arrives at any time between start and wait."""
+        for a in accesses:
+            for to, page in self.started:
+                if a.overlaps(to) or (a.kind in "ou" and a.overlaps(page)):
+                    name = a.tensor or "scratch"
+                    raise self._unsafe(f"'{name}' meets '{to.tensor}', which is on its way from its page", node, "")
 
     def _accesses(self, node: Node, step: Instruction, n: int) -> list[Access]:
         """The instruction's operands beside the tensors that the node says they are."""

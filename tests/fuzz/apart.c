@@ -19,6 +19,7 @@ static uint8_t *address(const SmgContext *x, uint32_t word, const SmgBuffer *buf
     case R_CONST: return (uint8_t *)(uintptr_t)smg_section(x, S_CONST) + at * 4;
     case R_STATE: return x->state + at * 4;
     case R_ARENA: return x->arena + at * 4;
+    case R_PAGE: return (uint8_t *)(uintptr_t)(at * 4); /* an offset: the pager goes where it is told to */
     case R_NONE: return NULL;
     default: return (uint8_t *)buffers[at].data;
     }
@@ -38,7 +39,7 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const unsigned operands = smg_code_operands(code);
     const uint32_t *strides = smg_code_flags(code) & FLAG_STRIDES ? code + 2 + operands : NULL;
-    SmgCall c = {.operands = (int32_t)operands, .params = (int32_t)(block[0] & 0xffffu), .run = run};
+    SmgCall c = {.operands = (int32_t)operands, .params = (int32_t)(block[0] & 0xffffu), .run = run, .pager = x->pager};
     uint64_t need[SMG_MAX_OPERANDS] = {0};
     uint8_t *place[SMG_MAX_OPERANDS];
     SmgRole roles[SMG_MAX_OPERANDS];
@@ -50,9 +51,13 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
         if (place[i] && strides) place[i] += (size_t)iteration * strides[i];
     }
     for (unsigned i = 0; i < operands; i++) {
-        const int in_place = i > 0 && place[i] == place[0] && need[i] && need[0] && roles[0].letter != 'i';
+        const int in_place = i > 0 && place[i] == place[0] && code[2 + i] >> 29 != R_PAGE && need[i] && need[0] && roles[0].letter != 'i';
         const uint64_t bytes = i == 0 && need[0] ? longest(place, need, operands) : need[i];
         if (!place[i]) continue;
+        if (code[2 + i] >> 29 == R_PAGE) {
+            c.op[i] = place[i];
+            continue;
+        }
         if (in_place) {
             c.op[i] = c.op[0];
         } else if (bytes > FUZZ_LARGEST_BUFFER) { /* zeros without memory */

@@ -187,15 +187,55 @@ static void check_answer(const SmgContext *x, SmgStatus status) {
     if (!length != (status == SMG_OK)) finding("a message without a failure, or none with one", smg_error(x));
 }
 
-/* STATE, ARENA and all outputs one after the other: `put` writes them back. */
+/* ---- pages: memory to the byte, and what is started arrives as late as it may ---- */
+
+static uint8_t *pages;
+static size_t page_bytes;
+static struct {
+    size_t offset, bytes;
+    void *to;
+} started[SMG_MAX_STARTED];
+
+static void check_page(size_t offset, size_t bytes) {
+    if (offset > page_bytes || bytes > page_bytes - offset) finding("a page outside its region", "");
+}
+static const char *read_page(void *self, size_t offset, void *to, size_t bytes) {
+    check_page(offset, bytes);
+    return (void)self, memcpy(to, pages + offset, bytes), NULL;
+}
+static const char *write_page(void *self, size_t offset, const void *from, size_t bytes) {
+    check_page(offset, bytes);
+    return (void)self, memcpy(pages + offset, from, bytes), NULL;
+}
+static const char *start_page(void *self, size_t offset, void *to, size_t bytes) {
+    int i = 0;
+    check_page(offset, bytes);
+    while (i < SMG_MAX_STARTED && started[i].to) i++;
+    if (i == SMG_MAX_STARTED) finding("too many pages are on their way", "");
+    started[i].offset = offset, started[i].bytes = bytes, started[i].to = to;
+    return (void)self, memset(to, 0xff, bytes), NULL;
+}
+static const char *wait_page(void *self, void *to) {
+    int found = !to;
+    for (int i = 0; i < SMG_MAX_STARTED; i++) {
+        if (!started[i].to || (to && started[i].to != to)) continue;
+        memcpy(started[i].to, pages + started[i].offset, started[i].bytes);
+        started[i].to = NULL, found = 1;
+    }
+    if (!found) finding("a page is waited for that nobody started", "");
+    return (void)self, NULL;
+}
+static const SmgPager late = {NULL, read_page, write_page, start_page, wait_page}, at_once = {NULL, read_page, write_page, NULL, NULL};
+
+/* STATE, ARENA, pages and all outputs one after the other: `put` writes them back. */
 static uint8_t before[LARGEST_KEPT], after[LARGEST_KEPT];
 static size_t keep(SmgContext *x, int entry, uint8_t *kept, int put) {
     size_t at = 0;
     const int count = smg_buffer_count(x, entry);
-    for (int i = -2; i < count; i++) {
+    for (int i = -3; i < count; i++) {
         const int own = i < 0, is_input = !own && (uint32_t)i < smg_entry_record(x, entry)[E_INPUTS];
-        uint8_t *data = i == -2 ? x->state : i == -1 ? x->arena : (uint8_t *)buffers[i].data;
-        const size_t bytes = i == -2 ? smg_state_bytes(x) : i == -1 ? smg_arena_bytes(x) : buffers[i].bytes;
+        uint8_t *data = i == -3 ? pages : i == -2 ? x->state : i == -1 ? x->arena : (uint8_t *)buffers[i].data;
+        const size_t bytes = i == -3 ? page_bytes : i == -2 ? smg_state_bytes(x) : i == -1 ? smg_arena_bytes(x) : buffers[i].bytes;
         if (is_input || !bytes) continue;
         if (bytes > LARGEST_KEPT - at) return 0;
         if (put)
@@ -214,11 +254,14 @@ static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus st
     keep(x, entry, before, 1);
     steps = 0, limit = 4 * STEPS;
     if (setjmp(out_of_steps)) {
+        if (x->pager) x->pager = &late;
         fuzz_apart_free();
         return;
     }
     counting = 1;
+    if (x->pager) x->pager = &at_once;
     const char *why = fuzz_run_apart(x, entry, buffers, samples);
+    if (x->pager) x->pager = &late;
     counting = 0;
     if (!why != (status == SMG_OK)) finding("a step ends in another way with its operands apart", why ? why : "");
     keep(x, entry, again, 0);
@@ -237,6 +280,7 @@ static uint64_t run(SmgContext *x, int entry, int round, uint64_t left) {
     steps = 0, limit = most < left ? most : left;
     if (setjmp(out_of_steps)) {
         if (most < left) finding("more work than the operands justify", smg_entry_name(x, entry));
+        wait_page(NULL, NULL);
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "cut off: %s", smg_entry_name(x, entry));
         return 0;
     }
@@ -308,22 +352,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_verdict[0] = 0;
     SmgStatus status = smg_measure(&x, file, size);
     size_t state_bytes = status ? 0 : smg_state_bytes(&x), arena_bytes = status ? 0 : smg_arena_bytes(&x);
-    if (state_bytes + arena_bytes > LARGEST) state_bytes = arena_bytes = 0; /* opening will say what it needs */
+    page_bytes = status ? 0 : smg_page_bytes(&x);
+    if (state_bytes + arena_bytes + page_bytes > LARGEST)
+        state_bytes = arena_bytes = page_bytes = 0; /* opening will say what it needs */
+    if (!(pages = (uint8_t *)calloc(1, page_bytes ? page_bytes : 1))) return 0;
     if (posix_memalign(&state, 64, state_bytes) || posix_memalign(&arena, 64, arena_bytes)) return 0;
     status = open_counted(&x, file, size, state, state_bytes, arena, arena_bytes);
     if (status) {
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "refused: %s", smg_error(&x));
         if (smg_run(&x, 0, buffers, 0, (SmgSamples){1, 1, 0}) != SMG_BAD_CALL) finding("a refused program runs", "");
     } else {
+        const int fits = page_bytes == smg_page_bytes(&x); /* else its pages are too large to be tried */
+        if (smg_has_pages(&x) && fits) check_answer(&x, smg_set_pager(&x, &late));
         uint8_t *unread = (uint8_t *)file + smg_words(&x)[F_TABLE + 2 * S_META];
         const size_t bytes = (size_t)((const uint8_t *)smg_section(&x, S_CONST) - unread);
         ASAN_POISON_MEMORY_REGION(unread, bytes);
-        run_all(&x);
+        if (fits)
+            run_all(&x);
+        else
+            snprintf(fuzz_verdict, sizeof fuzz_verdict, "cut off: pages");
         ASAN_UNPOISON_MEMORY_REGION(unread, bytes);
     }
     if (size && memcmp(file, data, size)) finding("the file has changed", fuzz_verdict);
     free(file);
     free(state);
     free(arena);
+    free(pages);
     return 0;
 }

@@ -120,6 +120,15 @@ static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
     return (uint32_t)R_INPUT << 29 | number;
 }
 
+/* A page, in a section that is made for it. */
+static uint32_t new_page(Parts *p, uint64_t need) {
+    const uint32_t at = below(4) * SMG_PAGE_ALIGN, end = at + (uint32_t)(need > MOST_BYTES ? MOST_BYTES : need);
+    p->head[F_SECTIONS] = SECTIONS + 1;
+    if (p->bytes[S_PAGES] < PAGES_VALUES * 4) p->bytes[S_PAGES] = PAGES_VALUES * 4;
+    if (p->words[S_PAGES][PAGES_BYTES] < end) p->words[S_PAGES][PAGES_BYTES] = end;
+    return (uint32_t)R_PAGE << 29 | at / 4;
+}
+
 /* Operands after each other in a random order, so that each may be the one that ends with its region. */
 static void place(Parts *p, uint32_t entry, const SmgRole *roles, const uint64_t *need, int operands, uint32_t *ops) {
     uint32_t ends[3] = {0, 0, 0}, used = 0;
@@ -129,6 +138,10 @@ static void place(Parts *p, uint32_t entry, const SmgRole *roles, const uint64_t
         used |= 1u << i;
         if (roles[i].letter == 'i' && (need[i] > MOST_BYTES || one_in(12)) && (ops[i] = new_input(p, entry, need[i])))
             continue;
+        if (roles[i].letter == 'P' || roles[i].letter == 'p') {
+            ops[i] = new_page(p, need[i]);
+            continue;
+        }
         uint32_t region = roles[i].letter == 's' ? R_ARENA : roles[i].letter == 'i' ? below(3) : 1 + below(2);
         if (one_in(2)) region = R_ARENA;
         if (region == R_CONST && need[i] > 4096) region = R_ARENA;

@@ -8,10 +8,11 @@ enum { ROOM = 4096, MAX_SPOTS = 512 }; /* words of a section, instructions of an
 
 typedef struct {
     uint32_t head[F_TABLE];
-    uint32_t bytes[SECTIONS];
-    uint32_t words[SECTIONS][ROOM];
+    uint32_t bytes[SECTIONS + 1]; /* the last one is there if the program pages */
+    uint32_t words[SECTIONS + 1][ROOM];
 } Parts;
 
+static uint32_t sections_of(const Parts *p) { return p->head[F_SECTIONS] == SECTIONS + 1 ? SECTIONS + 1 : SECTIONS; }
 static uint32_t count_of(const Parts *p, int section) { return p->bytes[section] / 4; }
 
 static uint32_t crc_of(const uint8_t *data, size_t bytes) {
@@ -31,12 +32,12 @@ static void seal(uint8_t *data, size_t size) {
 }
 
 static int take_apart(Parts *p, const uint8_t *data, size_t size) {
-    uint32_t table[2 * SECTIONS];
-    if (size < SMG_HEADER_BYTES) return 0;
+    uint32_t table[2 * (SECTIONS + 1)];
+    if (size < SMG_HEADER_BYTES + 8) return 0;
     memset(p, 0, sizeof *p);
     memcpy(p->head, data, sizeof p->head);
     memcpy(table, data + sizeof p->head, sizeof table);
-    for (int i = 0; i < SECTIONS; i++) {
+    for (uint32_t i = 0; i < sections_of(p); i++) {
         const uint32_t at = table[2 * i], bytes = table[2 * i + 1];
         if (at > size || bytes > size - at || bytes > sizeof p->words[i]) return 0;
         memcpy(p->words[i], data + at, bytes);
@@ -47,10 +48,10 @@ static int take_apart(Parts *p, const uint8_t *data, size_t size) {
 
 /* Bytes written, 0 if there is no room. */
 static size_t put_together(const Parts *p, uint8_t *data, size_t room) {
-    size_t at = SMG_HEADER_BYTES;
-    uint32_t table[2 * SECTIONS];
+    size_t at = (F_TABLE + 2 * sections_of(p)) * 4;
+    uint32_t table[2 * (SECTIONS + 1)];
     if (room < at) return 0;
-    for (int i = 0; i < SECTIONS; i++) {
+    for (uint32_t i = 0; i < sections_of(p); i++) {
         const size_t align = i == S_CONST ? 64 : 4, start = (at + align - 1) / align * align;
         if (start + p->bytes[i] > room) return 0;
         memset(data + at, 0, start - at);
@@ -59,7 +60,7 @@ static size_t put_together(const Parts *p, uint8_t *data, size_t room) {
         at = start + p->bytes[i];
     }
     memcpy(data, p->head, sizeof p->head);
-    memcpy(data + sizeof p->head, table, sizeof table);
+    memcpy(data + sizeof p->head, table, 8 * sections_of(p));
     seal(data, at);
     return at;
 }

@@ -20,6 +20,7 @@ from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.program import Program
 from tests import small
 from tests.fuzz.build import CORPUS
+from tests.paged import paged
 from tests.test_ops import SAMPLES, inputs_of
 from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
 
@@ -145,6 +146,7 @@ def programs() -> Iterator[tuple[str, Program]]:
         entries = api.build(net.model, net.example, **net.options)
         yield name, api.encode(entries)
     yield "residual", api.encode(small.entries(learn=("w3", "b3"), dropout=0.3, accumulate=True))
+    yield "pages", api.encode(paged(small.entries(("w2", "b3")), ahead=2, state=["w2", "w2:momentum"], only=["v.relu"]))
     yield "bytes", encoded({"infer": chain(), "train": looped(DType.U8, 1)}, 3)
     graphs = list(op_graphs())
     yield from ((f"op-{name}", encoded({name: graph}, SAMPLES)) for name, graph in graphs if graph.data)

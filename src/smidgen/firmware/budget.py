@@ -19,6 +19,7 @@ from ..program import Program
 
 TABLE = Path(__file__).parent / "stack.json"
 MESSAGE_BYTES = 128
+PAGER_BYTES = 536 + 20  # SmgBlocks and SmgPager with 32-bit pointers; the build asserts it
 SPARE = 16  # bytes of stack: frames differ a little between versions of a compiler
 
 
@@ -29,18 +30,31 @@ class Limits:
     kernels: int
     entries: int
     words: int  # parameters of one instruction, if some grow with the batch
+    pages: bool = False
+
+    @property
+    def struct_bytes(self) -> int:
+        """sizeof(SmgContext) with 32-bit pointers; the build asserts it."""
+        fields = 4 * 4 + 2 * self.kernels + 4 * self.entries + 4 * self.words + 2 * 4 + MESSAGE_BYTES
+        return fields + (2 * 4 if self.pages else 0)
 
     @property
     def context_bytes(self) -> int:
-        """sizeof(SmgContext) with 32-bit pointers; the build asserts it."""
-        return 4 * 4 + 2 * self.kernels + 4 * self.entries + 4 * self.words + 2 * 4 + MESSAGE_BYTES
+        """With the pager to a block device, if a program pages."""
+        return self.struct_bytes + (PAGER_BYTES if self.pages else 0)
 
 
 def limits(programs: Sequence[Program]) -> Limits:
     """Room for each of the programs, one at a time; an odd number of kernels would leave a gap."""
     blocks = [b for p in programs for b in p.blocks if any(isinstance(w, Batch) for w in b)]
     kernels = max(len(p.kernels) for p in programs)
-    return Limits(kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1))
+    return Limits(
+        kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1), pages(programs)
+    )
+
+
+def pages(programs: Sequence[Program]) -> bool:
+    return any(p.page_bytes for p in programs)
 
 
 @cache
@@ -52,13 +66,14 @@ def table() -> dict[str, Any]:
 def stack_bytes(programs: Sequence[Program], core: str) -> int:
     """The deepest of: opening and everything outside kernels; checking a kernel's parameters; running a kernel."""
     facts = table()["cores"][core]
+    ways = facts["paging"] if pages(programs) else facts
     kernels = {name for p in programs for name in p.kernels}
     missing = kernels - set(facts["kernels"])
     if missing:
         raise Internal(f"the stack of kernel '{min(missing)}' was not measured", help="python -m tools.measure_stack")
     run = max((facts["kernels"][name][0] for name in kernels), default=0)
     check = max((facts["kernels"][name][1] for name in kernels), default=0)
-    deepest = max(facts["fixed"], facts["run"] + run, facts["check"] + check)
+    deepest = max(ways["fixed"], ways["run"] + run, ways["check"] + check)
     align = max(16, *(p.align for p in programs))
     return -(-(int(deepest) + SPARE) // align) * align
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
+from ..native import Paged
 from ..program import Program
 from .project import manifest
 
@@ -51,6 +52,7 @@ class BoardRun:
     outputs: tuple[tuple[Array, ...], ...]  # of each prediction
     stack_used: int
     counts: Counts | None
+    paged: Paged  # by all training steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,8 @@ def _read_result(
 ) -> BoardRun:
     losses = np.frombuffer(data, np.float32, steps).copy()
     at = losses.nbytes
-    state = data[at : at + program.state_bytes]
-    at += program.state_bytes
+    state = data[at : at + program.saved_bytes]
+    at += program.saved_bytes
     outs = [b for b in program.entry_buffers("infer") if b.direction == "output"]
     found: list[tuple[Array, ...]] = []
     for n in predicted:
@@ -175,7 +177,8 @@ def _read_result(
             at += out.bytes(n)
         found.append(tuple(arrays))
     (stack,) = struct.unpack_from("<I", data, at)
-    return BoardRun(losses, state, tuple(found), stack, counts)
+    paged = Paged(*struct.unpack_from("<2I", data, at + 4)) if program.page_bytes else Paged(0, 0)
+    return BoardRun(losses, state, tuple(found), stack, counts, paged)
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..ir import LR
 from ..limits import Need, Overhead, assigned
 from ..program import Buffer, Program
 from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
-from .budget import MESSAGE_BYTES, Limits, limits, stack_bytes, table
+from .budget import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
 from .cores import core_of
 from .memory import regions, regions_source, standin
 
@@ -29,6 +29,9 @@ RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h"
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
+# Only where a program pages.
+PAGE_SOURCES: Final = ("pages.c", "blocks.c")
+PAGE_HEADERS: Final = ("blocks.h",)
 PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
@@ -96,14 +99,15 @@ def write_firmware(
         files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks, slot_bytes)
     kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
-    for name in (*RUNTIME_SOURCES, *RUNTIME_HEADERS, *MORE_SOURCES, *MORE_HEADERS):
+    sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *(PAGE_SOURCES if sizes.pages else ()))
+    for name in (*sources, *RUNTIME_HEADERS, *MORE_HEADERS, *(PAGE_HEADERS if sizes.pages else ())):
         files[f"smidgen/{name}"] = (HERE / name).read_text()
     for name in (*kernels, *headers):
         files[f"smidgen/kernels/{name}"] = (HERE / "kernels" / name).read_text()
     for name in PORT_FILES:
         files[f"port/{name}"] = (PORT / name).read_text()
     library = [
-        *(f"smidgen/{name}" for name in (*RUNTIME_SOURCES, *MORE_SOURCES)),
+        *(f"smidgen/{name}" for name in sources),
         *(f"smidgen/kernels/{name}" for name in kernels),
         "kernels.c",
         *(f"{name}_program.c" for name in programs),
@@ -143,9 +147,10 @@ def program_source(program: Program, prefix: str) -> str:
 def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
     """The kernels that are linked, and proof that the context is as large as planned."""
     table = table_source(_kernels(programs), inplace_inputs())
-    return (
-        f'{table}_Static_assert(sizeof(SmgContext) == {sizes.context_bytes}, "the plan counts on another context");\n'
-    )
+    proof = f'_Static_assert(sizeof(SmgContext) == {sizes.struct_bytes}, "the plan counts on another context");\n'
+    if sizes.pages:
+        proof += f'#include "blocks.h"\n_Static_assert(sizeof(SmgBlocks) + sizeof(SmgPager) == {PAGER_BYTES}, "");\n'
+    return table + proof
 
 
 def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot_bytes: int = 0) -> str:
@@ -163,6 +168,11 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot
         ("INFER_BUFFERS", len(infer), ", ".join(map(_described, infer))),
         ("MOST_BUFFERS", max(len(e.buffers) for e in program.entries.values()), "of any entry point"),
     ]  # fmt: skip
+    if program.page_bytes:
+        numbers += [
+            ("PAGE_BYTES", program.page_bytes, "outside RAM: see blocks.h"),
+            ("PAGE_STATE_BYTES", program.page_state_bytes, "the first of them: state between steps"),
+        ]
     classes = c_initializer(program)
     if classes:
         numbers.append(("CLASSES", classes, "an SmgClasses: see classes.h"))
@@ -193,7 +203,8 @@ def config_header(sizes: Limits) -> str:
         "/* Limits of the runtime, which decide how large SmgContext is. A program that is loaded later, over the air,",
         " * may need larger ones; it is refused otherwise. */",
         f"#define SMG_MAX_KERNELS {sizes.kernels}", f"#define SMG_MAX_ENTRIES {sizes.entries}",
-        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}", "",
+        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}",
+        f"#define SMG_PAGES {int(sizes.pages)}", "",
     ])  # fmt: skip
 
 

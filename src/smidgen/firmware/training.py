@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Report:
             "ram_bytes": self.ram_bytes, "linked_ram_bytes": self.sections.ram_bytes,
             "data_bytes": self.sections.data, "bss_bytes": self.sections.bss, "stack_bytes": self.sections.stack,
             "stack_used_bytes": self.run.stack_used, "text_bytes": self.sections.text,
-            "program_bytes": self.sections.program, "state_sha256": hashlib.sha256(self.run.state).hexdigest(),
+            "program_bytes": self.sections.program,
+            "state_sha256": hashlib.sha256(self.run.state).hexdigest(), **self._paged(),
             "instructions_per_step": None if counts is None else list(counts.runs[:steps]),
             "instructions": None if counts is None else counts.total,
             "kernels": None if counts is None else {
@@ -57,6 +59,10 @@ class Report:
             },
             "same_as_host": self.same_as_host, "seconds": self.seconds,
         }  # fmt: skip
+
+    def _paged(self) -> dict[str, Any]:
+        paged = self.run.paged
+        return {"paged_in_bytes": paged.in_bytes, "paged_out_bytes": paged.out_bytes} if any(paged) else {}
 
     def to_text(self) -> str:
         losses, used = self.run.losses, self.sections
@@ -70,6 +76,8 @@ class Report:
             f"flash     {bytes_text(used.text + used.program)}: {used.text:,} bytes of code, "
             f"{used.program:,} of program",
         ]
+        if any(self.run.paged):
+            lines += [f"paged     {self.run.paged.in_bytes:,} bytes in, {self.run.paged.out_bytes:,} out"]
         counts = self.run.counts
         if counts is None:
             lines += ["instructions were not counted: a C compiler and arm-none-eabi-objdump are needed for that"]
@@ -92,7 +100,8 @@ def train_on_board(
     machine and compares the bits."""
     facts = manifest(folder)
     path = folder / f"{facts['programs'][0]}.smg"
-    job = load(path, kernels="exact")
+    with tempfile.TemporaryDirectory() as place:  # the job keeps its page file when the name is gone
+        job = load(path, kernels="exact", page_to=Path(place) / "page.bin")
     program = job.program
     batches = training_data(job, data.x, data.y, epochs, program.batch)
     assert isinstance(batches, Arrays)
@@ -140,7 +149,7 @@ def _compared(job: Job, run: BoardRun, steps: list[tuple[list[Array], int]]) -> 
                 "the board computes other bits than this machine", at=f"step {i + 1} of {len(steps)}",
                 why=f"the loss is {run.losses[i]!r} there and {loss!r} here",
             )  # fmt: skip
-    if job._machine.state.tobytes() != run.state:
+    if job._state.copy().tobytes() != run.state:
         raise RunFailed("the board computes other bits than this machine", at="state after the last step")
     return True
 

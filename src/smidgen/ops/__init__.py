@@ -1,9 +1,9 @@
 """All operations. A family is one file here and one file of the same name in runtime/kernels."""
 
-# Importing a family defines its ops; optim comes last because it derives fused ops from the others.
+# Importing a family defines its ops; optim comes late because it derives fused ops from the others.
 from . import (  # noqa: F401, I001
     io, movement, elementwise, activation, binary, reduce, matrix, conv, narrow, pool, resample, norm, batch_norm, loss,
-    random, optim,
+    random, optim, page,
 )  # fmt: skip
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, Case, N, Op, Run, all_ops, define, get
 

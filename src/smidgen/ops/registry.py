@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -53,6 +53,14 @@ class Builder(Protocol):
 Infer = Callable[[Sequence[Tensor], Mapping[str, Any]], Sequence[Spec]]
 Vjp = Callable[[Builder, Node, Sequence[str | None]], Sequence[str | None]]
 Param = int | float | Batch
+
+
+Page = Literal["", "out", "in", "start", "wait", "write"]
+"""What an op does with PAGE: out and write put the last input there, in and start read input 0, wait reads its last
+input (which must not change before) and ends what start began. Result 0 of `PAGE_WRITERS` is in PAGE."""
+PAGE_WRITERS: Final = ("out", "write")
+PAGE_READERS: Final[Mapping[Page, int]] = {"in": 0, "start": 0, "write": 0, "wait": 1}
+"""The input that is in PAGE; all others are in RAM."""
 
 
 class _NotDifferentiable:
@@ -114,6 +122,7 @@ class Op:
     sink: bool  # a weight gradient that can be consumed tile by tile by an optimizer
     bits: Callable[[Mapping[str, Any]], Bits] | None
     lean: str | None  # the op to use instead when only output 0 is read
+    page: Page
     cases: tuple[Case, ...]
 
     @property
@@ -143,6 +152,7 @@ def define(
     sink: bool = False,
     bits: Callable[[Mapping[str, Any]], Bits] | None = None,
     lean: str | None = None,
+    page: Page = "",
     cases: Sequence[Case] = (),
 ) -> Op:
     if name in _OPS:
@@ -153,7 +163,7 @@ def define(
         params or (lambda call: ()),
         scratch or (lambda call: 0),
         macs or (lambda call: 0),
-        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, tuple(cases),
+        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, page, tuple(cases),
     )  # fmt: skip
     _OPS[name] = op
     return op

@@ -2,6 +2,12 @@
  * repeated when n changes. Kernels say what they touch (EXTENT); this file holds them and the operands to it. */
 #include "format.h"
 
+#if SMG_PAGES
+typedef struct {
+    uint32_t to, bytes, page; /* words of the operands, and how much goes to `to` */
+} Started;
+#endif
+
 typedef struct {
     SmgContext *x;
     int entry;
@@ -11,6 +17,10 @@ typedef struct {
     int32_t n;      /* samples at hand */
     int32_t scale;  /* n as it enters sizes: 1 inside a loop */
     int32_t count;  /* iterations: n inside a loop, else 1 */
+#if SMG_PAGES
+    int in_loop, pending;
+    Started started[SMG_MAX_STARTED]; /* pages on their way, `pending` of them */
+#endif
 } Check;
 
 static SmgStatus refuse(const Check *c, const char *why) {
@@ -50,6 +60,10 @@ static int ends_with(const char *name, const char *end) {
     return 0;
 }
 
+#if SMG_PAGES
+static int is_page(SmgRole role) { return role.letter == 'P' || role.letter == 'p'; }
+#endif
+
 /* Bytes of the operand's region from its start, or a refusal. */
 static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgRole role, uint64_t *bytes) {
     const uint32_t region = word >> 29, at = word & 0x1fffffffu;
@@ -71,6 +85,19 @@ static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgR
         *bytes = smg_buffer_size(b, c->n);
         return SMG_OK;
     }
+#if SMG_PAGES
+    if ((region == R_PAGE) != is_page(role)) return refuse_operand(c, operand, " is not where pages are");
+    if (region == R_PAGE) {
+        const uint64_t pages = smg_page_bytes(c->x), from = (uint64_t)at * 4;
+        if (c->in_loop) return refuse_operand(c, operand, " pages inside a loop");
+        if (at % (SMG_PAGE_ALIGN / 4)) return refuse_operand(c, operand, " does not start where pages start");
+        if (from > pages) return refuse_operand(c, operand, " starts behind its region");
+        *bytes = pages - from;
+        return SMG_OK;
+    }
+    if ((role.letter == 'b' || role.letter == 'w') && region != R_ARENA)
+        return refuse_operand(c, operand, " must be in the arena");
+#endif
     if (region > R_ARENA) return refuse_operand(c, operand, " is in an unknown region");
     if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA))
         return refuse_operand(c, operand, " must not be written there");
@@ -121,6 +148,41 @@ static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint6
     return SMG_OK;
 }
 
+#if SMG_PAGES
+static int is_apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+    return a + a_bytes <= b || b + b_bytes <= a;
+}
+
+/* From start to wait, nobody touches the memory that a page goes to, and nobody writes the page. */
+static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles) {
+    const unsigned operands = smg_code_operands(code);
+    const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
+    if (roles[0].letter == 'w') {
+        int k = 0;
+        while (k < c->pending && (c->started[k].to != ops[0] || c->started[k].page != ops[1] || c->started[k].bytes != need[0]))
+            k++;
+        if (k == c->pending) return refuse(c, "no such page was started");
+        c->started[k] = c->started[--c->pending];
+    }
+    for (unsigned i = 0; i < operands; i++) {
+        const uint32_t region = ops[i] >> 29;
+        const uint64_t at = (uint64_t)(ops[i] & 0x1fffffffu) * 4, bytes = span(c, need[i], strides ? strides[i] : 0);
+        if (region != R_ARENA && roles[i].letter != 'P') continue;
+        for (int k = 0; k < c->pending; k++) {
+            const Started *s = &c->started[k];
+            const uint64_t from = (uint64_t)((region == R_ARENA ? s->to : s->page) & 0x1fffffffu) * 4;
+            if (bytes && s->bytes && !is_apart(at, bytes, from, s->bytes))
+                return refuse_operand(c, i, " is used by a page that is on its way");
+        }
+    }
+    if (roles[0].letter == 'b') {
+        if (c->pending == SMG_MAX_STARTED) return refuse(c, "too many pages are on their way");
+        c->started[c->pending++] = (Started){ops[0], (uint32_t)need[0], ops[1]};
+    }
+    return SMG_OK;
+}
+#endif
+
 static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     SmgContext *x = c->x;
     const unsigned operands = smg_code_operands(code), flags = smg_code_flags(code);
@@ -161,6 +223,14 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
             return SMG_BAD_PROGRAM;
         }
     }
+#if SMG_PAGES
+    for (unsigned i = 0; i < operands; i++)
+        if (is_page(roles[i])) x->paging |= 1u << c->entry;
+    if (c->pending || roles[0].letter == 'b' || roles[0].letter == 'w') {
+        const SmgStatus status = check_started(c, code, need, roles);
+        if (status) return status;
+    }
+#endif
     return check_overlap(c, code, need, roles, smg_kernel_inplace[number]);
 }
 
@@ -187,6 +257,9 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
         if (flags & FLAG_STRIDES && !in_loop) return refuse(&c, "strides outside a loop");
         c.count = in_loop ? n : 1;
         c.scale = in_loop ? 1 : n;
+#if SMG_PAGES
+        c.in_loop = in_loop != 0;
+#endif
         const SmgStatus status = check_instruction(&c, at);
         if (status) return status;
         in_loop -= in_loop ? 1 : 0;
@@ -194,6 +267,9 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
     }
     c.kernel = "";
     if (in_loop) return refuse(&c, "the code ends within a loop");
+#if SMG_PAGES
+    if (c.pending) return refuse(&c, "a page was started that nobody waits for");
+#endif
     if (c.instruction != record[E_INSTRUCTIONS]) return refuse(&c, "the number of instructions is wrong");
     x->checked[entry] = n;
     return SMG_OK;

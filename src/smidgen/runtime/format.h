@@ -1,7 +1,7 @@
 /* The program file as words, for load.c and vm.c. Written by smidgen/program.py; little-endian.
  *
  *   0  magic "SMDG" · version · total bytes · CRC-32 of everything from byte 16
- *  16  batch · align · CONST, STATE and ARENA bytes · number of sections (9)
+ *  16  batch · align · CONST, STATE and ARENA bytes · number of sections: 9, or 10 if the program pages
  *  40  sections in the order below, each: offset in the file, bytes; ascending, 4-byte aligned, CONST 64-byte aligned
  *
  * entry        name, inputs, outputs, first buffer, first code word, code words, instructions
@@ -12,14 +12,18 @@
  *              or SMG_LOOP, body: the next `body` instructions run once per sample
  * operand      region << 29 | offset in words, or number of the entry's buffer
  * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
- * name         offset in strings, which end with a zero each */
+ * name         offset in strings, which end with a zero each
+ * pages        the last section: PAGE bytes, how many of them (the first) are state, initial values of those without the
+ *              zeros at the end. Every tensor there starts at a multiple of SMG_PAGE_ALIGN and has a word behind it for
+ *              its checksum (kernels/page.c) */
 #ifndef SMG_FORMAT_H
 #define SMG_FORMAT_H
 #include "kernel.h"
 #include "smidgen.h"
 
 enum { F_MAGIC, F_VERSION, F_TOTAL, F_CRC, F_BATCH, F_ALIGN, F_CONST, F_STATE, F_ARENA, F_SECTIONS, F_TABLE };
-enum { S_ENTRIES, S_BUFFERS, S_KERNELS, S_CODE, S_PARAMS, S_STRINGS, S_META, S_STATE, S_CONST, SECTIONS };
+enum { S_ENTRIES, S_BUFFERS, S_KERNELS, S_CODE, S_PARAMS, S_STRINGS, S_META, S_STATE, S_CONST, SECTIONS, S_PAGES = SECTIONS };
+enum { PAGES_BYTES, PAGES_STATE, PAGES_VALUES };
 enum { E_NAME, E_INPUTS, E_OUTPUTS, E_BUFFER, E_CODE, E_WORDS, E_INSTRUCTIONS, ENTRY_WORDS };
 enum { B_NAME, B_KIND, B_DIMS, BUFFER_WORDS = B_DIMS + SMG_MAX_RANK };
 enum { R_CONST, R_STATE, R_ARENA, R_INPUT, R_OUTPUT, R_PAGE, R_NONE = 7 };
@@ -53,6 +57,7 @@ static inline const uint32_t *smg_section(const SmgContext *x, int section) {
 static inline const uint32_t *smg_entry_record(const SmgContext *x, int entry) {
     return smg_section(x, S_ENTRIES) + entry * ENTRY_WORDS;
 }
+static inline int smg_has_pages(const SmgContext *x) { return smg_words(x)[F_SECTIONS] > SECTIONS; }
 static inline const char *smg_name(const SmgContext *x, uint32_t offset) {
     return (const char *)smg_section(x, S_STRINGS) + offset;
 }
@@ -74,13 +79,19 @@ SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instru
                      const char *why);
 
 typedef struct {
-    char letter; /* o writes, i reads, u updates, s scratch */
+    char letter; /* as in kernel.h */
     uint8_t optional;
 } SmgRole;
 /* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
  * from the last one on; a '+' repeats the last letter. */
 int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
 
+#if SMG_PAGES
+/* The initial values of state in pages, if there is a pager; ARENA must be zero. */
+SmgStatus smg_reset_pages(SmgContext *x);
+/* Waits for whatever is on its way, so that nothing arrives after the step. */
+void smg_stop_pages(SmgContext *x);
+#endif
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
 /* copy_b4 (width 4) or copy_b1 (1) with parameters p, where one side is a buffer without memory, from `start` bytes on;
  * the other is at `memory`. The parameters must have passed the kernel's own check. 0, or what the channel returned. */

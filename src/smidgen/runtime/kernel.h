@@ -1,6 +1,7 @@
 /* What a kernel sees. A kernel is one C function that reads and writes only the extents it declares.
  *
  *   KERNEL(relu_f32, "oi", 1)          name, operands (o writes, i reads, u updates in place, s scratch,
+ *                                      P writes and p reads PAGE, b begins to be written and w is waited for,
  *                                      ? after a letter: may be absent; + after the last: one or more), parameters
  *                                      (-1: the count varies and the extent function checks it)
  *   EXTENT(relu_f32)                   bytes needed of each operand for given parameters; 0, or -1 to refuse them
@@ -14,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "smidgen.h"
 
 #define SMG_MAX_OPERANDS 24
 #define SMG_MAX_PARAMS 96
@@ -27,12 +29,15 @@ typedef struct {
 
 struct SmgWork;
 typedef struct {
-    void *op[SMG_MAX_OPERANDS]; /* NULL where an optional operand is absent */
+    void *op[SMG_MAX_OPERANDS]; /* NULL where an optional operand is absent; of PAGE, the offset in it */
     int32_t operands;
     int32_t params;
     const int32_t *p; /* sizes that grow with the batch are already multiplied by n */
     SmgRun run;
     const struct SmgWork *work; /* threads and their memory, for fast kernels (fast/fast.h); else NULL */
+#if SMG_PAGES
+    const SmgPager *pager;
+#endif
 } SmgCall;
 
 /* NULL, or a static sentence that says what is wrong with the data (a label out of range, …). */

@@ -5,11 +5,14 @@
 
 _Static_assert(SMG_MAX_WORDS <= SMG_MAX_PARAMS, "smidgen.h and kernel.h disagree");
 _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
+_Static_assert(SMG_MAX_ENTRIES <= 32, "SmgContext.paging");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 
 #define BAD(text) smg_say(x, SMG_BAD_PROGRAM, text)
 
 static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
+
+static uint32_t header_bytes(const uint32_t *w) { return SMG_HEADER_BYTES + (w[F_SECTIONS] > SECTIONS ? 8 : 0); }
 
 SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     memset(x, 0, sizeof *x);
@@ -38,6 +41,17 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     if (align < 4 || align > 64 || (align & (align - 1))) return BAD("the alignment is not 4, 8, 16, 32 or 64");
     if (w[F_CONST] > INT32_MAX || w[F_STATE] > INT32_MAX || w[F_ARENA] > INT32_MAX)
         return BAD("a region is larger than 2 GB");
+    if (w[F_SECTIONS] != SECTIONS && (w[F_SECTIONS] != SECTIONS + 1 || !SMG_PAGES))
+        return BAD(w[F_SECTIONS] == SECTIONS + 1 ? "this runtime is built without paging" : "the number of sections is wrong");
+    if (w[F_SECTIONS] > SECTIONS) { /* the one section whose content says how much memory is needed */
+        const uint32_t offset = w[F_TABLE + 2 * S_PAGES], count = w[F_TABLE + 2 * S_PAGES + 1];
+        if (w[F_TOTAL] < header_bytes(w) || offset % 4 || (uint64_t)offset + count > w[F_TOTAL] || count < PAGES_VALUES * 4)
+            return BAD("the section on pages lies outside the file");
+        const uint32_t *pages = w + offset / 4;
+        if (pages[PAGES_BYTES] > INT32_MAX) return BAD("a region is larger than 2 GB");
+        if (pages[PAGES_STATE] > pages[PAGES_BYTES] || count - PAGES_VALUES * 4 > pages[PAGES_STATE])
+            return BAD("the initial state in pages is larger than its region");
+    }
     x->file = (const uint8_t *)file;
     return SMG_OK;
 }
@@ -45,9 +59,8 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
 /* Sections lie in the file one after the other, so they cannot overlap. */
 static SmgStatus check_sections(SmgContext *x) {
     const uint32_t *w = smg_words(x);
-    if (w[F_SECTIONS] != SECTIONS) return BAD("the number of sections is wrong");
-    uint64_t end = SMG_HEADER_BYTES;
-    for (int i = 0; i < SECTIONS; i++) {
+    uint64_t end = header_bytes(w);
+    for (uint32_t i = 0; i < w[F_SECTIONS]; i++) {
         const uint32_t offset = w[F_TABLE + 2 * i], bytes = w[F_TABLE + 2 * i + 1];
         if (offset < end || offset % 4) return BAD("sections overlap or are not aligned");
         end = (uint64_t)offset + bytes;
@@ -56,6 +69,7 @@ static SmgStatus check_sections(SmgContext *x) {
     if (smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) || smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) ||
         smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4)
         return BAD("a section does not hold whole records");
+    if (smg_has_pages(x) && smg_page_state_bytes(x) && !w[F_ARENA]) return BAD("state in pages needs an arena to come to");
     if (smg_section_bytes(x, S_CONST) != w[F_CONST]) return BAD("the constants do not fill their region");
     if (smg_section_bytes(x, S_STATE) > w[F_STATE]) return BAD("the initial state is larger than its region");
     if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN]))
@@ -155,6 +169,5 @@ SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, s
         return status;
     }
     x->is_open = 1;
-    smg_reset_state(x);
-    return SMG_OK;
+    return smg_reset_state(x);
 }

@@ -1,7 +1,8 @@
-/* See slots.h. A slot: the header below, then STATE, filled up to a whole unit.
+/* See slots.h. A slot: the header below, then the state (STATE, and behind it what of it is in pages), filled up to a whole
+ * unit.
  *
- *   0  magic "SMGS" · version · bytes of STATE · sequence number
- *  16  checksum of the program file · CRC-32 of STATE · 0 · CRC-32 of the 28 bytes before
+ *   0  magic "SMGS" · version · bytes of the state · sequence number
+ *  16  checksum of the program file · CRC-32 of the state · 0 · CRC-32 of the 28 bytes before
  *
  * The header is written last: without it there is nothing, so a save that was cut is as if it had not begun. */
 #include "slots.h"
@@ -19,19 +20,43 @@ typedef struct {
 
 static uint32_t in_units(uint32_t bytes, uint32_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-uint32_t smg_slot_bytes(const SmgContext *x, uint32_t unit) {
-    return SMG_SLOT_HEADER_BYTES + in_units(smg_state_bytes(x), unit);
+static uint32_t state_bytes(const SmgContext *x) {
+#if SMG_PAGES
+    return smg_state_bytes(x) + smg_page_state_bytes(x);
+#else
+    return smg_state_bytes(x);
+#endif
 }
 
-/* Reads the STATE of a slot in pieces; `to` keeps them, unless it is NULL. -1 if the memory fails. */
-static int read_state(const SmgSlots *s, int slot, uint32_t bytes, uint8_t *to, uint32_t *crc) {
+uint32_t smg_slot_bytes(const SmgContext *x, uint32_t unit) {
+    return SMG_SLOT_HEADER_BYTES + in_units(state_bytes(x), unit);
+}
+
+/* Moves a piece of the state to `piece`, or from there. -1 if the pager fails. */
+static int move(const SmgContext *x, uint32_t at, uint8_t *piece, uint32_t count, int put) {
+    const uint32_t state = smg_state_bytes(x), left = at < state ? state - at : 0, own = left < count ? left : count;
+    if (own) memcpy(put ? x->state + at : piece, put ? piece : x->state + at, own);
+#if SMG_PAGES
+    if (own < count) {
+        const SmgPager *p = x->pager;
+        const size_t offset = at + own - state;
+        if (put ? p->write(p->self, offset, piece + own, count - own) : p->read(p->self, offset, piece + own, count - own))
+            return -1;
+    }
+#endif
+    return 0;
+}
+
+/* Reads the state of a slot in pieces, and puts them where they belong, if `put` is set. -1 if a memory fails. */
+static int read_state(const SmgContext *x, const SmgSlots *s, int slot, int put, uint32_t *crc) {
     uint8_t piece[CHUNK];
+    const uint32_t bytes = state_bytes(x);
     *crc = 0;
     for (uint32_t at = 0; at < bytes; at += CHUNK) {
         const uint32_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
-        uint8_t *here = to ? to + at : piece;
-        if (s->read(s->self, slot, SMG_SLOT_HEADER_BYTES + at, here, count)) return -1;
-        *crc = smg_crc32(*crc, here, count);
+        if (s->read(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, count)) return -1;
+        *crc = smg_crc32(*crc, piece, count);
+        if (put && move(x, at, piece, count, 1)) return -1;
     }
     return 0;
 }
@@ -42,8 +67,8 @@ static Found look(const SmgContext *x, const SmgSlots *s, int slot) {
     if (s->read(s->self, slot, 0, h, sizeof h)) return f;
     if (smg_crc32(0, (const uint8_t *)h, sizeof h - 4) != h[H_OWN_CRC]) return f;
     if (h[H_MAGIC] != SLOT_MAGIC || h[H_VERSION] != SMG_SLOT_VERSION || h[H_ZERO] != 0) return f;
-    if (h[H_STATE] != smg_state_bytes(x) || h[H_PROGRAM] != smg_words(x)[F_CRC]) return f;
-    if (read_state(s, slot, h[H_STATE], NULL, &crc) || crc != h[H_CRC]) return f;
+    if (h[H_STATE] != state_bytes(x) || h[H_PROGRAM] != smg_words(x)[F_CRC]) return f;
+    if (read_state(x, s, slot, 0, &crc) || crc != h[H_CRC]) return f;
     return (Found){1, h[H_SEQUENCE], crc};
 }
 
@@ -58,6 +83,9 @@ static SmgStatus check(SmgContext *x, const SmgSlots *s) {
     if (!s || !s->erase || !s->write || !s->read) return smg_say(x, SMG_BAD_CALL, "slots need erase, write and read");
     if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1)))
         return smg_say(x, SMG_BAD_CALL, "the unit of slots must be a power of two, at most 32");
+#if SMG_PAGES
+    if (smg_page_state_bytes(x) && !x->pager) return smg_say(x, SMG_BAD_CALL, "some of the state is in pages: smg_set_pager");
+#endif
     if (s->bytes >= smg_slot_bytes(x, s->unit)) return SMG_OK;
     smg_say(x, SMG_BAD_CALL, "a slot needs ");
     smg_add_number(x, smg_slot_bytes(x, s->unit));
@@ -67,14 +95,16 @@ static SmgStatus check(SmgContext *x, const SmgSlots *s) {
 }
 
 static int write_slot(const SmgContext *x, const SmgSlots *s, int slot, uint32_t sequence, uint32_t *crc) {
-    const uint32_t bytes = smg_state_bytes(x), whole = bytes / s->unit * s->unit;
-    *crc = smg_crc32(0, x->state, bytes);
+    const uint32_t bytes = state_bytes(x), direct = smg_state_bytes(x) / CHUNK * CHUNK;
+    *crc = smg_crc32(0, x->state, direct);
     if (s->erase(s->self, slot)) return -1;
-    if (whole && s->write(s->self, slot, SMG_SLOT_HEADER_BYTES, x->state, whole)) return -1;
-    if (whole < bytes) {
-        uint8_t last[SMG_SLOT_MAX_UNIT] = {0};
-        memcpy(last, x->state + whole, bytes - whole);
-        if (s->write(s->self, slot, SMG_SLOT_HEADER_BYTES + whole, last, s->unit)) return -1;
+    if (direct && s->write(s->self, slot, SMG_SLOT_HEADER_BYTES, x->state, direct)) return -1;
+    for (uint32_t at = direct; at < bytes; at += CHUNK) { /* the rest, and what is in pages */
+        uint8_t piece[CHUNK] = {0};
+        const uint32_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
+        if (move(x, at, piece, count, 0)) return -1;
+        *crc = smg_crc32(*crc, piece, count);
+        if (s->write(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, in_units(count, s->unit))) return -1;
     }
     uint32_t h[HEADER_WORDS] = {SLOT_MAGIC, SMG_SLOT_VERSION, bytes, sequence, smg_words(x)[F_CRC], *crc, 0, 0};
     h[H_OWN_CRC] = smg_crc32(0, (const uint8_t *)h, sizeof h - 4);
@@ -104,10 +134,10 @@ SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
     if (slot < 0) return smg_say(x, SMG_BAD_CALL, "no complete state of this program was saved");
     for (int tries = 0; tries < 2 && slot >= 0; tries++, slot = newest(found)) {
         uint32_t crc;
-        if (!read_state(s, slot, smg_state_bytes(x), x->state, &crc) && crc == found[slot].crc)
+        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc)
             return smg_say(x, SMG_OK, "");
         found[slot].good = 0; /* it was good a moment ago: the memory fails */
     }
-    smg_reset_state(x); /* rather than a mixture */
+    (void)smg_reset_state(x); /* rather than a mixture */
     return smg_say(x, SMG_STOPPED, "the slots do not read twice alike: STATE is the program's own again");
 }

@@ -8,7 +8,7 @@
  *     if (smg_run(&x, smg_entry(&x, "train"), io, 3, (SmgSamples){8, 8, 0})) fail(smg_error(&x));
  *
  * Nothing is allocated, nothing is global, no library but memcpy, memset and strcmp is used. All RAM is the context, the two
- * regions, and at most SMG_STACK_BYTES of stack in any call. A file is checked completely when it is opened: whatever its
+ * regions, and at most SMG_STACK_BYTES of stack in any call (beside what a channel or pager of the caller's takes). A file is checked completely when it is opened: whatever its
  * bytes are, a program that opens touches only its own regions and the caller's buffers.
  * A context may be used by one thread at a time. The file must stay where it is, unchanged, while it is open. */
 #ifndef SMIDGEN_H
@@ -35,14 +35,19 @@
 #define SMG_MAX_WORDS 96       /* parameters of one instruction, if some of them grow with the batch */
 #endif
 #ifndef SMG_MESSAGE_BYTES
-#define SMG_MESSAGE_BYTES 192
+#define SMG_MESSAGE_BYTES 184
 #endif
+#ifndef SMG_PAGES
+#define SMG_PAGES 1            /* 0: without the code for programs that page, which are refused then */
+#endif
+#define SMG_MAX_STARTED 4      /* pages on their way into RAM at the same time */
+#define SMG_PAGE_ALIGN 512     /* every page tensor starts at a multiple of so many bytes */
 
 typedef enum {
     SMG_OK = 0,
     SMG_BAD_PROGRAM = 1, /* the file is damaged, of another version, or asks for what this build lacks */
     SMG_BAD_CALL = 2,    /* the caller's arguments or buffers do not fit */
-    SMG_STOPPED = 3      /* a kernel refused the data; STATE may hold a part of the step */
+    SMG_STOPPED = 3      /* a kernel refused the data, or a channel or pager failed; STATE may hold a part of the step */
 } SmgStatus;
 
 typedef enum { SMG_F32 = 0, SMG_I32 = 1, SMG_U8 = 2 } SmgType;
@@ -62,6 +67,20 @@ typedef struct {
     int32_t dims[8];
 } SmgBufferInfo;
 
+/* Memory outside RAM (a file, a card, a second flash bank) for programs that page: smg_page_bytes of it, which the runtime
+ * reads and writes in pieces. Functions return NULL when all is done, or a text that says why not and stays where it is
+ * until the next call; anything else than NULL stops the step.
+ * start and wait are both there or both NULL. start begins to read, and may return before it is done; wait returns when the
+ * piece that goes to `to` is there (to = NULL: all that were started, whatever became of them). At most SMG_MAX_STARTED
+ * pieces are on their way at a time; until its wait nobody touches the memory that a piece goes to, and no write meets it. */
+typedef struct SmgPager {
+    void *self; /* handed to all of them */
+    const char *(*read)(void *self, size_t offset, void *to, size_t bytes);
+    const char *(*write)(void *self, size_t offset, const void *from, size_t bytes);
+    const char *(*start)(void *self, size_t offset, void *to, size_t bytes);
+    const char *(*wait)(void *self, void *to);
+} SmgPager;
+
 /* Everything the runtime knows between calls. Fields are for the runtime only. */
 typedef struct {
     const uint8_t *file;
@@ -70,6 +89,10 @@ typedef struct {
     uint16_t kernels[SMG_MAX_KERNELS];  /* the program's kernel numbers → this build's */
     int32_t checked[SMG_MAX_ENTRIES];   /* the n that each entry was last proved safe for */
     int32_t words[SMG_MAX_WORDS];       /* parameters of the current instruction, multiplied by n */
+#if SMG_PAGES
+    uint32_t paging;                    /* a bit for each entry that pages */
+    const SmgPager *pager;
+#endif
     const void *runs;                   /* functions of a fast kernel set, in the order of all kernels; NULL: exact */
     const void *work;                   /* their memory and threads */
     char message[SMG_MESSAGE_BYTES];
@@ -83,8 +106,13 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes);
 SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
                    size_t arena_bytes);
 
-/* Sets STATE to the file's initial values, and ARENA (with the accumulators in it) to zero. */
-void smg_reset_state(SmgContext *x);
+/* Sets STATE, and what of it is in pages, to the file's initial values, and ARENA (with the accumulators in it) to zero.
+ * Can only fail if a pager does. */
+SmgStatus smg_reset_state(SmgContext *x);
+
+/* Where an open program pages to, if it does (smg_page_bytes is not 0): call it once after smg_open. It writes the initial
+ * values of state that lives in pages. The pager stays the caller's, and must stay where it is. */
+SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager);
 
 /* Number of the entry point of that name, or -1. */
 int smg_entry(const SmgContext *x, const char *name);
@@ -123,6 +151,8 @@ uint32_t smg_align(const SmgContext *x);     /* bytes, a power of two */
 uint32_t smg_const_bytes(const SmgContext *x);
 uint32_t smg_state_bytes(const SmgContext *x);
 uint32_t smg_arena_bytes(const SmgContext *x);
+uint32_t smg_page_bytes(const SmgContext *x);       /* outside RAM; 0: the program does not page */
+uint32_t smg_page_state_bytes(const SmgContext *x); /* the first of them: state between steps, all others are of one step */
 /* Only of an open program. */
 int smg_entry_count(const SmgContext *x);
 const char *smg_entry_name(const SmgContext *x, int entry); /* NULL if there is no such entry */

@@ -55,6 +55,12 @@ uint32_t smg_align(const SmgContext *x) { return fact(x, F_ALIGN); }
 uint32_t smg_const_bytes(const SmgContext *x) { return fact(x, F_CONST); }
 uint32_t smg_state_bytes(const SmgContext *x) { return fact(x, F_STATE); }
 uint32_t smg_arena_bytes(const SmgContext *x) { return fact(x, F_ARENA); }
+uint32_t smg_page_bytes(const SmgContext *x) {
+    return x->file && smg_has_pages(x) ? smg_section(x, S_PAGES)[PAGES_BYTES] : 0;
+}
+uint32_t smg_page_state_bytes(const SmgContext *x) {
+    return x->file && smg_has_pages(x) ? smg_section(x, S_PAGES)[PAGES_STATE] : 0;
+}
 
 int smg_entry_count(const SmgContext *x) {
     return x->is_open ? (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4)) : 0;
@@ -107,12 +113,17 @@ uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n)
     return b && n > 0 ? smg_buffer_size(b, n) : 0;
 }
 
-void smg_reset_state(SmgContext *x) {
-    if (!x->is_open) return;
+SmgStatus smg_reset_state(SmgContext *x) {
+    if (!x->is_open) return SMG_OK;
     const uint32_t given = smg_section_bytes(x, S_STATE), state = smg_state_bytes(x), arena = smg_arena_bytes(x);
     if (given) memcpy(x->state, smg_section(x, S_STATE), given);
     if (state > given) memset(x->state + given, 0, state - given); /* a file leaves out the zeros at the end */
     if (arena) memset(x->arena, 0, arena);
+#if SMG_PAGES
+    return smg_reset_pages(x);
+#else
+    return SMG_OK;
+#endif
 }
 
 /* ---- running ---- */
@@ -177,6 +188,9 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
         case R_ARENA: start = x->arena + (size_t)at * 4; break;
         case R_INPUT:
         case R_OUTPUT: start = (uint8_t *)outside->buffers[at].data; break;
+#if SMG_PAGES
+        case R_PAGE: start = (uint8_t *)(uintptr_t)((size_t)at * 4); break;
+#endif
         default: break;
         }
         if (start && strides) start += (size_t)iteration * strides[i];
@@ -193,7 +207,12 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
 }
 
 static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const char *why) {
-    return smg_say_at(x, SMG_STOPPED, entry, instruction, smg_kernels[x->kernels[smg_code_kernel(code)]]->name, why);
+    const char *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
+    const SmgStatus status = smg_say_at(x, SMG_STOPPED, entry, instruction, kernel, why);
+#if SMG_PAGES
+    smg_stop_pages(x); /* after the message: `why` may be the pager's own text */
+#endif
+    return status;
 }
 
 static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside, int count, int32_t n) {
@@ -265,6 +284,10 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     }
     if (before < 0 || total < n || before > total - n)
         return smg_say(x, SMG_BAD_CALL, "the whole batch has fewer samples than its parts");
+#if SMG_PAGES
+    if (x->paging >> entry & 1 && !x->pager)
+        return smg_say(x, SMG_BAD_CALL, "the entry point pages, and there is nowhere to page to: smg_set_pager");
+#endif
     SmgStatus status = check_buffers(x, entry, &outside, count, n);
     if (!status && x->checked[entry] != n) status = smg_check_entry(x, entry, n);
     if (!status && channel) status = check_channel(x, entry, &outside);
@@ -273,6 +296,9 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     SmgCall c = {.run = {n, total, before}, .work = (const struct SmgWork *)x->work};
+#if SMG_PAGES
+    c.pager = x->pager;
+#endif
     const char *why;
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {

@@ -3,6 +3,7 @@
 #include "posix.h"
 #include "../fast/pool.h"
 #include "../format.h"
+#include "posix_pager.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,6 +25,7 @@ struct SmgPosix {
     SmgContext context;
     Mapping file, state, arena, work_memory;
     SmgWork work;
+    SmgPosixPager pager;
     const char *set;
 };
 
@@ -116,6 +118,7 @@ void smg_posix_close(SmgPosix *p) {
 #ifdef SMG_HAS_FAST
     if (p->work.pool) smg_pool_stop(p->work.pool);
 #endif
+    smg_posix_pager_close(&p->pager); /* its thread may still be reading into the arena */
     unmap(&p->file);
     unmap(&p->state);
     unmap(&p->arena);
@@ -128,7 +131,34 @@ uint8_t *smg_posix_state(SmgPosix *p) { return p->context.state; }
 uint8_t *smg_posix_arena(SmgPosix *p) { return p->context.arena; }
 size_t smg_posix_mapped_bytes(const SmgPosix *p) {
     return (size_t)smg_state_bytes(&p->context) + smg_arena_bytes(&p->context) +
-           (p->set ? smg_posix_work_bytes(p->work.threads) : 0);
+           (p->set ? smg_posix_work_bytes(p->work.threads) : 0) + smg_posix_pager_bytes(p->pager.has_thread);
+}
+
+/* ---- pages ---- */
+
+SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]) {
+    SmgContext *x = &p->context;
+    message[0] = 0;
+    const char *why = p->pager.pager.self ? "it pages already" : NULL;
+    if (!why) why = smg_posix_pager_open(&p->pager, path, x);
+    SmgStatus status = why ? SMG_BAD_CALL : smg_set_pager(x, &p->pager.pager);
+    if (status) strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1);
+    if (status && p->pager.pager.self && !x->pager) smg_posix_pager_close(&p->pager);
+    return status;
+}
+
+void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_bytes) {
+    *read_bytes = p->pager.read_bytes, *written_bytes = p->pager.written_bytes;
+}
+
+const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes) {
+    const SmgPager *pager = p->context.pager;
+    return pager ? pager->read(pager->self, offset, to, bytes) : "the program has nowhere to page to";
+}
+
+const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, size_t bytes) {
+    const SmgPager *pager = p->context.pager;
+    return pager ? pager->write(pager->self, offset, from, bytes) : "the program has nowhere to page to";
 }
 
 /* ---- fast kernels ---- */

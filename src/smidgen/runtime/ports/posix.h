@@ -25,8 +25,16 @@ SmgPosix *smg_posix_empty(void); /* without a program: for smg_posix_use_fast al
 SmgContext *smg_posix_context(SmgPosix *p);
 uint8_t *smg_posix_state(SmgPosix *p);
 uint8_t *smg_posix_arena(SmgPosix *p);
-/* RAM that was asked for: exactly STATE + ARENA, and the work memory of fast kernels. */
+/* RAM that was asked for: exactly STATE + ARENA, the work memory of fast kernels, and the stack of a prefetching thread. */
 size_t smg_posix_mapped_bytes(const SmgPosix *p);
+
+/* Where a program that pages pages to: call it once, before the first run. See posix_pager.h. */
+SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]);
+/* Bytes that the program has read from its pages and written to them since then. */
+void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_bytes);
+/* State that lives in pages (the first smg_page_state_bytes), between steps. NULL, or why not. */
+const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes);
+const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, size_t bytes);
 
 /* Like smg_run, on a painted stack; *used is the number of its bytes that were touched (0: cannot be measured here). */
 SmgStatus smg_posix_stack_used(SmgPosix *p, int entry, const SmgBuffer *buffers, int count, SmgSamples samples,

@@ -2,28 +2,31 @@
 #define _GNU_SOURCE
 #include "../format.h"
 #include "data.h"
+#include "../ports/posix_pager.h"
 #include "places.h"
 #include "store.h"
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 
 extern const uint8_t smg_program[], smg_program_end[]; /* program.S.in */
 
 static const char USAGE[] =
     "runner train --data TRAIN.npz [--epochs N] [--batch N] [--lr RATE] [--seed N | --no-shuffle]\n"
-    "             [--state FILE] [--save-every STEPS] [--losses FILE] [--json]\n"
-    "runner infer --data TEST.npz [--state FILE] [-o OUT.npy] [--json]\n"
+    "             [--state FILE] [--save-every STEPS] [--losses FILE] [--page-to FILE] [--json]\n"
+    "runner infer --data TEST.npz [--state FILE] [-o OUT.npy] [--page-to FILE] [--json]\n"
     "runner info\n"
     "runner program -o NET.smg\n"
     "\n"
     "--data       arrays x (or x0, x1, ...) and y; or --raw x.bin --raw y.bin, numbers as the program has them\n"
     "--state      what was learned: read if the file is there, written at the end; a power cut does not spoil it\n"
     "--losses     the loss of each step, as little-endian f32\n"
+    "--page-to    where a program pages to that does; after an error, --state holds the last state that was saved\n"
     "The order of samples and every bit are those of job.fit on the host with kernels=\"exact\".\n";
 
 typedef struct {
-    const char *command, *data, *state, *losses, *out;
+    const char *command, *data, *state, *losses, *out, *page_to;
     char *raw[DATA_MOST_INPUTS];
     int raws, json, shuffle, has_seed, has_lr;
     long epochs, batch, save_every;
@@ -32,6 +35,7 @@ typedef struct {
 } Options;
 
 static SmgContext context;
+static SmgPosixPager pager;
 static Data samples;
 
 static int fail(int status, const char *what, const char *why) {
@@ -62,6 +66,7 @@ static int parse(int argc, char **argv, Options *o) {
         if (strcmp(name, "--data") == 0) o->data = value;
         else if (strcmp(name, "--state") == 0) o->state = value;
         else if (strcmp(name, "--losses") == 0) o->losses = value;
+        else if (strcmp(name, "--page-to") == 0) o->page_to = value;
         else if (strcmp(name, "-o") == 0) o->out = value;
         else if (strcmp(name, "--raw") == 0 && o->raws < DATA_MOST_INPUTS) o->raw[o->raws++] = value;
         else if (strcmp(name, "--epochs") == 0) { if (whole_number(value, 1, &o->epochs)) return -1; }
@@ -91,12 +96,36 @@ static SmgStatus open_program(void) {
     return smg_open(&context, smg_program, bytes, state, state_bytes, arena, arena_bytes);
 }
 
-static unsigned long long ram_bytes(void) {
-    return (unsigned long long)smg_state_bytes(&context) + smg_arena_bytes(&context) + smg_context_bytes() + smg_stack_bytes();
+/* NULL, or why a program that pages cannot. */
+static const char *open_pages(const Options *o) {
+    if (!smg_page_bytes(&context)) return NULL;
+    if (!o->page_to) return "--page-to FILE is missing";
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+    const char *why = smg_posix_pager_open(&pager, o->page_to, &context);
+    return why ? why : smg_set_pager(&context, &pager.pager) ? smg_error(&context) : NULL;
 }
 
+static unsigned long long ram_bytes(void) {
+    return (unsigned long long)smg_state_bytes(&context) + smg_arena_bytes(&context) + smg_context_bytes() + smg_stack_bytes() +
+           smg_posix_pager_bytes(pager.has_thread);
+}
+
+/* STATE, and what of it is in pages. */
 static unsigned long long state_hash(void) {
-    return (unsigned long long)store_hash(context.state, smg_state_bytes(&context));
+    uint8_t piece[SMG_PAGE_ALIGN];
+    uint64_t hash = store_hash(STORE_HASH_START, context.state, smg_state_bytes(&context));
+    for (size_t at = 0; at < smg_page_state_bytes(&context); at += sizeof piece)
+        if (!pager.pager.read(pager.pager.self, at, piece, sizeof piece)) hash = store_hash(hash, piece, sizeof piece);
+    return (unsigned long long)hash;
+}
+
+/* `"paged_in_bytes": …, ` of a program that pages. */
+static const char *paged_json(void) {
+    static char text[96];
+    if (smg_page_bytes(&context))
+        snprintf(text, sizeof text, ", \"paged_in_bytes\": %llu, \"paged_out_bytes\": %llu",
+                 (unsigned long long)pager.read_bytes, (unsigned long long)pager.written_bytes);
+    return text;
 }
 
 static uint64_t program_seed(void) {
@@ -151,8 +180,8 @@ static int train(const Options *o) {
     if (losses && fclose(losses)) return fail(1, o->losses, strerror(errno));
     if (o->state && smg_save(&context, &store.slots)) return fail(1, o->state, smg_error(&context));
     if (o->json) {
-        printf("{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, \"peak_kb\": %ld}\n",
-               steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb());
+        printf("{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, \"peak_kb\": %ld%s}\n",
+               steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb(), paged_json());
     } else {
         printf("%ld steps, %llu bytes of RAM as planned, peak of the process %ld KB, state %016llx\n", steps, ram_bytes(),
                store_peak_kb(), state_hash());
@@ -248,6 +277,8 @@ int main(int argc, char **argv) {
     const int needs_data = strcmp(o.command, "train") == 0 || strcmp(o.command, "infer") == 0;
     if (needs_data && !o.data == !o.raws) return fail(2, "give --data FILE.npz, or --raw for each input", NULL);
     if (open_program()) return fail(1, "the program inside cannot be opened", smg_error(&context));
+    const char *why = needs_data ? open_pages(&o) : NULL;
+    if (why) return fail(o.page_to ? 1 : 2, o.page_to ? o.page_to : "the program pages", why);
     if (strcmp(o.command, "train") == 0) return train(&o);
     if (strcmp(o.command, "infer") == 0) return infer(&o);
     if (strcmp(o.command, "info") == 0) return info();

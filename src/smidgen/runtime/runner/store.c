@@ -55,8 +55,7 @@ const char *store_open(Store *s, const SmgContext *x, const char *path, int *is_
     return *is_new && ftruncate(s->fd, 2 * (off_t)s->slot_bytes) ? strerror(errno) : NULL;
 }
 
-uint64_t store_hash(const uint8_t *data, size_t bytes) {
-    uint64_t hash = 0xcbf29ce484222325u;
+uint64_t store_hash(uint64_t hash, const uint8_t *data, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
     return hash;
 }

@@ -13,8 +13,9 @@ typedef struct {
 /* Opens or makes the file. *is_new: there was nothing in it. NULL, or why not. */
 const char *store_open(Store *s, const SmgContext *x, const char *path, int *is_new);
 
-/* FNV-1a of some bytes, 64 bits. */
-uint64_t store_hash(const uint8_t *data, size_t bytes);
+/* FNV-1a of the bytes so far and these, 64 bits. */
+#define STORE_HASH_START 0xcbf29ce484222325u
+uint64_t store_hash(uint64_t so_far, const uint8_t *data, size_t bytes);
 
 /* Peak of the process's resident memory in KB, by the kernel; 0 if it does not tell. */
 long store_peak_kb(void);

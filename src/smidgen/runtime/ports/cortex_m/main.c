@@ -4,7 +4,9 @@
  *
  * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them.
  *              The same once more with samples to predict, without targets.
- * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used. */
+ * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
+ * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind STATE, and
+ *              the bytes that were paged in and out at its end. */
 #include "board.h"
 #include "net_program.h"
 #include "smidgen_train.h"
@@ -12,6 +14,22 @@
 static SmgContext context;
 static _Alignas(NET_ALIGN) uint8_t state[NET_STATE_BYTES] NET_STATE_BANK;
 static _Alignas(NET_ALIGN) uint8_t arena[NET_ARENA_BYTES] NET_ARENA_BANK;
+
+#if NET_PAGE_BYTES
+#include "blocks.h"
+
+/* Two functions make a block device of anything: these want the card's driver in the place of a file. */
+static int read_card(void *self, uint32_t block, void *to, uint32_t blocks) {
+    return board_read(*(const int *)self, block * SMG_BLOCK_BYTES, to, blocks * SMG_BLOCK_BYTES);
+}
+
+static int write_card(void *self, uint32_t block, const void *from, uint32_t blocks) {
+    return board_write(*(const int *)self, block * SMG_BLOCK_BYTES, from, blocks * SMG_BLOCK_BYTES);
+}
+
+static SmgBlocks card = {.read = read_card, .write = write_card};
+static SmgPager pager;
+#endif
 
 typedef struct {
     int data, result;       /* files */
@@ -71,6 +89,17 @@ int main(void) {
     if (smg_open(&context, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena))
         return fail(smg_error(&context));
 
+#if NET_PAGE_BYTES
+    int file = board_open("page.bin", BOARD_UPDATE);
+    const uint32_t nothing = 0; /* at the very end: a card has all of its blocks from the start */
+    if (file < 0 || board_write(file, NET_PAGE_BYTES - sizeof nothing, &nothing, sizeof nothing))
+        return fail("page.bin cannot be made");
+    card.self = &file;
+    pager = smg_block_pager(&card);
+    if (smg_set_pager(&context, &pager)) return fail(smg_error(&context));
+    card.read_bytes = card.written_bytes = 0; /* of training and predictions only */
+#endif
+
     while ((n = next_run(&f, "train")) > 0) {
         /* &loss in the place of NULL gives the loss to you instead of the channel */
         if (smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, NULL, &channel)) return fail(smg_error(&context));
@@ -78,10 +107,21 @@ int main(void) {
 
     const SmgBuffer learned = smg_state(&context);
     append(&f, learned.data, learned.bytes);
+#if NET_PAGE_BYTES
+    const uint32_t paged[2] = {card.read_bytes, card.written_bytes};
+    for (uint32_t at = 0; at < NET_PAGE_STATE_BYTES; at += SMG_BLOCK_BYTES) {
+        if (pager.read(pager.self, at, card.piece, SMG_BLOCK_BYTES)) return fail("page.bin cannot be read");
+        append(&f, card.piece, SMG_BLOCK_BYTES);
+    }
+#endif
 
     while ((n = next_run(&f, "infer")) > 0)
         if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) return fail(smg_error(&context));
 
     const uint32_t stack = board_stack_used();
-    return append(&f, &stack, sizeof stack) ? fail("result.bin cannot be written") : 0;
+    int failed = append(&f, &stack, sizeof stack);
+#if NET_PAGE_BYTES
+    failed |= append(&f, paged, sizeof paged);
+#endif
+    return failed ? fail("result.bin cannot be written") : 0;
 }

@@ -1,0 +1,93 @@
+/* Values whose home is outside RAM: page_out, and back with page_in, or with page_start and page_wait, between which other
+ * kernels run. p: bytes. A PAGE operand is an offset, and the pager (smidgen.h) knows what is there.
+ *
+ * Built with -DSMG_PAGE_CHECK, each piece has a CRC-32 in the word behind it, compared when it comes back; 0 stands for
+ * "none", as behind initial values. There is room for the word in every program. */
+#include "../kernel.h"
+#ifdef SMG_PAGE_CHECK
+#include "../crc.h"
+#endif
+#if SMG_PAGES
+
+static size_t checksum_at(size_t offset, size_t bytes) { return offset + (bytes + 3) / 4 * 4; }
+
+/* Operand 0 and 1; `page` is the one in PAGE. */
+static int page_need(const int32_t *p, uint64_t *need, int page) {
+    if (p[0] < 0) return -1;
+    need[0] = need[1] = (uint64_t)p[0];
+#ifdef SMG_PAGE_CHECK
+    need[page] = (uint64_t)checksum_at(0, (size_t)p[0]) + 4;
+#else
+    (void)page, (void)checksum_at;
+#endif
+    return 0;
+}
+
+#ifdef SMG_PAGE_CHECK
+static uint32_t checksum(const void *data, size_t bytes) {
+    const uint32_t crc = smg_crc32(0, (const uint8_t *)data, bytes);
+    return crc ? crc : 1;
+}
+#endif
+
+/* Of a piece that came back to `data`. */
+static const char *checked(const SmgPager *pager, size_t offset, const void *data, size_t bytes) {
+#ifdef SMG_PAGE_CHECK
+    uint32_t stored = 0;
+    const char *why = pager->read(pager->self, checksum_at(offset, bytes), &stored, sizeof stored);
+    if (why) return why;
+    if (stored && stored != checksum(data, bytes)) return "a page does not read as it was written";
+#else
+    (void)pager, (void)offset, (void)data, (void)bytes;
+#endif
+    return NULL;
+}
+
+static size_t offset_of(const SmgCall *c, int operand) { return (size_t)(uintptr_t)c->op[operand]; }
+
+EXTENT(page_out) {
+    EXTENT_UNUSED;
+    return page_need(p, need, 0);
+}
+KERNEL(page_out, "Pi", 1) {
+    const size_t bytes = (size_t)P(0), offset = offset_of(c, 0);
+    const char *why = bytes ? c->pager->write(c->pager->self, offset, c->op[1], bytes) : NULL;
+#ifdef SMG_PAGE_CHECK
+    const uint32_t crc = checksum(c->op[1], bytes);
+    if (!why) why = c->pager->write(c->pager->self, checksum_at(offset, bytes), &crc, sizeof crc);
+#endif
+    return why;
+}
+
+EXTENT(page_in) {
+    EXTENT_UNUSED;
+    return page_need(p, need, 1);
+}
+KERNEL(page_in, "op", 1) {
+    const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
+    const char *why = bytes ? c->pager->read(c->pager->self, offset, c->op[0], bytes) : NULL;
+    return why ? why : checked(c->pager, offset, c->op[0], bytes);
+}
+
+EXTENT(page_start) {
+    EXTENT_UNUSED;
+    return page_need(p, need, 1);
+}
+KERNEL(page_start, "bp", 1) {
+    const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
+    if (!bytes) return NULL;
+    return (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes);
+}
+
+EXTENT(page_wait) {
+    EXTENT_UNUSED;
+    return page_need(p, need, 1);
+}
+KERNEL(page_wait, "wp", 1) {
+    const size_t bytes = (size_t)P(0);
+    const char *why = bytes && c->pager->wait ? c->pager->wait(c->pager->self, c->op[0]) : NULL;
+    return why ? why : checked(c->pager, offset_of(c, 1), c->op[0], bytes);
+}
+#else
+typedef int SmgNothingHere; /* an empty file is not C */
+#endif

@@ -1,0 +1,446 @@
+"""Programs that page, on this machine: the same bits as without, whenever pages arrive; and what happens when they do
+not."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import smidgen
+from smidgen import api, interp, native
+from smidgen.errors import BadOption, CannotWrite, RunFailed
+from smidgen.ir import Array
+from smidgen.native import Machine
+from smidgen.optimizers import Adam
+from smidgen.plan import Plan
+from smidgen.program import Program
+from smidgen.runtime.compile import compile_runtime
+from smidgen.summary import answer
+from smidgen.trainer import Job
+
+from . import small
+from .paged import optimizer_state, paged
+
+BATCH = 4
+
+
+def batches(
+    steps: int, n: int = BATCH, shape: tuple[int, ...] = (3, 8, 8), classes: int = 5
+) -> list[tuple[Array, Array]]:
+    rng = np.random.default_rng(1)
+    return [
+        (rng.standard_normal((n, *shape)).astype(np.float32), rng.integers(0, classes, n).astype(np.int32))
+        for _ in range(steps)
+    ]
+
+
+def bits(job: Job) -> dict[str, bytes]:
+    """All that learning changes, by name."""
+    found = {name: value.tobytes() for name, value in job.state_dict().items()}
+    for owner, tensors in job.optimizer_state().items():
+        found |= {f"{owner}:{slot}": value.tobytes() for slot, value in tensors.items()}
+    return found
+
+
+# -- the same bits ---------------------------------------------------------------------------------------------------
+
+
+def same_bits(entries: api.Entries, ahead: int, shape: tuple[int, ...], classes: int, folder: Path) -> None:
+    """With all that is saved and the optimizer's state in PAGE, and without: three steps and a prediction."""
+    plain = Job(api.encode(entries), kernels="exact")
+    moved = paged(entries, ahead=ahead, state=optimizer_state(entries.graphs))
+    job = Job(api.encode(moved), kernels="exact", page_to=folder / "page")
+    assert job.plan.state_bytes < plain.plan.state_bytes
+    for x, y in batches(3, shape=shape, classes=classes):
+        assert job.train_step(x, y) == plain.train_step(x, y)
+    assert bits(job) == bits(plain)
+    np.testing.assert_array_equal(job.predict(x), plain.predict(x))
+    traffic = job.plan.paged["train"]
+    assert traffic.in_bytes > 0 < traffic.out_bytes
+    again = Job(api.encode(moved), kernels="exact", page_to=folder / "other")
+    before = again.paged
+    again.train_step(x, y)
+    assert again.paged.in_bytes - before.in_bytes == traffic.in_bytes
+    assert again.paged.out_bytes - before.out_bytes == traffic.out_bytes
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_program_that_pages_gives_the_same_bits_and_moves_what_the_plan_says(ahead: int, tmp_path: Path) -> None:
+    same_bits(small.entries(optimizer=Adam(0.01), dropout=0.3), ahead, (3, 8, 8), 5, tmp_path)
+
+
+def test_fast_kernels_page_too(tmp_path: Path) -> None:
+    entries = small.entries()
+    if not native.work_bytes("fast", 1):
+        pytest.skip("the runtime has no fast kernels")
+    plain = Job(api.encode(entries), kernels="fast", threads=2)
+    job = Job(api.encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")
+    for x, y in batches(3):
+        assert job.train_step(x, y) == plain.train_step(x, y)
+    assert bits(job) == bits(plain)
+    assert job.plan.ram_bytes == job.mapped_bytes + job.plan.context_bytes + job.plan.stack_bytes
+
+
+def test_the_interpreter_runs_a_graph_that_pages() -> None:
+    entries = small.entries()
+    moved = paged(entries, state=optimizer_state(entries.graphs))
+    x, y = batches(1)[0]
+    feeds = {"x": x.astype(np.float64), "target": y}
+    plain = entries.graphs["train"]
+    wanted = interp.advance(plain, interp.initial_state(plain), feeds, n=BATCH)
+    got = interp.advance(moved.graphs["train"], interp.initial_state(moved.graphs["train"]), feeds, n=BATCH)
+    for one, other in zip(wanted, got, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def momentum_in_pages() -> Program:
+    entries = small.entries()
+    return api.encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)]))
+
+
+def test_state_in_pages_is_saved_and_comes_back(tmp_path: Path) -> None:
+    plain = Job(api.encode(small.entries()))
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    assert bits(job) == bits(plain)
+    steps = batches(4)
+    for x, y in steps[:2]:
+        plain.train_step(x, y), job.train_step(x, y)
+    job.save(tmp_path / "net.smg")
+    job.checkpoint(tmp_path / "run.ckpt")
+    for x, y in steps[2:]:
+        plain.train_step(x, y), job.train_step(x, y)
+    loaded = smidgen.load(tmp_path / "net.smg", page_to=tmp_path / "other")
+    resumed = Job(momentum_in_pages(), page_to=tmp_path / "third")
+    resumed.resume(tmp_path / "run.ckpt")
+    moved = smidgen.load(tmp_path / "net.smg", page_to=tmp_path / "fifth")
+    moved.train_step(*steps[3])
+    moved.resume(tmp_path / "run.ckpt")  # another start is not another program
+    assert bits(moved) == bits(resumed)
+    for x, y in steps[2:]:
+        loaded.train_step(x, y), resumed.train_step(x, y)
+    assert bits(loaded) == bits(resumed) == bits(job) == bits(plain)
+    assert job.step == 4
+    other = Job(momentum_in_pages(), page_to=tmp_path / "fourth")
+    other.load_state_dict(job.state_dict())
+    other.load_optimizer_state(job.optimizer_state(), job.step)
+    assert bits(other) == bits(job)
+
+
+def test_fit_gives_the_same_bits_with_state_in_pages(tmp_path: Path) -> None:
+    x, y = batches(1, n=10)[0]
+    plain, job = Job(api.encode(small.entries())), Job(momentum_in_pages(), page_to=tmp_path / "page")
+    for one in (plain, job):
+        one.fit(x, y, epochs=2, eval=(x, y), patience=2, progress=False)
+    assert bits(job) == bits(plain)
+
+
+def test_the_plan_says_what_is_paged() -> None:
+    program = momentum_in_pages()
+    plan = Plan.from_json(program.meta["plan"])
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert (plan.page_bytes, plan.page_state_bytes) == (program.page_bytes, program.page_state_bytes)
+    assert plan.paged["infer"].out_bytes == 0 < plan.paged["infer"].in_bytes  # a parameter is at home in PAGE
+    line = next(line for line in answer(plan).splitlines() if line.startswith("pages"))
+    assert f"{program.page_bytes:,} bytes outside RAM; a step brings" in line
+    assert sum(s.bytes for s in plan.facts.stored if s.role != "const") <= plan.state_bytes
+
+
+def test_nowhere_to_page_to_is_said_with_what_to_do(tmp_path: Path) -> None:
+    momentum_in_pages().save(tmp_path / "net.smg")
+    with pytest.raises(BadOption, match="nowhere to page to") as raised:
+        smidgen.load(tmp_path / "net.smg")
+    assert 'smidgen.load("net.smg", page_to="page.bin")' in raised.value.help
+
+
+def test_a_file_that_is_not_a_page_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear all")
+    with pytest.raises(CannotWrite, match="not a page file"):
+        Job(momentum_in_pages(), page_to=tmp_path / "letter")
+    assert (tmp_path / "letter").read_text() == "dear all"
+    for place, why in (
+        (tmp_path, "directory"),
+        (tmp_path / "none" / "page", "No such file"),
+        ("/dev/null", "not a file"),
+    ):
+        with pytest.raises(CannotWrite, match=why):
+            Job(momentum_in_pages(), page_to=place)
+
+
+def test_an_old_page_file_is_used_again_but_not_by_two_jobs_at_a_time(tmp_path: Path) -> None:
+    x, y = batches(1)[0]
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    job.train_step(x, y)
+    with pytest.raises(CannotWrite, match="another job pages to it"):
+        Job(momentum_in_pages(), page_to=tmp_path / "page")
+    after = bits(job)
+    del job
+    again = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    again.train_step(x, y)
+    assert bits(again) == after
+
+
+def test_a_program_that_does_not_page_touches_no_file(tmp_path: Path) -> None:
+    job = Job(api.encode(small.entries()), page_to=tmp_path / "page")
+    job.train_step(*batches(1)[0])
+    assert not (tmp_path / "page").exists()
+    assert job.paged == (0, 0)
+
+
+# -- full and failing disks --------------------------------------------------------------------------------------------
+
+FULL = """
+import resource, sys
+import numpy as np
+from smidgen.errors import CannotWrite
+import smidgen
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    smidgen.load(sys.argv[1], page_to=sys.argv[2])
+except CannotWrite as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_found_before_the_first_step(tmp_path: Path) -> None:
+    momentum_in_pages().save(tmp_path / "net.smg")
+    command = [sys.executable, "-c", FULL, tmp_path / "net.smg", tmp_path / "page"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert "error[E505]: cannot page to" in done.stdout
+    assert "File too large" in done.stdout
+    assert (tmp_path / "page").stat().st_size == 0, "what was reserved is given back"
+
+
+def test_a_file_that_shrinks_stops_the_step_and_the_state_is_that_before_it(tmp_path: Path) -> None:
+    """As on a network disk that went away: what was written is not there when it is read."""
+    x, y = batches(1)[0]
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    job.train_step(x, y)
+    before = job._machine.state.tobytes()
+    os.truncate(tmp_path / "page", 0)
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="the page file is shorter than it was"):
+            job.train_step(x, y)
+        assert job._machine.state.tobytes() == before
+
+
+CRead = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+CWait = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class CPager(ctypes.Structure):
+    _fields_ = [
+        ("self", ctypes.c_void_p), ("read", CRead), ("write", CRead), ("start", CRead), ("wait", CWait),
+    ]  # fmt: skip
+
+
+class Disk:
+    """A pager in Python. `fail_at`: so many calls are good, and no more; `late`: what is started arrives when it is
+    waited for, else at once; `flip`: a bit of everything that is read."""
+
+    def __init__(self, machine: Machine, *, late: bool = True, prefetch: bool = True, flip: bool = False) -> None:
+        self.memory = np.zeros(machine.page_bytes, np.uint8)
+        self.late, self.flip, self.fail_at = late, flip, -1
+        self.calls = 0
+        self.said: list[str] = []
+        self.started: dict[int, tuple[int, int]] = {}
+        self.why = ctypes.create_string_buffer(b"the disk is on fire")
+        wait = CWait(self._wait) if prefetch else CWait()
+        start = CRead(self._start) if prefetch else CRead()
+        self.pager = CPager(None, CRead(self._read), CRead(self._write), start, wait)
+        context = machine._open().context
+        machine._lib.smg_set_pager.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        assert machine._lib.smg_set_pager(context, ctypes.addressof(self.pager)) == 0
+        self.calls, self.said = 0, []
+
+    def _fails(self, what: str) -> bool:
+        self.calls += 1
+        self.said.append(what)
+        return 0 <= self.fail_at < self.calls
+
+    def _read(self, _: int, offset: int, to: int, count: int) -> int | None:
+        if self._fails("read"):
+            return ctypes.addressof(self.why)
+        ctypes.memmove(to, self.memory[offset : offset + count].tobytes(), count)
+        if self.flip:
+            ctypes.memset(to, ctypes.string_at(to, 1)[0] ^ 1, 1)
+        return None
+
+    def _write(self, _: int, offset: int, at: int, count: int) -> int | None:
+        if self._fails("write"):
+            return ctypes.addressof(self.why)
+        self.memory[offset : offset + count] = np.frombuffer(ctypes.string_at(at, count), np.uint8)
+        return None
+
+    def _start(self, _: int, offset: int, to: int, count: int) -> int | None:
+        if self._fails("start"):
+            return ctypes.addressof(self.why)
+        assert to not in self.started
+        self.started[to] = (offset, count)
+        if self.late:
+            ctypes.memset(to, 0xFF, count)  # whoever reads it before it is waited for reads NaN
+        else:
+            ctypes.memmove(to, self.memory[offset : offset + count].tobytes(), count)
+        return None
+
+    def _wait(self, _: int, to: int | None) -> int | None:
+        if to is None:
+            self.said.append("wait for all")
+            self.started.clear()
+            return None
+        if self._fails("wait"):
+            return ctypes.addressof(self.why)
+        offset, count = self.started.pop(to)
+        ctypes.memmove(to, self.memory[offset : offset + count].tobytes(), count)
+        return None
+
+
+@pytest.mark.parametrize("prefetch", [{"late": True}, {"late": False}, {"prefetch": False}])
+def test_it_does_not_matter_when_a_page_arrives(prefetch: dict[str, bool], tmp_path: Path) -> None:
+    entries = small.entries()
+    plain, job = Job(api.encode(entries)), Job(api.encode(paged(entries, ahead=4)), page_to=tmp_path / "page")
+    disk = Disk(job._machine, **prefetch)
+    for x, y in batches(3):
+        assert job.train_step(x, y) == plain.train_step(x, y)
+    assert bits(job) == bits(plain)
+    assert ("start" in disk.said) == ("prefetch" not in prefetch)
+    assert not disk.started
+
+
+def test_whenever_the_disk_fails_the_state_is_that_before_the_step(tmp_path: Path) -> None:
+    steps = batches(2)
+    job = Job(api.encode(paged(small.entries(), ahead=4)), page_to=tmp_path / "page")
+    disk = Disk(job._machine)
+    job.train_step(*steps[0])
+    before, calls = bits(job), disk.calls
+    partly = 0
+    for at in range(calls):
+        disk.calls, disk.fail_at, disk.said = 0, at, []
+        with pytest.raises(RunFailed, match="the disk is on fire") as raised:
+            job.train_step(*steps[1])
+        assert "the job is in the state before this step" in raised.value.help
+        assert bits(job) == before
+        assert job.step == 1
+        assert disk.said[-1] == "wait for all", "nothing may arrive after the step"
+        partly += at > calls // 2
+    assert partly
+    disk.fail_at = -1
+    plain = Job(api.encode(small.entries()))
+    plain.train_step(*steps[0]), plain.train_step(*steps[1])
+    job.train_step(*steps[1])
+    assert bits(job) == bits(plain)
+
+
+def test_a_job_whose_pages_hold_half_a_step_says_so_until_it_is_given_a_whole_state(tmp_path: Path) -> None:
+    x, y = batches(1)[0]
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    disk = Disk(job._machine)
+    job.train_step(x, y)
+    a_step = disk.calls
+    before = bits(job)
+    job.checkpoint(tmp_path / "run.ckpt")
+    disk.fail_at = disk.calls + a_step - 1
+    with pytest.raises(RunFailed, match="the disk is on fire"):
+        job.train_step(x, y)
+    disk.fail_at = -1
+    for call in (
+        lambda: job.train_step(x, y),
+        lambda: job.checkpoint(tmp_path / "bad"),
+        lambda: job.save(tmp_path / "b"),
+    ):
+        with pytest.raises(RunFailed, match="a step stopped halfway") as raised:
+            call()
+        assert "job.resume" in raised.value.help
+    job.resume(tmp_path / "run.ckpt")
+    assert bits(job) == before
+    job.train_step(x, y)
+
+
+def test_a_step_that_stops_before_it_wrote_state_is_undone(tmp_path: Path) -> None:
+    (x, y), (x2, y2) = batches(2)
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    job.train_step(x, y)
+    before = bits(job)
+    with pytest.raises(RunFailed, match="a label is not the number of a class"):
+        job.train_step(x2, y2 + 100)
+    assert bits(job) == before
+    disk = Disk(job._machine)
+    before = bits(job)
+    disk.fail_at = 2
+    with pytest.raises(RunFailed, match="the disk is on fire") as raised:
+        job.train_step(x2, y2)
+    assert "the job is in the state before this step" in raised.value.help
+    disk.fail_at = -1
+    assert bits(job) == before
+    job.train_step(x2, y2)
+
+
+def test_fit_brings_back_even_what_is_in_pages(tmp_path: Path) -> None:
+    x, y = batches(1)[0]
+    job = Job(momentum_in_pages(), page_to=tmp_path / "page")
+    disk = Disk(job._machine)
+    job.train_step(x, y)
+    before, a_step = bits(job), disk.calls
+    real, count = disk._write, 0
+
+    def once(*arguments: int) -> int | None:
+        nonlocal count
+        count += 1
+        return ctypes.addressof(disk.why) if count == 7 else real(*arguments)
+
+    assert a_step > 7
+    disk.pager.write = CRead(once)
+    with pytest.raises(RunFailed, match="the disk is on fire"):
+        job.fit(x, y, progress=False)
+    assert bits(job) == before
+    job.train_step(x, y)
+
+
+# -- checksums -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_runtime(tmp_path_factory.mktemp("checking") / "lib.so", flags=("-O1", "-DSMG_PAGE_CHECK"))
+
+
+def machine_step(machine: Machine, x: Array, y: Array) -> float:
+    loss = np.zeros((), np.float32)
+    machine.run("train", [x, y], [loss], len(x))
+    return float(loss)
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_build_with_checksums_finds_a_page_that_changed(checking: Path, ahead: int, tmp_path: Path) -> None:
+    entries = small.entries()
+    program = api.encode(paged(entries, ahead=ahead, state=optimizer_state(entries.graphs)))
+    x, y = batches(1)[0]
+    machine = Machine(program.to_bytes(), checking, page_to=tmp_path / "page")
+    plain = Machine(api.encode(entries).to_bytes(), checking)
+    for _ in range(3):
+        assert machine_step(machine, x, y) == machine_step(plain, x, y)
+    Disk(machine, prefetch=False)
+    machine_step(machine, x, y)
+    disk = Disk(machine, prefetch=False, flip=True)
+    with pytest.raises(RunFailed, match=r"page_(in|wait): a page does not read as it was written"):
+        machine_step(machine, x, y)
+    assert disk.said.count("read") <= 4, "the first page that is written and comes back is found"
+
+
+def test_without_checksums_nobody_looks(tmp_path: Path) -> None:
+    machine = Machine(api.encode(paged(small.entries())).to_bytes(), page_to=tmp_path / "page")
+    disk = Disk(machine, prefetch=False, flip=True)
+    machine_step(machine, *batches(1)[0])
+    assert "read" in disk.said
