@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 from ortools.linear_solver import pywraplp
 
-from .problem import NEVER, PageIn, PageOut, Problem, profile
-from .stages import gaps
+from .problem import NEVER, PageIn, PageOut, Problem
+from .stages import gaps, moments
 
-WORK = 40_000  # variables of the linear program
+LADDER = (1, 2, 4, 8, 16)  # so many steps are picked: with fractions, neither few nor many are always the best
+WORK = 20_000  # variables of the linear program
 
 
 def least_extra(problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False) -> float:
     """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none."""
-    moments = _moments(problem, budget_bytes)
-    return _Program(problem, moments, page, objective).least(budget_bytes) if moments else 0.0
+    best = 0.0
+    for count in LADDER:
+        picked = moments(problem, budget_bytes, count)
+        if len(picked) < count or count * (len(problem.steps) + len(problem.bytes)) > WORK:
+            break
+        best = max(best, _Program(problem, picked, page, objective).least(budget_bytes))
+    return best
 
 
 def least_peak(problem: Problem, *, page: bool = False) -> int:
@@ -46,20 +52,8 @@ def least_peak(problem: Problem, *, page: bool = False) -> int:
     return peak
 
 
-def _moments(problem: Problem, budget_bytes: int) -> list[int]:
-    """Steps above the budget in the plain order: the highest ones of their surroundings, as many as can be afforded."""
-    live = profile(problem, problem.plain()).live
-    above = [int(t) for t in np.flatnonzero(live > budget_bytes)]
-    most = max(8, WORK // (len(problem.steps) + len(problem.bytes)))
-    if len(above) > most:
-        edges = [above[i * len(above) // most] for i in range(most)] + [above[-1] + 1]
-        parts = [[t for t in above if a <= t < b] for a, b in zip(edges, edges[1:], strict=False)]
-        above = [max(part, key=lambda t: int(live[t])) for part in parts if part]
-    return above
-
-
 class _Program:
-    """`spans`: from behind one picked step to the next one, which belongs to it; the last span ends with the program."""
+    """A *span* reaches from behind one picked step to the next one, which belongs to it; the last one to the end."""
 
     def __init__(self, problem: Problem, moments: list[int], page: bool, objective: str) -> None:
         self.problem, self.moments = problem, moments
@@ -124,7 +118,7 @@ class _Program:
             return math.inf
         if status != pywraplp.Solver.OPTIMAL:
             return 0.0
-        return max(0.0, self.goal.Value() * (1 - 1e-6)) * self.unit  # the solver's own tolerance aside
+        return max(0.0, float(self.goal.Value()) * (1 - 1e-6)) * self.unit  # the solver's own tolerance aside
 
     def _sourced(self, j: int, v: int, reader: Any) -> None:
         """Whoever reads or holds a value in span j has it from the span before, or it is made in this one."""

@@ -7,20 +7,23 @@ between repeated steps, is linear in them and equals `profile`. The answer is pr
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 from ortools.sat.python import cp_model
 
 from ..errors import Internal
 from .problem import PageIn, PageOut, Problem, Schedule, profile
-from .stages import Choice, Stages, schedule_of
+from .stages import Choice, Stages, moments, schedule_of
 
 Term = Any  # 0, 1 or a variable that is one of them
-SMALL = 3000  # choices: up to here two searches for a proof find the optimum sooner than one with local search
+WINDOWS = (1, 2, 3, 4, 8)
+SMALL = 1200  # choices: up to here two searches for a proof find the optimum sooner than one with local search
 FINE = 1e7  # units of cost in the plain program: what is smaller counts as nothing, so a bound stays a bound
 
 
@@ -40,12 +43,14 @@ def exact(
     deadline_s: float | None = None, time_limit_s: float = 10.0,
 ) -> Answer:  # fmt: skip
     """The least extra seconds (or joules) of any schedule of these stages within the budget."""
+    end = time.monotonic() + time_limit_s
     work = _Model(problem, stages, objective)
     work.limit(budget_bytes)
+    work.tighten(budget_bytes)
     if deadline_s is not None:
         work.meet(deadline_s)
     work.minimize()
-    return work.solve(hint, time_limit_s, budget_bytes)
+    return work.solve(hint, max(end - time.monotonic(), 0.5), budget_bytes)
 
 
 def lowest(
@@ -54,6 +59,7 @@ def lowest(
     """The lowest peak of any schedule of these stages; `bound` is in bytes."""
     work = _Model(problem, stages, "time")
     work.lower(floor_bytes)
+    work.tighten(floor_bytes)
     return work.solve(hint, time_limit_s, None)
 
 
@@ -240,6 +246,50 @@ class _Model:
         key = tuple(sorted((var, coefficient // self.grain) for var, coefficient in row.terms.items() if coefficient))
         self.rows[key] = max(self.rows.get(key, 0), row.constant)
 
+    def tighten(self, budget_bytes: int) -> None:
+        """What follows for whole windows of stages between moments above the budget. Redundant, but else, in fractions,
+        a value could be made from a half of another one, twice."""
+        windows: set[tuple[int, int]] = set()
+        for count in WINDOWS:
+            picked = moments(self.problem, budget_bytes, count)
+            windows |= set(pairwise([*picked, self.n - 1]))
+        for a, b in sorted(windows):
+            self._window(a, b)
+
+    def _window(self, a: int, b: int) -> None:
+        """Stages after step a up to step b."""
+        problem = self.problem
+        inside: dict[int, list[Term]] = {}  # step → its repeats
+        inward: dict[int, list[Term]] = {}  # value → how it comes from outside
+        for t in range(a + 1, b + 1):
+            for k in self.stages.again[t]:
+                inside.setdefault(k, []).append(self.again[t, k])
+        for (t, _, v), var in self.inward.items():
+            if a < t <= b:
+                inward.setdefault(v, []).append(var)
+        ever = {k: self._either(terms) for k, terms in inside.items()}
+        brought = {v: self._either(terms) for v, terms in inward.items()}
+
+        def sourced(v: int, reader: Term) -> None:
+            if problem.maker[v] <= a:
+                found = [self.held.get((a + 1, v), 0), ever.get(problem.maker[v], 0), brought.get(v, 0)]
+                self._at_least(found, reader)
+
+        for k, var in ever.items():
+            for v in problem.steps[k].reads:
+                sourced(v, var)
+        for v in range(len(problem.bytes)):
+            sourced(v, self.held.get((b + 1, v), 0))
+        for v in {v for t in range(a + 1, b + 1) for v in problem.steps[t].reads}:
+            sourced(v, 1)
+
+    def _either(self, terms: list[Term]) -> Term:
+        """Exactly if one of them is."""
+        var = self._most(terms)
+        if len(terms) > 1:
+            self.model.add_bool_or([*terms, var.negated()])
+        return var
+
     # -- objective -----------------------------------------------------------------------------------------------
 
     def _var(self, index: int) -> Any:
@@ -291,8 +341,8 @@ class _Model:
         solver.parameters.max_time_in_seconds = time_limit_s
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = 0
-        if len(self.again) + len(self.inward) <= SMALL:
-            solver.parameters.subsolvers.extend(["max_lp", "no_lp"])
+        small = len(self.again) + len(self.inward) <= SMALL
+        solver.parameters.subsolvers.extend(["max_lp", "no_lp"] if small else ["max_lp"])
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
             return Answer(None, math.inf, True, impossible=True)
@@ -359,7 +409,7 @@ class _Row:
 
 def _held(problem: Problem, schedule: Schedule) -> set[tuple[int, int]]:
     """(stage, value) for what is alive from the step before the stage into it."""
-    starts = []
+    starts: list[int] = []
     for p, k in enumerate(schedule):
         if k == len(starts):
             starts.append(p)

@@ -37,8 +37,8 @@ class Choice:
 
 
 def stages_of(problem: Problem, budget_bytes: int, page: bool, most: int = MOST, also: Choice | None = None) -> Stages:
-    """Everything that could help, or, where that is more than `most`, what is near to a value that lies over a moment above
-    the budget. The choice `also` is always among it."""
+    """Everything that could help, or, where that is more than `most`, what is near to a value that lies over a moment
+    above the budget. The choice `also` is always among it."""
     n = len(problem.steps)
     first = _first(problem, budget_bytes)
     latest = _latest(problem)
@@ -97,8 +97,17 @@ def gaps(problem: Problem) -> list[tuple[int, int, int]]:
     ]
 
 
+def moments(problem: Problem, budget_bytes: int, count: int) -> list[int]:
+    """Steps above the budget in the plain order, the highest one of each of `count` parts; fewer if there are fewer."""
+    live = profile(problem, problem.plain()).live
+    above = [int(t) for t in np.flatnonzero(live > budget_bytes)]
+    count = min(count, len(above))
+    edges = [i * len(above) // count for i in range(count)] + [len(above)]
+    return [max(above[a:b], key=lambda t: int(live[t])) for a, b in pairwise(edges)] if above else []
+
+
 def _near(problem: Problem, budget_bytes: int, ranges: list[range], depth: int) -> list[set[int]]:
-    """For values that lie over a moment above the budget: their makers, and theirs, in the stage where they are read."""
+    """For values that lie over a moment above the budget: their makers, and theirs, in the stage that reads them."""
     live = profile(problem, problem.plain()).live
     over = np.concatenate([[0], np.cumsum(live > budget_bytes)])
     least = max(int(live.max()) - budget_bytes, 0) // 1000
