@@ -58,8 +58,8 @@ def lowest(
 ) -> Answer:
     """The lowest peak of any schedule of these stages; `bound` is in bytes."""
     work = _Model(problem, stages, "time")
-    work.lower(floor_bytes)
     work.tighten(floor_bytes)
+    work.lower(floor_bytes)
     return work.solve(hint, time_limit_s, None)
 
 
@@ -67,6 +67,7 @@ class _Model:
     def __init__(self, problem: Problem, stages: Stages, objective: str) -> None:
         self.problem, self.stages, self.objective = problem, stages, objective
         self.model = cp_model.CpModel()
+        self.vars: list[Term] = []
         self.n = len(problem.steps)
         self.again: dict[tuple[int, int], Term] = {}  # (stage, step)
         self.inward: dict[tuple[int, int, int], Term] = {}  # (stage, step that reads it, value)
@@ -85,22 +86,26 @@ class _Model:
             self._postponed(t)
             self._memory(t)
 
+    def _new(self) -> Term:
+        self.vars.append(self.model.new_bool_var(""))
+        return self.vars[-1]
+
     # -- variables -----------------------------------------------------------------------------------------------
 
     def _choices(self) -> None:
         problem = self.problem
         for t, steps in enumerate(self.stages.again):
             for k in steps:
-                self.again[t, k] = self.model.new_bool_var(f"again {t} {k}")
+                self.again[t, k] = self._new()
                 for v in problem.steps[k].reads:
                     self.use[t].setdefault(v, []).append(k)
             for k in (*steps, t) if self.stages.page and t >= self.stages.first else ():
                 for v in problem.steps[k].reads:
                     if problem.pageable[v] and problem.maker[v] + 1 < t:
-                        self.inward[t, k, v] = self.model.new_bool_var(f"in {t} {k} {v}")
+                        self.inward[t, k, v] = self._new()
         for t, k, v in self.inward:
             if v not in self.out:
-                self.out[v] = self.model.new_bool_var(f"out {v}")
+                self.out[v] = self._new()
             self.model.add_implication(self.inward[t, k, v], self.out[v])
             if k != t:
                 self.model.add_implication(self.inward[t, k, v], self.again[t, k])
@@ -126,7 +131,7 @@ class _Model:
                         continue
                 touched = t - 1 == m or t - 1 in readers or v in self.use[t - 1] or (t - 1, v) in self.in_stage
                 if var is None or touched or (t - 1, m) in self.again or _is(var, 1):
-                    var = self.model.new_bool_var(f"held {t} {v}")
+                    var = self._new()
                 self.held[t, v] = var
 
     def _made(self, t: int, v: int, until: int) -> list[Term]:
@@ -214,7 +219,7 @@ class _Model:
         literals = _open(terms)
         if len(literals) == 1:
             return literals[0]
-        var = self.model.new_bool_var("")
+        var = self._new()
         for x in literals:
             self.model.add_implication(x, var)
         self.derived.append((var, True, literals))
@@ -227,12 +232,14 @@ class _Model:
             later = self.held.get((t + 1, v), 0) if k == t else self._after(need[v], k)
             if _is(later, 1):
                 continue
-            var = self.model.new_bool_var("")
+            var = self._new()
             if not _is(later, 0):
                 self.model.add_implication(var, later.negated())
             if not _is(run, 1):
                 self.model.add_implication(var, run)
-            self.derived.append((var, False, [run, 1 if _is(later, 0) else later.negated()]))
+            self.derived.append(
+                (var, False, [run, 1 if _is(later, 0) else later.negated(), *(x.negated() for x in chosen)])
+            )
             row.add(-self.problem.bytes[v], var)
             chosen.append(var)
         if len(chosen) > 1:
@@ -292,22 +299,19 @@ class _Model:
 
     # -- objective -----------------------------------------------------------------------------------------------
 
-    def _var(self, index: int) -> Any:
-        return self.model.get_bool_var_from_proto_index(index)
-
     def limit(self, budget_bytes: int) -> None:
         for key, constant in self.rows.items():
             room = (budget_bytes - constant) // self.grain
             if sum(c for _, c in key if c > 0) > room:
                 self.model.add(
-                    cp_model.LinearExpr.weighted_sum([self._var(i) for i, _ in key], [c for _, c in key]) <= room
+                    cp_model.LinearExpr.weighted_sum([self.vars[i] for i, _ in key], [c for _, c in key]) <= room
                 )
 
     def lower(self, floor_bytes: int) -> None:
         most = max((c + self.grain * sum(f for _, f in key if f > 0) for key, c in self.rows.items()), default=0)
         peak = self.model.new_int_var(floor_bytes // self.grain, most // self.grain + 1, "peak")
         for key, constant in self.rows.items():
-            total = cp_model.LinearExpr.weighted_sum([self._var(i) for i, _ in key], [c for _, c in key])
+            total = cp_model.LinearExpr.weighted_sum([self.vars[i] for i, _ in key], [c for _, c in key])
             self.model.add(total + -(-constant // self.grain) <= peak)
         self.model.minimize(peak)
         self.unit = float(self.grain)
@@ -341,6 +345,9 @@ class _Model:
         solver.parameters.max_time_in_seconds = time_limit_s
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = 0
+        solver.parameters.max_presolve_iterations = 1  # more of it takes longer than the search
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
         small = len(self.again) + len(self.inward) <= SMALL
         solver.parameters.subsolvers.extend(["max_lp", "no_lp"] if small else ["max_lp"])
         status = solver.solve(self.model)
@@ -379,7 +386,7 @@ class _Model:
             ]
             known[var.index] = any(each) if most else all(each)
         for index, value in known.items():
-            self.model.add_hint(self._var(index), value)
+            self.model.add_hint(self.vars[index], value)
 
 
 def _is(term: Term, value: int) -> bool:
