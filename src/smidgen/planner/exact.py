@@ -10,7 +10,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ from .stages import Choice, Stages, moments, schedule_of
 
 Term = Any  # 0, 1 or a variable that is one of them
 WINDOWS = (1, 2, 3, 4, 8)
-SMALL = 1200  # choices: up to here two searches for a proof find the optimum sooner than one with local search
+SMALL = 1200  # choices: up to here a proof is likely, and local search is not needed
 FINE = 1e7  # units of cost in the plain program: what is smaller counts as nothing, so a bound stays a bound
 
 
@@ -227,7 +227,7 @@ class _Model:
 
     def _taken(self, t: int, k: int, run: Term, need: dict[int, tuple[list[int], list[Term]]], row: _Row) -> None:
         """The first result takes the place of one operand that dies here."""
-        chosen = []
+        chosen: list[Term] = []
         for v in self.problem.steps[k].takes:
             later = self.held.get((t + 1, v), 0) if k == t else self._after(need[v], k)
             if _is(later, 1):
@@ -339,6 +339,20 @@ class _Model:
     # -- solving -------------------------------------------------------------------------------------------------
 
     def solve(self, hint: Choice | None, time_limit_s: float, budget_bytes: int | None) -> Answer:
+        """Two searches that prove; where there is much to choose from, half of the time is for local search."""
+        small = len(self.again) + len(self.inward) <= SMALL
+        answer = self._run(["core", "max_lp"], hint, time_limit_s if small else time_limit_s / 2)
+        if not (small or answer.proven):
+            more = self._run(["max_lp"], answer.choice or hint, time_limit_s / 2)
+            answer = replace(more, choice=more.choice or answer.choice, bound=max(answer.bound, more.bound))
+        if answer.choice is not None and budget_bytes is not None:
+            peak = profile(self.problem, schedule_of(self.problem, answer.choice)).peak_bytes
+            if peak > budget_bytes:
+                raise Internal("the model of memory and the profile differ", why=f"{budget_bytes} became {peak} bytes")
+        return answer
+
+    def _run(self, searches: list[str], hint: Choice | None, time_limit_s: float) -> Answer:
+        self.model.clear_hints()
         if hint is not None:
             self._hint(hint)
         solver = cp_model.CpSolver()
@@ -348,23 +362,16 @@ class _Model:
         solver.parameters.max_presolve_iterations = 1  # more of it takes longer than the search
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
-        small = len(self.again) + len(self.inward) <= SMALL
-        solver.parameters.subsolvers.extend(["max_lp", "no_lp"] if small else ["max_lp"])
+        solver.parameters.subsolvers.extend(searches)
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
             return Answer(None, math.inf, True, impossible=True)
-        bound = solver.best_objective_bound * self.unit
+        bound = max(solver.best_objective_bound * self.unit, 0.0)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Answer(None, max(bound, 0.0), False)
+            return Answer(None, bound, False)
         again = frozenset(key for key, var in self.again.items() if solver.value(var))
         inward = frozenset(key for key, var in self.inward.items() if solver.value(var))
-        choice = Choice(again, inward)
-        if (
-            budget_bytes is not None
-            and profile(self.problem, schedule_of(self.problem, choice)).peak_bytes > budget_bytes
-        ):
-            raise Internal("the model of memory and the profile differ")
-        return Answer(choice, max(bound, 0.0), status == cp_model.OPTIMAL)
+        return Answer(Choice(again, inward), bound, status == cp_model.OPTIMAL)
 
     def _hint(self, hint: Choice) -> None:
         known: dict[int, bool] = {}
