@@ -13,8 +13,9 @@ from .chen import chen
 from .exact import exact, lowest
 from .greedy import fit, thinned
 from .problem import Problem, Profile, Schedule, profile
-from .stages import choice_of, schedule_of, stages_of
+from .stages import MOST, Stages, choice_of, schedule_of, stages_of
 
+MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
 
 
@@ -126,23 +127,33 @@ class _Search:
 
     def search(self, page: bool) -> None:
         """First without paging, where there is less to choose from; then with it."""
-        for paging in (False, True) if page else (False,):
-            left = self.end - time.monotonic()
-            if self.sure or left < 0.5:
-                return
+        if page:
+            self._exactly(False, "exact without paging", (self.end - time.monotonic()) / 2)
+        self._exactly(page, "exact", self.end - time.monotonic(), final=True)
+
+    def _exactly(self, page: bool, name: str, time_limit_s: float, final: bool = False) -> None:
+        """Among few choices; if the best of them is found and time is left, among more."""
+        end = time.monotonic() + time_limit_s
+        before: Stages | None = None
+        for most in (MOST, MOST_AT_LAST):
+            left = end - time.monotonic()
             hint = choice_of(self.problem, self.best) if self.best is not None else None
-            if hint is not None and hint.inward and not paging:
+            if hint is not None and hint.inward and not page:
                 hint = None
-            stages = stages_of(self.problem, self.budget_bytes, paging, also=hint)
+            stages = stages_of(self.problem, self.budget_bytes, page, most, hint)
+            if self.sure or left < 0.5 or stages == before:
+                return
             answer = exact(
                 self.problem, self.budget_bytes, stages, objective=self.objective, hint=hint,
-                deadline_s=self.deadline_s, time_limit_s=left / 2 if page and not paging else left,
+                deadline_s=self.deadline_s, time_limit_s=left,
             )  # fmt: skip
-            self.offer("exact" if paging == page else "exact without paging",
-                       schedule_of(self.problem, answer.choice) if answer.choice else None)  # fmt: skip
-            if stages.complete and paging == page:
+            self.offer(name, schedule_of(self.problem, answer.choice) if answer.choice else None)
+            if stages.complete and final:
                 self.bound = max(self.bound, answer.bound)
                 self.proven = answer.proven
+            if stages.complete or not answer.proven:
+                return
+            before = stages
 
     def solution(self) -> Solution | None:
         if self.best is None:
