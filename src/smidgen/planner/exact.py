@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
-from typing import Any
 
 from ortools.sat.python import cp_model
 
 from ..errors import Internal
-from .problem import PageIn, PageOut, Problem, Schedule, profile
-from .stages import Choice, Stages, moments, schedule_of
+from .problem import PageIn, PageOut, Problem, profile
+from .stages import Choice, Stages, held, moments, schedule_of
+from .terms import Row, Term, any_, is_, open_
 
-Term = Any  # 0, 1 or a variable that is one of them
 WINDOWS = (1, 2, 3, 4, 8)
 SMALL = 1200  # choices: up to here a proof is likely, and local search is not needed
 FINE = 1e7  # units of cost in the plain program: what is smaller counts as nothing, so a bound stays a bound
@@ -130,7 +128,7 @@ class _Model:
                         self.held[t, v] = var = 1
                         continue
                 touched = t - 1 == m or t - 1 in readers or v in self.use[t - 1] or (t - 1, v) in self.in_stage
-                if var is None or touched or (t - 1, m) in self.again or _is(var, 1):
+                if var is None or touched or (t - 1, m) in self.again or is_(var, 1):
                     var = self._new()
                 self.held[t, v] = var
 
@@ -148,8 +146,8 @@ class _Model:
         for v, m in enumerate(self.problem.maker):
             held, made = self.held.get((t, v), 0), self._made(t, v, t)
             if made and m < t:
-                self.model.add_at_most_one(_open([held, *made]))
-                if _is(held, 1):
+                self.model.add_at_most_one(open_([held, *made]))
+                if is_(held, 1):
                     for x in made:
                         self.model.add(x == 0)
             after = self.held.get((t + 1, v), 0)
@@ -157,10 +155,10 @@ class _Model:
                 self._at_least([held, *made], after)
 
     def _at_least(self, terms: list[Term], needed: Term) -> None:
-        if _any(terms, 1) or _is(needed, 0):
+        if any_(terms, 1) or is_(needed, 0):
             return
-        literals = _open(terms)
-        self.model.add_bool_or(literals if _is(needed, 1) else [*literals, needed.negated()])
+        literals = open_(terms)
+        self.model.add_bool_or(literals if is_(needed, 1) else [*literals, needed.negated()])
 
     def _postponed(self, t: int) -> None:
         """A repeat that nobody reads in its stage and whose operands are still there one stage later can wait."""
@@ -172,9 +170,9 @@ class _Model:
                 continue
             readers = [self.again[t, r] for v in step.writes for r in self.use[t].get(v, ())]
             gone = [self.held.get((t + 2, u), 0) for u in step.reads if t + 1 not in self.problem.readers[u]]
-            if _any(gone, 0):
+            if any_(gone, 0):
                 continue
-            held = _open(gone)
+            held = open_(gone)
             self.model.add_bool_or([*readers, *(x.negated() for x in held), self.again[t, k].negated()])
 
     def _memory(self, t: int) -> None:
@@ -184,7 +182,7 @@ class _Model:
         for k in (*self.stages.again[t], t):
             step = problem.steps[k]
             run = self.again.get((t, k), 1)
-            row = _Row(problem.pinned_bytes)
+            row = Row(problem.pinned_bytes)
             row.add(step.own_bytes, run)
             for v in around:
                 size, m = problem.bytes[v], problem.maker[v]
@@ -214,9 +212,9 @@ class _Model:
         return readers, terms
 
     def _most(self, terms: list[Term]) -> Term:
-        if _any(terms, 1):
+        if any_(terms, 1):
             return 1
-        literals = _open(terms)
+        literals = open_(terms)
         if len(literals) == 1:
             return literals[0]
         var = self._new()
@@ -225,20 +223,20 @@ class _Model:
         self.derived.append((var, True, literals))
         return var
 
-    def _taken(self, t: int, k: int, run: Term, need: dict[int, tuple[list[int], list[Term]]], row: _Row) -> None:
+    def _taken(self, t: int, k: int, run: Term, need: dict[int, tuple[list[int], list[Term]]], row: Row) -> None:
         """The first result takes the place of one operand that dies here."""
         chosen: list[Term] = []
         for v in self.problem.steps[k].takes:
             later = self.held.get((t + 1, v), 0) if k == t else self._after(need[v], k)
-            if _is(later, 1):
+            if is_(later, 1):
                 continue
             var = self._new()
-            if not _is(later, 0):
+            if not is_(later, 0):
                 self.model.add_implication(var, later.negated())
-            if not _is(run, 1):
+            if not is_(run, 1):
                 self.model.add_implication(var, run)
             self.derived.append(
-                (var, False, [run, 1 if _is(later, 0) else later.negated(), *(x.negated() for x in chosen)])
+                (var, False, [run, 1 if is_(later, 0) else later.negated(), *(x.negated() for x in chosen)])
             )
             row.add(-self.problem.bytes[v], var)
             chosen.append(var)
@@ -249,7 +247,7 @@ class _Model:
         readers, terms = need
         return terms[bisect_left(readers, k + 1)]
 
-    def _keep(self, row: _Row) -> None:
+    def _keep(self, row: Row) -> None:
         key = tuple(sorted((var, coefficient // self.grain) for var, coefficient in row.terms.items() if coefficient))
         self.rows[key] = max(self.rows.get(key, 0), row.constant)
 
@@ -375,7 +373,7 @@ class _Model:
 
     def _hint(self, hint: Choice) -> None:
         known: dict[int, bool] = {}
-        held = _held(self.problem, schedule_of(self.problem, hint))
+        alive = held(self.problem, schedule_of(self.problem, hint))
         for key, var in self.again.items():
             known[var.index] = key in hint.again
         for key3, var in self.inward.items():
@@ -385,7 +383,7 @@ class _Model:
             known[var.index] = v in paged
         for key, var in self.held.items():
             if not isinstance(var, int):
-                known[var.index] = known.get(var.index, False) or key in held
+                known[var.index] = known.get(var.index, False) or key in alive
         for var, most, terms in self.derived:
             each = [
                 bool(x) if isinstance(x, int) else known[x.index] if x.index >= 0 else not known[-x.index - 1]
@@ -394,42 +392,3 @@ class _Model:
             known[var.index] = any(each) if most else all(each)
         for index, value in known.items():
             self.model.add_hint(self.vars[index], value)
-
-
-def _is(term: Term, value: int) -> bool:
-    return isinstance(term, int) and term == value
-
-
-def _any(terms: Iterable[Term], value: int) -> bool:
-    return any(_is(x, value) for x in terms)
-
-
-def _open(terms: Iterable[Term]) -> list[Term]:
-    """Those that are not decided yet."""
-    return [x for x in terms if not isinstance(x, int)]
-
-
-class _Row:
-    def __init__(self, constant: int) -> None:
-        self.constant = constant
-        self.terms: dict[int, int] = {}
-
-    def add(self, size: int, term: Term) -> None:
-        if isinstance(term, int):
-            self.constant += size * term
-        else:
-            self.terms[term.index] = self.terms.get(term.index, 0) + size
-
-
-def _held(problem: Problem, schedule: Schedule) -> set[tuple[int, int]]:
-    """(stage, value) for what is alive from the step before the stage into it."""
-    starts: list[int] = []
-    for p, k in enumerate(schedule):
-        if k == len(starts):
-            starts.append(p)
-    found: set[tuple[int, int]] = set()
-    for v, born, uses in profile(problem, schedule).lives:
-        if uses:
-            inside: Iterable[int] = range(bisect_left(starts, born), bisect_left(starts, uses[-1]))
-            found |= {(t + 1, v) for t in inside}
-    return found

@@ -7,6 +7,7 @@ its maker, where it is alive anyway, so that writing takes no memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -168,3 +169,17 @@ def choice_of(problem: Problem, schedule: Schedule) -> Choice | None:
 
 def _reader(problem: Problem, stage: Iterable[Action], value: int) -> int | None:
     return next((k for k in stage if isinstance(k, int) and value in problem.steps[k].reads), None)
+
+
+def held(problem: Problem, schedule: Schedule) -> set[tuple[int, int]]:
+    """(stage, value) for what is alive from the step before the stage into it."""
+    starts: list[int] = []
+    for p, k in enumerate(schedule):
+        if k == len(starts):
+            starts.append(p)
+    found: set[tuple[int, int]] = set()
+    for v, born, uses in profile(problem, schedule).lives:
+        if uses:
+            inside: Iterable[int] = range(bisect_left(starts, born), bisect_left(starts, uses[-1]))
+            found |= {(t + 1, v) for t in inside}
+    return found
