@@ -1,4 +1,4 @@
-"""What a node costs: seconds on a machine of known speed."""
+"""What a node costs, and what a byte costs outside RAM: seconds and joules on a machine of known speed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ from ..ir import at
 
 
 @dataclass(frozen=True, slots=True)
+class Paging:
+    """Storage outside RAM. One transfer at a time, while nothing is computed."""
+
+    out_s: float  # of one transfer, whatever its size
+    out_bytes_per_s: float
+    in_s: float
+    in_bytes_per_s: float
+    watts: float
+
+    def out_seconds(self, count: int) -> float:
+        return self.out_s + count / self.out_bytes_per_s
+
+    def in_seconds(self, count: int) -> float:
+        return self.in_s + count / self.in_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Speed of one machine. Arithmetic and traffic are added up: kernels are in order, and most are bound by one."""
 
@@ -16,6 +33,8 @@ class Prices:
     bytes_per_s: float
     call_s: float  # of one instruction, whatever it does
     name: str = ""
+    watts: float = 1.0  # while it computes
+    page: Paging | None = None  # None: it has nowhere to page to
 
     def seconds(self, op: str, call: ops.Call, n: int) -> float:
         record = ops.get(op)

@@ -1,92 +1,154 @@
-"""Drop values that are kept over a peak and compute them again, the best bargain first.
+"""Drop values that are kept over a peak and compute them again or bring them back, the best bargain first.
 
-In the manner of Melon (Wang et al., MobiSys 2022): bytes times the time they are free, over the price of computing them
+In the manner of Melon (Wang et al., MobiSys 2022): bytes times the time they are free, over the price of having them
 again. Here only bytes and moments above the budget count, so nothing is dropped that does not help.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from .problem import NEVER, Problem, Profile, Schedule, profile
+from .problem import NEVER, Action, PageIn, PageOut, Problem, Profile, Schedule, profile
 
 MOST_ROUNDS = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget `value` after position `last`; run `steps` before position `next`, where it is read again."""
+    """Forget `value` after position `last`; do `actions` before position `next`, where it is read again."""
 
     value: int
     last: int
     next: int
-    steps: tuple[int, ...]
-    score: float  # byte-moments above the budget that go away for a second of computing
+    actions: tuple[Action, ...]
+    score: float  # byte-moments above the budget that go away for a second (or a joule)
 
 
 Allowed = Callable[[int], bool]
 """May this step be repeated?"""
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How a value may come back."""
+
+    allowed: Allowed = lambda step: True
+    page: bool = False
+    objective: str = "time"
+
+
 def fit(
-    problem: Problem, budget_bytes: int, allowed: Allowed = lambda step: True, *, hasty: bool = False
-) -> tuple[Schedule, Profile]:
-    """A schedule whose peak is at most the budget, or the lowest one found. `hasty`: many drops a round."""
+    problem: Problem, budget_bytes: int, allowed: Allowed = lambda step: True, *, hasty: bool = False,
+    page: bool = False, objective: str = "time",
+) -> tuple[Schedule, Profile]:  # fmt: skip
+    """A schedule whose peak is at most the budget, or the lowest one found. `hasty`: many drops a round, and none is
+    reconsidered."""
+    means = Means(allowed, page, objective)
     schedule = problem.plain()
     now = profile(problem, schedule)
     for _ in range(MOST_ROUNDS):
         if now.peak_bytes <= budget_bytes:
             break
-        better = _dropped(problem, schedule, now, budget_bytes, allowed, hasty)
+        better = _dropped(problem, schedule, now, budget_bytes, means, hasty)
         if better is None:
             break
         schedule, now = better
-    return schedule, now
+    return (schedule, now) if hasty else thinned(problem, schedule, max(budget_bytes, now.peak_bytes), objective)
+
+
+def thinned(
+    problem: Problem, schedule: Schedule, budget_bytes: int, objective: str = "time"
+) -> tuple[Schedule, Profile]:
+    """Without what turned out to be needless, the dearest first: the value is then kept from before. A budget that a
+    schedule met is met afterwards."""
+    price = problem.action_joules if objective == "energy" else problem.action_seconds
+    schedule = _tidy(schedule)
+    now = profile(problem, schedule)
+    extra = [p for p, first in enumerate(_firsts(schedule)) if not first]
+    gone: set[int] = set()
+    for p in sorted(extra, key=lambda p: -price(schedule[p])):
+        trial = _tidy([k for q, k in enumerate(schedule) if q not in gone and q != p])
+        after = profile(problem, trial)
+        if after.peak_bytes <= max(budget_bytes, 0):
+            gone.add(p)
+            now = after
+    return _tidy([k for q, k in enumerate(schedule) if q not in gone]), now
+
+
+def _firsts(schedule: Schedule) -> list[bool]:
+    """Position → does its step stand there for the first time? Writing out is looked after by `_tidy`."""
+    found, first = [], 0
+    for k in schedule:
+        found.append(k == first or isinstance(k, PageOut))
+        first += k == first
+    return found
+
+
+def _tidy(schedule: Schedule) -> Schedule:
+    """Nothing is written out that is not read in."""
+    inward = {k.value for k in schedule if isinstance(k, PageIn)}
+    return [k for k in schedule if not isinstance(k, PageOut) or k.value in inward]
 
 
 def _dropped(
-    problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, allowed: Allowed, hasty: bool
+    problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means, hasty: bool
 ) -> tuple[Schedule, Profile] | None:
     """One round. In haste so many drops that the highest moment is within the budget; if that does not lower the peak,
     since computing again is a peak of its own, or without haste, the best drop that does."""
-    drops = _drops(problem, schedule, now, budget_bytes, allowed)
+    drops = _drops(problem, schedule, now, budget_bytes, means)
     several = _independent(problem, drops, int(now.live.max()) - budget_bytes) if hasty else []
     for chosen in ([several] if len(several) > 1 else []) + [[drop] for drop in drops]:
         trial = list(schedule)
         for drop in sorted(chosen, key=lambda d: -d.next):
-            trial[drop.next : drop.next] = drop.steps
+            trial[drop.next : drop.next] = drop.actions
+        shift = _write_out(problem, trial, chosen)
         after = profile(problem, trial)
         at_highest = after.live.max() < now.live.max()
-        if at_highest or (len(chosen) == 1 and _falls(now, after, chosen[0])):
+        if at_highest or (len(chosen) == 1 and _falls(now, after, chosen[0], shift)):
             return trial, after
     return None
 
 
-def _falls(now: Profile, after: Profile, drop: Drop) -> bool:
+def _write_out(problem: Problem, schedule: Schedule, drops: list[Drop]) -> int:
+    """Behind the maker of what is read in, if it is not done yet. Returns how many actions came in."""
+    outward = {PageOut(k.value) for drop in drops for k in drop.actions if isinstance(k, PageIn)} - set(schedule)
+    for out in sorted(outward, key=lambda k: k.value):
+        schedule.insert(schedule.index(problem.maker[out.value]) + 1, out)
+    return len(outward)
+
+
+def _falls(now: Profile, after: Profile, drop: Drop, shift: int) -> bool:
     """Does the drop help where the peak is, without a moment as high where it computes? Another peak may stay."""
-    return bool(after.live[drop.next : drop.next + len(drop.steps) + 1].max() < now.live.max())
+    start = drop.next + shift
+    return bool(after.live[start : start + len(drop.actions) + 1].max() < now.live.max())
 
 
-def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, allowed: Allowed) -> list[Drop]:
+def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means) -> list[Drop]:
     """All drops over the highest moment, the best bargain first."""
     over = np.maximum(now.live - budget_bytes, 0)
     highest = int(np.argmax(now.live))
-    closure = _Closure(problem, schedule, now, allowed)
+    closure = _Closure(problem, schedule, now, means.allowed)
+    price = problem.action_joules if means.objective == "energy" else problem.action_seconds
+    written = {k.value for k in schedule if isinstance(k, PageOut)}
     found: list[Drop] = []
-    for one in now.instances:
-        if not one.birth < highest < one.death or highest in one.uses:
+    for value, birth, uses in now.lives:
+        if not uses or not birth < highest < uses[-1]:
             continue
-        moments = (one.birth, *one.uses)
-        last = max(p for p in moments if p < highest)
-        nxt = min(p for p in moments if p > highest)
-        steps = closure.of(one.value, nxt)
+        later = bisect_left(uses, highest)
+        if uses[later] == highest:
+            continue
+        last, nxt = uses[later - 1] if later else birth, uses[later]
+        gain = float(np.minimum(over[last + 1 : nxt], problem.bytes[value]).sum())
+        steps = closure.of(value, nxt)
         if steps is not None:
-            gain = float(np.minimum(over[last + 1 : nxt], problem.bytes[one.value]).sum())
-            seconds = sum(problem.steps[k].seconds for k in steps)
-            found.append(Drop(one.value, last, nxt, steps, gain / seconds))
+            found.append(Drop(value, last, nxt, steps, gain / sum(map(price, steps))))
+        if means.page and problem.pageable[value] and not isinstance(schedule[nxt], PageOut):
+            seconds = price(PageIn(value)) + (0.0 if value in written else price(PageOut(value)))
+            found.append(Drop(value, last, nxt, (PageIn(value),), gain / seconds))
     return sorted(found, key=lambda drop: -drop.score)
 
 
@@ -97,20 +159,19 @@ def _independent(problem: Problem, drops: list[Drop], enough_bytes: int) -> list
     for drop in drops:
         if freed >= enough_bytes:
             break
-        read = {v for k in drop.steps for v in problem.steps[k].reads}
-        made = {v for k in drop.steps for v in problem.steps[k].writes}
-        if any(_meet(drop, read, made, other, problem) for other in chosen):
+        if any(_meet(problem, drop, other) for other in chosen):
             continue
         chosen.append(drop)
         freed += problem.bytes[drop.value]
     return chosen
 
 
-def _meet(drop: Drop, read: set[int], made: set[int], other: Drop, problem: Problem) -> bool:
-    others = {v for k in other.steps for v in problem.steps[k].reads}
-    if drop.next == other.next or other.value in made or drop.value in others:
+def _meet(problem: Problem, drop: Drop, other: Drop) -> bool:
+    if drop.next == other.next or drop.value == other.value:
         return True
-    return other.value in read
+    again = [problem.steps[k] for k in drop.actions if isinstance(k, int)]
+    others = [problem.steps[k] for k in other.actions if isinstance(k, int)]
+    return any(other.value in step.reads + step.writes for step in again) or any(drop.value in s.reads for s in others)
 
 
 class _Closure:
@@ -120,8 +181,8 @@ class _Closure:
         self.problem, self.allowed = problem, allowed
         self.where = {k: p for p, k in reversed(list(enumerate(schedule)))}  # step → where it stands first
         self.alive: dict[int, list[tuple[int, int]]] = {}  # value → (birth, death) of its instances
-        for one in now.instances:
-            self.alive.setdefault(one.value, []).append((one.birth, one.death))
+        for value, birth, uses in now.lives:
+            self.alive.setdefault(value, []).append((birth, uses[-1] if uses else birth))
 
     def of(self, value: int, position: int) -> tuple[int, ...] | None:
         """In order; None if a step among them cannot be repeated there."""

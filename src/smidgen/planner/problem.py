@@ -4,24 +4,45 @@ A *step* is one node that does work (a loop with its body counts as one), a *val
 with all views of it. State, constants and the caller's buffers are no values: they cost nothing here. A *schedule* is a
 list of steps in which every step stands once, in the order of the graph, and some stand again later: a repeated step
 writes a new instance of its values, and whoever reads a value reads its newest instance. An instance is alive from the
-step that writes it to the last one that reads it; nothing else has to be said about retention.
+step that writes it to the last one that reads it; nothing else has to be said about retention. Between steps a value
+may be written outside RAM, once, and be read from there as often as wanted: writing it out reads the newest instance,
+reading it in makes a new one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from .. import ops
 from ..build import typed
+from ..errors import Internal
 from ..ir import Array, Graph, Node, Role, at
 from ..place import ALIGN, Families, align_up, loop_range
 from .cost import Prices
 
-Schedule = list[int]
 NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PageOut:
+    """Write a value outside RAM."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageIn:
+    """Read a value from there."""
+
+    value: int
+
+
+Action = int | PageOut | PageIn  # a number is a step
+Schedule = list[Action]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +59,14 @@ class Step:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     steps: tuple[Step, ...]
     bytes: tuple[int, ...]  # of each value, aligned
     names: tuple[str, ...]  # of each value
     maker: tuple[int, ...]  # value → the step that writes it
     pinned_bytes: int  # accumulators
+    prices: Prices
 
     @property
     def seconds(self) -> float:
@@ -53,6 +75,40 @@ class Problem:
     def plain(self) -> Schedule:
         """Nothing is repeated."""
         return list(range(len(self.steps)))
+
+    def action_seconds(self, action: Action) -> float:
+        if isinstance(action, int):
+            return self.steps[action].seconds
+        paging = self.prices.page
+        if paging is None:
+            raise Internal("a schedule pages, and there is nowhere to page to")
+        count = self.bytes[action.value]
+        return paging.out_seconds(count) if isinstance(action, PageOut) else paging.in_seconds(count)
+
+    def action_joules(self, action: Action) -> float:
+        paging = self.prices.page
+        watts = self.prices.watts if isinstance(action, int) or paging is None else paging.watts
+        return watts * self.action_seconds(action)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Value → the steps that read it, in order."""
+        found: list[list[int]] = [[] for _ in self.bytes]
+        for k, step in enumerate(self.steps):
+            for v in step.reads:
+                found[v].append(k)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def last(self) -> tuple[int, ...]:
+        """Value → the last step that reads it, or else its maker."""
+        return tuple(readers[-1] if readers else m for readers, m in zip(self.readers, self.maker, strict=True))
+
+    @cached_property
+    def pageable(self) -> tuple[bool, ...]:
+        """Value → may it be paged? Not what several steps write into, one after the other."""
+        written = [v for step in self.steps for v in step.writes]
+        return tuple(self.prices.page is not None and written.count(v) == 1 for v in range(len(self.bytes)))
 
 
 def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> Problem:
@@ -89,7 +145,7 @@ class _Reader:
         sizes = tuple(align_up(self.graph[r].bytes(self.batch), self.align) for r in roots)
         pinned = {self.families.root(t.name) for t in self.graph.of_role(Role.ACCUM)}
         pinned_bytes = sum(align_up(self.graph[r].bytes(self.batch), self.align) for r in pinned)
-        return Problem(tuple(steps), sizes, tuple(roots), tuple(maker), pinned_bytes)
+        return Problem(tuple(steps), sizes, tuple(roots), tuple(maker), pinned_bytes, self.prices)
 
     def _values(self, names: Sequence[str]) -> tuple[int, ...]:
         """Numbers of the values among these tensors; views are seen through."""
@@ -177,10 +233,14 @@ class Instance:
 class Profile:
     """What a schedule needs, position by position."""
 
-    instances: tuple[Instance, ...]
-    reading: tuple[tuple[int, ...], ...]  # position → the instances read there
     live: Array  # position → bytes, with accumulators
     seconds: float
+    joules: float
+    lives: tuple[tuple[int, int, list[int]], ...] = field(repr=False)  # value, birth, uses of each instance
+
+    @cached_property
+    def instances(self) -> tuple[Instance, ...]:
+        return tuple(Instance(v, b, tuple(u)) for v, b, u in self.lives)
 
     @property
     def peak_bytes(self) -> int:
@@ -188,51 +248,93 @@ class Profile:
 
 
 def profile(problem: Problem, schedule: Schedule) -> Profile:
-    newest: dict[int, int] = {}
-    value: list[int] = []
-    birth: list[int] = []
-    uses: list[list[int]] = []
-    reading: list[tuple[int, ...]] = []
-    seconds = 0.0
+    newest: dict[int, tuple[int, int, list[int]]] = {}
+    lives: list[tuple[int, int, list[int]]] = []
+    reading: list[tuple[int, tuple[int, ...]]] = []  # positions with something that may be taken
+    own = [0] * len(schedule)
+    seconds = joules = 0.0
+    steps = problem.steps
+    watts = problem.prices.watts
     for p, k in enumerate(schedule):
-        step = problem.steps[k]
-        seconds += step.seconds
-        read = tuple(newest[v] for v in step.reads)
-        reading.append(read)
-        for i in read:
-            uses[i].append(p)
-        for v in step.writes:
-            newest[v] = len(value)
-            value.append(v)
-            birth.append(p)
-            uses.append([])
-    change = np.zeros(len(schedule) + 1, np.int64)
-    instances = tuple(Instance(v, b, tuple(u)) for v, b, u in zip(value, birth, uses, strict=True))
-    for one in instances:
-        change[one.birth] += problem.bytes[one.value]
-        change[one.death + 1] -= problem.bytes[one.value]
-    live = np.cumsum(change[:-1]) + problem.pinned_bytes
-    for p, k in enumerate(schedule):
-        step = problem.steps[k]
-        live[p] += step.own_bytes
-        for v in step.takes:
-            if any(instances[i].value == v and instances[i].death == p for i in reading[p]):
-                live[p] -= problem.bytes[v]
+        if isinstance(k, int):
+            step = steps[k]
+            seconds += step.seconds
+            joules += step.seconds * watts
+            own[p] = step.own_bytes
+            reads, writes = step.reads, step.writes
+            if step.takes:
+                reading.append((p, step.takes))
+        else:
+            seconds += problem.action_seconds(k)
+            joules += problem.action_joules(k)
+            reads, writes = ((k.value,), ()) if isinstance(k, PageOut) else ((), (k.value,))
+        for v in reads:
+            newest[v][2].append(p)
+        for v in writes:
+            one = newest[v] = (v, p, [])
+            lives.append(one)
+    size = problem.bytes
+    change = [0] * (len(schedule) + 1)
+    ends: set[tuple[int, int]] = set()  # (value, position) where an instance is read for the last time
+    for v, born, uses in lives:
+        change[born] += size[v]
+        if uses:
+            ends.add((v, uses[-1]))
+            change[uses[-1] + 1] -= size[v]
+        else:
+            change[born + 1] -= size[v]
+    live = np.cumsum(np.array(change[:-1], np.int64)) + np.array(own, np.int64) + problem.pinned_bytes
+    for p, takes in reading:
+        for v in takes:
+            if (v, p) in ends:
+                live[p] -= size[v]
                 break
-    return Profile(instances, tuple(reading), live, seconds)
+    return Profile(live, seconds, joules, tuple(lives))
 
 
 def repeats(problem: Problem, schedule: Schedule) -> dict[int, list[int]]:
     """Node → the nodes to repeat right before it: what `passes.recompute` takes."""
     found: dict[int, list[int]] = {}
-    waiting: list[int] = []
+    for t, before in _stages(schedule):
+        again = [problem.steps[k].node for k in before if isinstance(k, int)]
+        if again:
+            found[problem.steps[t].node] = again
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One transfer of a value, before a node of the graph and before the `repeat`-th of the nodes that are repeated
+    there."""
+
+    action: PageOut | PageIn
+    node: int
+    repeat: int
+
+
+def page_actions(problem: Problem, schedule: Schedule) -> list[Move]:
+    """What has to be paged, in order; the places refer to what `repeats` says."""
+    found: list[Move] = []
+    for t, before in _stages(schedule):
+        again = 0
+        for k in before:
+            if isinstance(k, int):
+                again += 1
+            else:
+                found.append(Move(k, problem.steps[t].node, again))
+    return found
+
+
+def _stages(schedule: Schedule) -> list[tuple[int, list[Action]]]:
+    """(step that stands there first, what stands before it since the one before)"""
+    found: list[tuple[int, list[Action]]] = []
+    before: list[Action] = []
     first = 0  # the next step that has not run yet
     for k in schedule:
-        if k < first:
-            waiting.append(problem.steps[k].node)
+        if not isinstance(k, int) or k < first:
+            before.append(k)
             continue
-        if waiting:
-            found[problem.steps[k].node] = waiting
-            waiting = []
+        found.append((k, before))
+        before = []
         first = k + 1
     return found

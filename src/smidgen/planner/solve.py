@@ -1,0 +1,164 @@
+"""The best schedule for a budget: the fast methods first, then the exact one while there is time and doubt."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from . import online
+from .bound import least_extra, least_peak
+from .chen import chen
+from .exact import exact, lowest
+from .greedy import fit, thinned
+from .problem import Problem, Profile, Schedule, profile
+from .stages import MOST, Stages, choice_of, schedule_of, stages_of
+
+MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
+SAME = 1e-6  # of the plain program's cost: what differs by less is equal
+
+
+@dataclass(frozen=True)
+class Solution:
+    """`bound` is on the extra cost, in seconds or joules as asked for: no schedule is cheaper (if search has proven it,
+    none that repeats a step at most once between two steps of the plain order, in the order of the graph)."""
+
+    schedule: Schedule
+    seconds: float
+    joules: float
+    extra: float  # seconds or joules more than the plain program
+    bound: float
+    proven: bool
+    peak_bytes: int
+    tried: Mapping[str, float]  # method → its extra cost; infinite if it did not fit
+
+    @property
+    def gap(self) -> float:
+        """How far the extra cost may be above the least, as a share of it."""
+        return 0.0 if self.proven or self.extra <= self.bound else self.extra / max(self.bound, 1e-30) - 1
+
+
+def solve(
+    problem: Problem, budget_bytes: int, *, objective: str = "time", deadline_s: float | None = None,
+    page: bool = False, time_limit_s: float = 10.0, known: Sequence[Schedule] = (),
+) -> Solution | None:  # fmt: skip
+    """None: nothing found fits the budget (and the deadline). `known` are schedules that the answer must not be worse
+    than."""
+    work = _Search(problem, budget_bytes, objective, deadline_s, time.monotonic() + time_limit_s)
+    work.offer("plain", problem.plain())
+    for k, one in enumerate(known):
+        work.offer(f"known {k + 1}", one)
+    if work.best is None or work.extra > 0:
+        work.fast(page)
+        work.bound = least_extra(problem, budget_bytes, objective=objective, page=page)
+        work.search(page)
+    return work.solution()
+
+
+def smallest(problem: Problem, *, page: bool = False, time_limit_s: float = 10.0) -> tuple[Schedule, int]:
+    """The schedule with the lowest peak that was found, and a bound: no schedule has a lower one."""
+    found = [fit(problem, 0, page=page)[0], fit(problem, 0, hasty=True)[0]]
+    best = min(found, key=lambda s: profile(problem, s).peak_bytes)
+    floor = least_peak(problem, page=page)
+    peak = profile(problem, best).peak_bytes
+    if peak > floor:
+        hint = choice_of(problem, best)
+        stages = stages_of(problem, floor, page, also=hint)
+        answer = lowest(problem, floor, stages, hint, time_limit_s)
+        if answer.choice is not None:
+            best = min(best, schedule_of(problem, answer.choice), key=lambda s: profile(problem, s).peak_bytes)
+    return best, floor
+
+
+@dataclass
+class _Search:
+    problem: Problem
+    budget_bytes: int
+    objective: str
+    deadline_s: float | None
+    end: float
+    best: Schedule | None = None
+    extra: float = math.inf
+    bound: float = 0.0
+    proven: bool = False
+    tried: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        plain = profile(self.problem, self.problem.plain())
+        self.base = self._cost(plain)
+
+    def _cost(self, one: Profile) -> float:
+        return one.joules if self.objective == "energy" else one.seconds
+
+    def offer(self, name: str, schedule: Schedule | None) -> None:
+        extra = math.inf
+        if schedule is not None:
+            one = profile(self.problem, schedule)
+            late = self.deadline_s is not None and one.seconds > self.deadline_s
+            if one.peak_bytes <= self.budget_bytes and not late:
+                extra = self._cost(one) - self.base
+        self.tried[name] = min(extra, self.tried.get(name, math.inf))
+        if schedule is not None and (self.best is None or extra < self.extra) and extra < math.inf:
+            self.best, self.extra = schedule, extra
+
+    def fast(self, page: bool) -> None:
+        problem, budget = self.problem, self.budget_bytes
+        named: dict[str, Callable[[], Schedule | None]] = {
+            "greedy": lambda: fit(problem, budget, objective=self.objective)[0],
+            "hasty": lambda: thinned(problem, fit(problem, budget, hasty=True)[0], budget, self.objective)[0],
+            "chen": lambda: chen(problem),
+            "melon": lambda: online.run(problem, budget, online.melon),
+            "sage": lambda: online.run(problem, budget, online.sage),
+            "dtr": lambda: online.run(problem, budget, online.dtr),
+        }
+        if page:
+            named["page"] = lambda: fit(problem, budget, lambda step: False, page=True, objective=self.objective)[0]
+            named["greedy and page"] = lambda: fit(problem, budget, page=True, objective=self.objective)[0]
+        for name, method in named.items():
+            made = method()
+            self.offer(name, made)
+            if made is not None and self.tried[name] < math.inf:
+                self.offer(name, thinned(problem, made, budget, self.objective)[0])
+
+    @property
+    def sure(self) -> bool:
+        return self.proven or self.extra <= self.bound + SAME * self.base
+
+    def search(self, page: bool) -> None:
+        """First without paging, where there is less to choose from; then with it."""
+        if page:
+            self._exactly(False, "exact without paging", (self.end - time.monotonic()) / 2)
+        self._exactly(page, "exact", self.end - time.monotonic(), final=True)
+
+    def _exactly(self, page: bool, name: str, time_limit_s: float, final: bool = False) -> None:
+        """Among few choices; if the best of them is found and time is left, among more."""
+        end = time.monotonic() + time_limit_s
+        before: Stages | None = None
+        for most in (MOST, MOST_AT_LAST):
+            left = end - time.monotonic()
+            hint = choice_of(self.problem, self.best) if self.best is not None else None
+            if hint is not None and hint.inward and not page:
+                hint = None
+            stages = stages_of(self.problem, self.budget_bytes, page, most, hint)
+            if self.sure or left < 0.5 or stages == before:
+                return
+            answer = exact(
+                self.problem, self.budget_bytes, stages, objective=self.objective, hint=hint,
+                deadline_s=self.deadline_s, time_limit_s=left,
+            )  # fmt: skip
+            self.offer(name, schedule_of(self.problem, answer.choice) if answer.choice else None)
+            if stages.complete and final:
+                self.bound = max(self.bound, answer.bound)
+                self.proven = answer.proven
+            if stages.complete or not answer.proven:
+                return
+            before = stages
+
+    def solution(self) -> Solution | None:
+        if self.best is None:
+            return None
+        one = profile(self.problem, self.best)
+        sure = self.sure
+        bound = self.extra if sure else min(self.bound, self.extra)
+        return Solution(self.best, one.seconds, one.joules, self.extra, bound, sure, one.peak_bytes, self.tried)

@@ -1,0 +1,203 @@
+"""Schedules for a budget: the exact model against brute force and dynamic programming, bounds that hold, techniques
+alone and together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from smidgen.planner.baselines import ALONE, BASELINES
+from smidgen.planner.bound import least_extra, least_peak
+from smidgen.planner.chain import Chain
+from smidgen.planner.cost import Paging, Prices
+from smidgen.planner.exact import exact, lowest
+from smidgen.planner.greedy import thinned
+from smidgen.planner.problem import NEVER, PageIn, PageOut, Problem, Schedule, Step, page_actions, profile
+from smidgen.planner.solve import smallest, solve
+from smidgen.planner.stages import Choice, choice_of, schedule_of, stages_of
+
+PRICES = Prices(macs_per_s=1.0, bytes_per_s=1.0, call_s=0.0, watts=2.0)
+PAGED = replace(PRICES, page=Paging(out_s=0.2, out_bytes_per_s=40.0, in_s=0.1, in_bytes_per_s=50.0, watts=0.5))
+
+
+def generated(seed: int, prices: Prices = PRICES, count: int = 7) -> Problem:
+    """A few steps that read what came before, some of which cannot be repeated, or take over an operand's memory."""
+    rng = random.Random(seed)
+    steps: list[Step] = []
+    sizes: list[int] = []
+    makers: list[int] = []
+    for k in range(count):
+        reads = tuple(sorted(rng.sample(range(len(sizes)), min(len(sizes), rng.choice((1, 1, 2))))))
+        size = 16 * rng.randint(1, 4)
+        takes = tuple(v for v in reads if sizes[v] == size and rng.random() < 0.5)
+        writes = [len(sizes)]
+        sizes.append(size)
+        makers.append(k)
+        if rng.random() < 0.2:
+            writes.append(len(sizes))
+            sizes.append(16 * rng.randint(1, 2))
+            makers.append(k)
+        limit = NEVER if rng.random() < 0.2 else rng.choice((count, rng.randint(k + 1, count)))
+        own = rng.choice((0, 0, 16))
+        steps.append(Step(k, reads, tuple(writes), rng.randint(1, 9) / 4, own, takes, limit))
+    return Problem(tuple(steps), tuple(sizes), tuple(f"v{i}" for i in range(len(sizes))), tuple(makers), 16, prices)
+
+
+def staged(problem: Problem) -> list[Schedule]:
+    """Every schedule that repeats a step at most once in a stage, in order; without any thought of what is useful."""
+    n = len(problem.steps)
+    pairs = [(t, k) for t in range(n) for k in range(t) if t <= problem.steps[k].limit]
+    pairs = [(t, k) for t, k in pairs if problem.steps[k].limit != NEVER and t > k + 1]
+    most = 3 if len(pairs) > 12 else len(pairs)
+    chosen = itertools.chain.from_iterable(itertools.combinations(pairs, c) for c in range(most + 1))
+    return [schedule_of(problem, Choice(frozenset(c), frozenset())) for c in chosen]
+
+
+def free(problem: Problem, most: int) -> list[Schedule]:
+    """Every schedule with at most so many repeated steps, anywhere, in any order, as often as one likes."""
+    found = [problem.plain()]
+    edge = found
+    for _ in range(most):
+        edge = [
+            [*schedule[:p], k, *schedule[p:]]
+            for schedule in edge
+            for p in range(1, len(schedule))
+            for k in range(max(s for s in schedule[:p] if isinstance(s, int)))
+            if problem.steps[k].limit != NEVER and problem.steps[k].limit not in schedule[:p]
+        ]
+        found = found + edge
+    return found
+
+
+def budgets(problem: Problem) -> list[int]:
+    top, low = profile(problem, problem.plain()).peak_bytes, least_peak(problem)
+    return sorted({top - 16, (top + low) // 2 // 16 * 16, low + 16})
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_schedule_of_stages_is_cheaper_than_the_exact_one(seed: int) -> None:
+    problem = generated(seed)
+    every = [(profile(problem, s).peak_bytes, profile(problem, s).seconds - problem.seconds) for s in staged(problem)]
+    for budget in budgets(problem):
+        least = min((extra for peak, extra in every if peak <= budget), default=math.inf)
+        answer = exact(problem, budget, stages_of(problem, budget, page=False))
+        assert answer.proven
+        if answer.choice is None:
+            assert least == math.inf
+            continue
+        found = profile(problem, schedule_of(problem, answer.choice))
+        assert found.peak_bytes <= budget
+        assert found.seconds - problem.seconds <= least + 1e-9
+        assert answer.bound == pytest.approx(found.seconds - problem.seconds, abs=1e-5 * problem.seconds)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_schedule_at_all_is_below_the_bounds(seed: int) -> None:
+    problem = generated(seed, count=6)
+    every = [profile(problem, s) for s in free(problem, 2)]
+    assert min(one.peak_bytes for one in every) >= least_peak(problem)
+    for budget in budgets(problem):
+        least = min((one.seconds - problem.seconds for one in every if one.peak_bytes <= budget), default=math.inf)
+        assert least_extra(problem, budget) <= least + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_lowest_peak_is_that_of_the_best_schedule(seed: int) -> None:
+    problem = generated(seed)
+    low = least_peak(problem)
+    answer = lowest(problem, low, stages_of(problem, low, page=False))
+    assert answer.proven
+    assert answer.choice is not None
+    peak = profile(problem, schedule_of(problem, answer.choice)).peak_bytes
+    assert peak <= min(profile(problem, s).peak_bytes for s in staged(problem))
+    assert low <= peak == answer.bound
+    assert smallest(problem)[1] == low
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+@pytest.mark.parametrize("seed", range(8))
+def test_paging_and_computing_again_are_chosen_together(seed: int, objective: str) -> None:
+    problem = generated(seed, PAGED)
+    for budget in budgets(problem):
+        both = solve(problem, budget, page=True, objective=objective)
+        alone = solve(problem, budget, objective=objective)
+        if both is None:
+            assert alone is None
+            continue
+        assert both.proven
+        assert both.peak_bytes <= budget
+        assert least_extra(problem, budget, page=True, objective=objective) <= both.extra + 1e-9
+        assert both.extra <= min(both.tried.values()) + 1e-9
+        if alone is not None:
+            assert both.extra <= alone.extra + 1e-9
+        cost = profile(problem, both.schedule)
+        assert (cost.seconds, cost.joules) == (both.seconds, both.joules)
+
+
+def test_a_deadline_is_kept_where_paging_would_save_energy() -> None:
+    """Paging takes a tenth of the power and is slow: without a deadline it wins, with one it must not."""
+    slow = replace(PRICES, page=Paging(out_s=9.0, out_bytes_per_s=1e9, in_s=9.0, in_bytes_per_s=1e9, watts=0.01))
+    problem = Chain((16,) * 6, (16,) * 6, (1.0,) * 5, 1.0).problem(slow)
+    budget = profile(problem, problem.plain()).peak_bytes - 16
+    easy = solve(problem, budget, page=True, objective="energy")
+    hurried = solve(problem, budget, page=True, objective="energy", deadline_s=problem.seconds + 5)
+    assert easy is not None
+    assert hurried is not None
+    assert any(isinstance(k, PageIn) for k in easy.schedule)
+    assert not any(isinstance(k, PageIn) for k in hurried.schedule)
+    assert easy.joules < hurried.joules
+    assert hurried.seconds <= problem.seconds + 5
+    assert solve(problem, budget, deadline_s=problem.seconds) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_on_chains_the_exact_model_and_the_dynamic_program_agree(seed: int) -> None:
+    rng = random.Random(seed)
+    n = 6
+    chain = Chain((32,) * (n + 1), (16,) * (n + 1), tuple(rng.randint(1, 9) / 3 for _ in range(n)), 1.0)
+    problem = chain.problem(PRICES)
+    for budget in range(profile(problem, problem.plain()).peak_bytes - 32, 64, -32):
+        answer = exact(problem, budget, stages_of(problem, budget, page=False))
+        assert answer.proven
+        assert answer.bound == pytest.approx(chain.least_extra_s(budget), abs=1e-5 * problem.seconds)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_joint_is_never_worse_than_a_technique_alone(seed: int) -> None:
+    problem = generated(seed, PAGED, count=12)
+    for budget in budgets(problem):
+        made = {name: method(problem, budget, PAGED) for name, method in BASELINES.items()}
+        cost = {name: profile(problem, s).seconds if s else math.inf for name, s in made.items()}
+        assert cost["ideal"] == problem.seconds
+        for name in ALONE:
+            assert cost["joint"] <= cost[name] + 1e-9
+            schedule = made[name]
+            assert schedule is None or profile(problem, schedule).peak_bytes <= budget
+
+
+def test_writing_out_reads_and_reading_in_makes_a_new_instance() -> None:
+    problem = Chain((16, 32, 48), (16, 16, 16), (1.0, 1.0), 1.0).problem(PAGED)
+    schedule: Schedule = [0, 1, PageOut(1), 2, 3, PageIn(1), 4, 5]
+    assert profile(problem, problem.plain()).live.tolist() == [16, 48, 96, 112, 80, 48]
+    assert profile(problem, schedule).live.tolist() == [16, 48, 48, 96, 80, 64, 80, 48]
+    assert choice_of(problem, schedule) == Choice(frozenset(), frozenset({(4, 4, 1)}))
+    assert [(type(m.action), m.node, m.repeat) for m in page_actions(problem, schedule)] == [
+        (PageOut, 2, 0),
+        (PageIn, 4, 0),
+    ]
+    extra = 0.2 + 32 / 40 + 0.1 + 32 / 50
+    assert profile(problem, schedule).seconds == pytest.approx(problem.seconds + extra)
+    assert profile(problem, schedule).joules == pytest.approx(2 * problem.seconds + 0.5 * extra)
+
+
+def test_needless_repeats_are_taken_out_again() -> None:
+    problem = Chain((16,) * 5, (16,) * 5, (1.0,) * 4, 1.0).problem(PRICES)
+    wasteful: Schedule = [0, 1, 2, 3, 1, 4, 5, 1, 2, 3, 6, 7, 8, 9]
+    peak = profile(problem, wasteful).peak_bytes
+    schedule, after = thinned(problem, wasteful, peak)
+    assert after.peak_bytes <= peak
+    assert profile(problem, schedule).seconds == after.seconds < profile(problem, wasteful).seconds
