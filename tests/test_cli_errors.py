@@ -160,7 +160,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("no exported file", "plan net.pt2", "error[E104]: no file net.pt2"),
     (
         "more than can be addressed", "build nets.py:wide --input 1x300000 --loss mse --batch 4000 -o out.smg",
-        "error[E201]: ARENA needs 4800032016 bytes, a program can address 2147483584",
+        "error[E201]: ARENA needs 4800016000 bytes, a program can address 2147483584",
     ),
     (
         "an unknown device", "plan nets.py:plain --input 4x3 --device stm32f747",
