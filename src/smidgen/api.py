@@ -9,10 +9,11 @@ from . import limits
 from .device import Device
 from .errors import MissingPart
 from .fitting import encode_for
+from .ladder import encode_ladder
 from .lower import Entries, assemble, lower, lower_as, lowered, train_graph
 from .native import checked_kernels, work_bytes
 from .optimizers import Optimizer
-from .options import checked_budget, checked_device, checked_options
+from .options import checked_budget, checked_device, checked_ladder, checked_options
 from .planned import encode, placed
 from .trainer import Job
 
@@ -37,6 +38,7 @@ def compile(
     const: str = "f32",
     device: str | Device | None = None,
     budget: int | str | None = None,
+    ladder: Sequence[int | str] = (),
     kernels: str | None = None,
     threads: int = 1,
 ) -> Job:
@@ -48,19 +50,24 @@ def compile(
     stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of `smidgen devices`, makes
     its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as "256KB", is a hard limit
     of RAM: what does not fit is computed again instead of kept, or a step is taken in parts, at a price that the plan
-    states. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
+    states. `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
+    `job.fit(follow_memory=…)` switch among them, the weights stay the same bits. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
-    place_for, ram_bytes = checked_device(device), checked_budget(budget)
+    place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
     import_model = _importer()
     kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
+    work = work_bytes(kernels, threads)
     if ram_bytes is not None:
-        place_for = limits.within(ram_bytes - work_bytes(kernels, threads), place_for)
+        place_for = limits.within(ram_bytes - work, place_for)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
         spare_classes=spare_classes, class_names=class_names, const=const,
     )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
-    made = encode_for(place_for, imported, options) if place_for else encode(lower_as(imported, options))
+    if rungs:
+        made = encode_ladder(rungs, work, place_for, imported, options)
+    else:
+        made = encode_for(place_for, imported, options) if place_for else encode(lower_as(imported, options))
     return Job(made, kernels=kernels, threads=threads)
 
 

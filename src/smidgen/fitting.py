@@ -38,17 +38,11 @@ class Found:
 
 def encode_for(device: Device, imported: Imported, options: Options) -> Program:
     """The program, if it fits the device; else an error that says what would."""
+    return found_for(device, imported, options).program
 
-    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
-        changed = {name: value for name, value in other.items() if name != "momentum"}
-        if "momentum" in other:
-            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
-        try:
-            found = squeezed(device, lower_as(imported, replace(options, **changed)), proven=False)
-        except SmidgenError:
-            return None
-        return limits.need_of(device, found.program)
 
+def found_for(device: Device, imported: Imported, options: Options) -> Found:
+    """`encode_for`, with the graphs that the program was made of."""
     entries = lower_as(imported, options)
     found = squeezed(device, entries)
     if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
@@ -56,10 +50,26 @@ def encode_for(device: Device, imported: Imported, options: Options) -> Program:
         found = squeezed(device, narrowed(entries))
     if found.entries is not entries and entries.batch > 1:
         found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch)])
+    return checked_fit(device, found, imported, options)
+
+
+def checked_fit(device: Device, found: Found, imported: Imported, options: Options) -> Found:
+    """What was found, unless it does not fit: then an error with the other choices that were tried."""
+
+    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
+        changed = {name: value for name, value in other.items() if name != "momentum"}
+        if "momentum" in other:
+            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
+        try:
+            tried = squeezed(device, lower_as(imported, replace(options, **changed)), proven=False)
+        except SmidgenError:
+            return None
+        return limits.need_of(device, tried.program)
+
     need = limits.need_of(device, found.program)
     if not limits.fits(device, need):
         raise limits.over_limit(device, Plan.from_json(found.program.meta["plan"]), need, need_with)
-    return found.program
+    return found
 
 
 def _cheapest(device: Device, found: list[Found]) -> Found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
+SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
 
@@ -66,7 +67,7 @@ def checked_device(device: Any) -> Device | None:
     return load_device(device)
 
 
-def checked_budget(budget: Any) -> int | None:
+def checked_budget(budget: Any, name: str = "budget") -> int | None:
     """Bytes of RAM: a number of them, or a text with a unit of 1024."""
     if budget is None:
         return None
@@ -76,8 +77,18 @@ def checked_budget(budget: Any) -> int | None:
     elif isinstance(budget, str) and (found := _SIZE.fullmatch(budget.strip())):
         count = float(found[1]) * 1024 ** ("", "k", "m", "g").index(found[2].lower())
     if not 1 <= count < 2**63:
-        raise BadOption(f"budget={budget!r} is not a number of bytes", help="budget='256KB', '1.5MB' or 262144")
+        raise BadOption(f"{name}={budget!r} is not a number of bytes", help=f"{name}={SIZES[name]}")
     return int(count)
+
+
+def checked_ladder(ladder: Any) -> tuple[int, ...]:
+    """Bytes of RAM for each rung below the first, from large to small."""
+    if isinstance(ladder, str) or not isinstance(ladder, Sequence):
+        raise BadOption(f"ladder={ladder!r} is not a list of sizes", help="ladder=['64MB', '32MB']")
+    found = [count for rung in ladder if (count := checked_budget(rung, "ladder")) is not None]
+    if len(set(found)) != len(ladder):
+        raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help="ladder=['64MB', '32MB']")
+    return tuple(sorted(found, reverse=True))
 
 
 def checked_seed(seed: Any) -> int:
@@ -177,4 +188,4 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-__all__ = ["Options", "checked_budget", "checked_device", "checked_options", "checked_seed"]
+__all__ = ["Options", "checked_budget", "checked_device", "checked_ladder", "checked_options", "checked_seed"]
