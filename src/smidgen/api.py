@@ -51,7 +51,8 @@ def compile(
     its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as "256KB", is a hard limit
     of RAM: what does not fit is computed again instead of kept, or a step is taken in parts, at a price that the plan
     states. `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
-    `job.fit(follow_memory=…)` switch among them, the weights stay the same bits. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
+    `job.fit(follow_memory=…)` switch among them; what is learned stays the same. `kernels` and `threads` are those of
+    `smidgen.load`; the work memory of fast ones counts.
     """
     place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
     import_model = _importer()

@@ -1,5 +1,5 @@
-"""Several plans for several budgets in one program: each rung of the ladder is the same step, with as much computed again
-as its budget asks for. All of them share STATE and begin at the start of ARENA."""
+"""Several plans for several budgets in one program: each rung of the ladder is the same step, with as much computed
+again as its budget asks for. All of them share STATE and begin at the start of ARENA."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def encode_ladder(
     found: list[Found] = []
     for number, budget in enumerate(budgets, 1):
         room = replace(limits.within(budget - work_bytes, device), name=f"rung {number} of the ladder")
-        found.append(checked_fit(room, squeezed(room, top.entries, proven=False), imported, options))
-    return encode(_joined(top, found), device)
+        fits = checked_fit(room, squeezed(room, top.entries, proven=False), imported, options)
+        found.append(min(found[-1] if found else top, fits, key=lambda f: f.program.arena_bytes))
+    return encode(joined(top, found), device)
 
 
-def _joined(top: Found, rungs: Sequence[Found]) -> Entries:
-    """With the steps of all rungs as entries of their own. `evaluate` is left out if it would be dear on one of them."""
+def joined(top: Found, rungs: Sequence[Found]) -> Entries:
+    """With the steps of all rungs as entries of their own; without `evaluate` if that would be dear on one of them."""
     graphs, decisions = dict(top.entries.graphs), list(top.entries.decisions)
     for number, found in enumerate(rungs, 1):
         graphs |= {entry_at(name, number): found.entries.graphs[name] for name in STEPS if name in top.entries.graphs}

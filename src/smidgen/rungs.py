@@ -25,7 +25,7 @@ def entry_at(name: str, rung: int) -> str:
     return f"{name}@{rung}" if rung else name
 
 
-def rung_of(entry: str) -> int | None:
+def _rung_of(entry: str) -> int | None:
     """The rung that an entry belongs to; None: to all of them."""
     found = _NAME.fullmatch(entry)
     if found is not None:
@@ -34,11 +34,11 @@ def rung_of(entry: str) -> int | None:
 
 
 def rungs_of(entries: Collection[str], arena_by_entry: Mapping[str, int], other_bytes: int) -> tuple[Rung, ...]:
-    """All rungs, the largest first; `other_bytes` is RAM beside the arena. KeyError if an entry's arena is not known."""
+    """All rungs, the largest first; `other_bytes` is RAM beside the arena. KeyError if an arena is not known."""
     found: list[Rung] = []
     while entry_at("train", len(found)) in entries:
         number = len(found)
-        arena = max(arena_by_entry[entry] for entry in entries if rung_of(entry) in (None, number))
+        arena = max(arena_by_entry[entry] for entry in entries if _rung_of(entry) in (None, number))
         found.append(Rung(entry_at("train", number), arena, arena + other_bytes))
     return tuple(found)
 

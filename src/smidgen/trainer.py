@@ -79,7 +79,8 @@ class Job:
         self._classes = _classes(program, self._state)
         self._kernels = kernels
         self._rung = 0
-        if entry_at("train", 1) in program.entries:  # so that a job which begins on a lower rung does not hold the largest arena
+        self._touched: int | None = None  # the rung whose arena is in memory
+        if entry_at("train", 1) in program.entries:  # who begins on a lower rung does not hold the largest arena
             self._machine.trim(0)
         self._calls: dict[str, _Call] = {}
         self._last_run: Run | None = None  # of `fit`, for checkpoints
@@ -121,6 +122,7 @@ class Job:
         if n > self.program.batch:
             return self._train_in_parts(inputs, n)
         loss = np.zeros((), np.float32)
+        self._touched = self._rung
         self._machine.run(entry_at("train", self._rung), inputs, [loss], n, n)
         return float(loss)
 
@@ -162,6 +164,7 @@ class Job:
                 f"{n} samples given, the program takes at most {self.program.batch} at a time",
                 help=f"give up to {self.program.batch} samples, or compile with accumulate=True",
             )
+        self._touched = self._rung
         self._machine.run("zero", [], [], 1, 1)
         total = 0.0
         for first in range(0, n, self.program.batch):
@@ -189,6 +192,7 @@ class Job:
         checkpoint_every: int | None = None,
         progress: bool | None = None,
         on_epoch: Callable[[Epoch], object] | None = None,
+        follow_memory: bool | Callable[[], float] = False,
     ) -> History:
         """Learn from data for some epochs.
 
@@ -200,7 +204,10 @@ class Job:
         rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
         plan's; more need accumulate=True. `checkpoint`: a file, written after each epoch or every `checkpoint_every`
         steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
-        terminal shows. `on_epoch` is called with the record of each epoch.
+        terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
+        the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
+        which returns how many bytes the job may take. The History lists the switches; what is learned does not depend
+        on them.
 
         Ctrl-C ends the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss
         that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
@@ -211,7 +218,7 @@ class Job:
         return fit(
             self, x, y, epochs=epochs, eval=eval, patience=patience, schedule=schedule, warmup=warmup,
             shuffle=shuffle, seed=seed, batch=batch, checkpoint=checkpoint, checkpoint_every=checkpoint_every,
-            progress=progress, on_epoch=on_epoch,
+            progress=progress, on_epoch=on_epoch, follow_memory=follow_memory,
         )  # fmt: skip
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
@@ -333,7 +340,14 @@ class Job:
             why = f"it has rungs 0 to {most}" if most > 0 else "it has one plan"
             raise BadOption(f"the program has no rung {number!r}", why=why, help="smidgen.compile(…, ladder=['64MB'])")
         self._rung = number
+        self._touched = None if self._touched is None else max(self._touched, number)
         self._machine.trim(self.rungs[number].arena_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        """RAM of this job that is in memory: of the arena only what has been touched since it was given back."""
+        touched = 0 if self._touched is None else self.rungs[self._touched].arena_bytes
+        return self.rungs[0].ram_bytes - self.rungs[0].arena_bytes + touched
 
     # -- state ---------------------------------------------------------------------------------------------
 
