@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import mmap
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,13 +20,13 @@ import torch
 from torch import nn
 
 import smidgen
-from benchmarks.nets import NETS
 from smidgen import cli
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.fitting import Found
 from smidgen.history import Position
 from smidgen.ladder import joined
 from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
+from smidgen.native import Machine
 from smidgen.planned import encode
 from smidgen.rungs import Rung, rungs_of
 
@@ -63,6 +64,8 @@ def made(name: str, ladder: list[int | str], **more: Any) -> tuple[smidgen.Job, 
         model, (x, y), loss = residual().train(), data(18), "cross_entropy"
         optimizer: Any = smidgen.SGD(lr=0.05, momentum=0.9)
     else:
+        from benchmarks.nets import NETS
+
         net = NETS[name]
         model, (x, y), loss, optimizer = net.model().eval(), net.data(18), net.loss, smidgen.Adam(lr=1e-3)
     more = {"bn": "batch" if name == "residual" else "frozen", **more}
@@ -180,6 +183,33 @@ def test_a_saved_program_keeps_its_ladder_and_fast_kernels_count(tmp_path: Path)
 
 
 # -- memory is given back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guard", ["end", "start"])
+@pytest.mark.parametrize("keep", [0, 1, 4096, 10_000, 10**9])
+def test_pages_beyond_what_is_kept_are_given_back_and_are_zero_again(guard: Any, keep: int) -> None:
+    machine = Machine(encode(small.entries(batch=16)).to_bytes(), guard=guard)
+    assert len(machine.arena) > 5 * mmap.PAGESIZE
+    machine.arena[:] = 0x5A
+    machine.trim(keep)
+    kept = np.flatnonzero(machine.arena == 0)
+    first = int(kept[0]) if len(kept) else len(machine.arena)
+    assert (machine.arena[first:] == 0).all(), "all or nothing beyond a page's start"
+    assert min(keep, len(machine.arena)) <= first <= keep + mmap.PAGESIZE
+    assert (machine.arena.ctypes.data + first) % mmap.PAGESIZE == 0 or first == len(machine.arena)
+    machine.arena[:] = 1  # and may be written
+    assert int(machine.arena.sum(dtype=np.int64)) == len(machine.arena)
+
+
+def test_a_switch_down_gives_the_tail_of_the_arena_back_before_the_next_step() -> None:
+    plain, _, _ = made("residual", [])
+    job, _, _ = made("residual", shares(plain, 0.7))
+    job._machine.arena[:] = 0x5A
+    job.rung = 1
+    keep = job.rungs[1].arena_bytes
+    assert (job._machine.arena[:keep] == 0x5A).all()
+    assert (job._machine.arena[keep + mmap.PAGESIZE :] == 0).all()
+
 
 RSS = """
 import json, re, sys
