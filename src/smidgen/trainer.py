@@ -145,7 +145,7 @@ class Job:
         if self._state.pages is None or self._machine.stopped is None:
             return False
         entry, at = self._machine.stopped
-        before = {"grad": ["grad"], "apply": ["grad", "apply"]}.get(entry, [entry])  # a batch in parts
+        before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
         return any(
             i <= at or name != entry
             for name in before
