@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -105,3 +107,38 @@ def test_a_budget_below_the_devices_ram_is_kept_too() -> None:
     less = smidgen.compile(made.model().eval(), x, device="stm32h743", budget=free.plan.ram_bytes)
     assert less.plan.ram_bytes <= free.plan.ram_bytes
     assert less.plan.device == "stm32h743"
+
+
+def test_pages_reach_budgets_that_computing_again_does_not(tmp_path: Path) -> None:
+    free = trained("dscnn", None, batch=1)
+    with pytest.raises(DoesNotFit):
+        trained("dscnn", "295KB", batch=1, effort=0)
+    job = trained("dscnn", "295KB", batch=1, effort=0, page_to=tmp_path / "page.bin")
+    assert job.plan.ram_bytes <= 295 * 1024
+    assert job.plan.page_bytes > 0
+    assert job.plan.paged["train"].in_bytes > 0
+    assert "page" in [d.what for d in job.plan.decisions]
+    assert np.array_equal(job._machine.state, free._machine.state)
+
+
+def test_the_search_for_the_optimum_says_how_near_it_is() -> None:
+    job = trained("dscnn", "480KB", batch=1, effort=5)
+    [why] = [d.why for d in job.plan.decisions if d.what == "recompute"]
+    assert "above the optimum)" in why
+    quick = trained("dscnn", "480KB", batch=1, effort=0)
+    assert job.plan.ram_bytes <= 480 * 1024
+    assert sum(d.adds_s for d in job.plan.decisions) <= sum(d.adds_s for d in quick.plan.decisions)
+
+
+def test_a_deadline_that_cannot_be_met_is_an_error() -> None:
+    with pytest.raises(DoesNotFit, match=r"a step takes about .*, the deadline is"):
+        trained("dscnn", "400KB", batch=1, deadline="1.01x", effort=0)
+    assert trained("dscnn", "400KB", batch=1, deadline="3x", effort=0).plan.ram_bytes <= 400 * 1024
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"deadline": "soon"}, {"deadline": -1}, {"objective": "fame"}, {"effort": "much"}, {"effort": -1}]
+)
+def test_wrong_aims_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadOption):
+        smidgen.compile(torch.nn.Linear(2, 2), torch.randn(1, 2), budget="1MB", **wrong)

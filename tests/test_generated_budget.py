@@ -16,6 +16,7 @@ from smidgen.fitting import encode_for, squeezed
 from smidgen.lower import lower_as
 from smidgen.options import checked_options
 from smidgen.planned import encode
+from smidgen.planner.within import Aim
 from smidgen.torch_import import import_model
 from smidgen.trainer import Job
 
@@ -50,9 +51,9 @@ def one(seed: int) -> str:
     device = limits.within(fixed + int(free.arena_bytes * rng.uniform(0.3, 0.98)), None)
     try:
         if TECHNIQUES[seed % len(TECHNIQUES)] == "joint":
-            program = encode_for(device, imported, options)
+            program = encode_for(device, imported, options, Aim())
         else:
-            program = squeezed(device, entries).program
+            program = squeezed(device, entries, Aim()).program
             if not limits.fits(device, limits.need_of(device, program)):
                 return DoesNotFit.code
     except DoesNotFit as refusal:

@@ -70,7 +70,7 @@ def made(name: str, ladder: list[int | str], **more: Any) -> tuple[smidgen.Job, 
         model, (x, y), loss, optimizer = net.model().eval(), net.data(18), net.loss, smidgen.Adam(lr=1e-3)
     more = {"bn": "batch" if name == "residual" else "frozen", **more}
     job = smidgen.compile(
-        model, x[:4], loss=loss, optimizer=optimizer, kernels="exact", seed=3, ladder=ladder, **more
+        model, x[:4], loss=loss, optimizer=optimizer, kernels="exact", seed=3, ladder=ladder, **{"effort": 0, **more}
     )  # fmt: skip
     return job, x, y
 
@@ -237,7 +237,7 @@ print(json.dumps({"loaded": loaded, "found": found, "state": job._machine.state.
 
 def test_after_a_switch_down_the_process_holds_no_more_than_the_plan_of_that_rung(tmp_path: Path) -> None:
     x, _ = data(8, 64)
-    job = smidgen.compile(residual(24, 6).eval(), x, kernels="exact", ladder=["32MB", "24MB"],
+    job = smidgen.compile(residual(24, 6).eval(), x, kernels="exact", ladder=["32MB", "24MB"], effort=0,
                           optimizer=smidgen.SGD(lr=0.01, momentum=0.9))  # fmt: skip
     assert job.rungs[0].ram_bytes > 40 * 2**20
     job.save(tmp_path / "net.smg")
@@ -412,7 +412,7 @@ def test_inference_and_evaluation_count_on_every_rung() -> None:
 def test_evaluate_is_left_out_if_a_rung_is_too_small_for_it() -> None:
     entries = small.entries(evaluate=True)
     rest = replace(entries, graphs={name: graph for name, graph in entries.graphs.items() if name != "evaluate"})
-    top, low = (Found(encode(e), e, 1.0) for e in (entries, rest))
+    top, low = (Found(encode(e), e, 1.0, e) for e in (entries, rest))
     both = joined(top, [low])
     assert sorted(both.graphs) == ["infer", "train", "train@1"]
     assert [d.what for d in both.decisions][-2:] == ["rung 1", "no evaluate"]
@@ -453,6 +453,23 @@ def test_a_ladder_works_within_a_budget() -> None:
     assert bits(job) == bits(plain)
 
 
+def test_a_rung_may_page_where_the_others_do_not(tmp_path: Path) -> None:
+    from benchmarks.nets import NETS
+
+    net = NETS["dscnn"]
+    x, y = net.data(12)
+    plain, job = (
+        smidgen.compile(net.model().eval(), x[:1], loss=net.loss, kernels="exact", effort=0, **more)
+        for more in ({}, {"ladder": ["400KB", "200KB"], "page_to": tmp_path / "page.bin"})
+    )
+    assert job.plan.paged["train"].in_bytes == 0 < job.plan.paged["train@2"].in_bytes
+    assert job.rungs[2].ram_bytes <= 200 * 1024
+    plain.fit(x, y, progress=False)
+    job.fit(x, y, progress=False, follow_memory=allowed(job, 0, 0, 2, 1))
+    assert job.paged.in_bytes > 0
+    assert bits(job) == bits(plain)
+
+
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
@@ -463,7 +480,7 @@ def test_the_command_line_builds_a_ladder_and_follows_memory(
     (tmp_path / "nets.py").write_text("from tests.test_ladder import residual\n")
     x, y = data(18)
     np.savez("train.npz", x=x, y=y)
-    model = ["nets.py:residual", "--input", "4x3x16x16"]
+    model = ["nets.py:residual", "--input", "4x3x16x16", "--effort", "0"]
     assert cli.main(["plan", *model, "--ladder", "350KB,300KB"]) == 0
     assert "ladder           3   plans in one program, for " in capsys.readouterr().out
     assert cli.main(["build", *model, "--ladder", "350KB,300KB", "-o", "net.smg"]) == 0

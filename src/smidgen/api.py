@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .device import Device
 from .errors import MissingPart
-from .fitting import encode_for
+from .fitting import encode_for, step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, assemble, lower, lower_as, lowered, train_graph
 from .native import checked_kernels, work_bytes
 from .optimizers import Optimizer
-from .options import checked_budget, checked_device, checked_ladder, checked_options
+from .options import checked_aim, checked_budget, checked_device, checked_ladder, checked_options, with_deadline
 from .planned import encode, placed
+from .planner.cost import prices_of
 from .trainer import Job
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ def compile(
     const: str = "f32",
     device: str | Device | None = None,
     budget: int | str | None = None,
+    page_to: str | os.PathLike[str] | None = None,
+    objective: str = "time",
+    deadline: float | str | None = None,
+    effort: float = 5.0,
     ladder: Sequence[int | str] = (),
     kernels: str | None = None,
     threads: int = 1,
@@ -50,9 +56,11 @@ def compile(
     stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of `smidgen devices`, makes
     its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as "256KB", is a hard limit
     of RAM: what does not fit is computed again instead of kept, or a step is taken in parts, at a price that the plan
-    states. `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
-    `job.fit(follow_memory=…)` switch among them; what is learned stays the same. `kernels` and `threads` are those of
-    `smidgen.load`; the work memory of fast ones counts.
+    states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time" or "energy", is what
+    shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a step may take; `effort`
+    the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`, adds the same step
+    planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned stays.
+    `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
     place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
     import_model = _importer()
@@ -65,11 +73,16 @@ def compile(
         spare_classes=spare_classes, class_names=class_names, const=const,
     )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    if place_for is None and not rungs:
+        return Job(encode(lower_as(imported, options)), kernels=kernels, threads=threads)
+    aim = checked_aim(objective, effort, page_to is not None, prices_of(place_for))
+    aim = with_deadline(aim, deadline, lambda: step_seconds(lower_as(imported, options), aim))
     if rungs:
-        made = encode_ladder(rungs, work, place_for, imported, options)
+        made = encode_ladder(rungs, work, place_for, imported, options, aim)
     else:
-        made = encode_for(place_for, imported, options) if place_for else encode(lower_as(imported, options))
-    return Job(made, kernels=kernels, threads=threads)
+        assert place_for is not None
+        made = encode_for(place_for, imported, options, aim)
+    return Job(made, kernels=kernels, threads=threads, page_to=page_to if made.page_bytes else None)
 
 
 def build(

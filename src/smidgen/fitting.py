@@ -15,9 +15,8 @@ from .lower import Entries, checked, decided, lower_as, narrowed
 from .options import Options
 from .plan import Plan
 from .planned import encode
-from .planner.cost import HOST
 from .planner.problem import problem_of
-from .planner.within import within
+from .planner.within import Aim, within
 from .program import Program
 from .terminal import bytes_text
 
@@ -34,41 +33,55 @@ class Found:
     program: Program
     entries: Entries
     seconds: float
+    given: Entries  # before anything was done to fit
 
 
-def encode_for(device: Device, imported: Imported, options: Options) -> Program:
+def encode_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Program:
     """The program, if it fits the device; else an error that says what would."""
-    return found_for(device, imported, options).program
+    return found_for(device, imported, options, aim).program
 
 
-def found_for(device: Device, imported: Imported, options: Options) -> Found:
+def found_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
+    quick = replace(aim, effort_s=0.0)
     entries = lower_as(imported, options)
-    found = squeezed(device, entries)
+    found = squeezed(device, entries, quick)
     if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
         options = replace(options, const="int8")
-        found = squeezed(device, narrowed(entries))
+        found = squeezed(device, narrowed(entries), quick)
     if found.entries is not entries and entries.batch > 1:
-        found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch)])
-    return checked_fit(device, found, imported, options)
+        found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch, quick)])
+    return checked_fit(device, searched(device, found, aim), imported, options, aim)
 
 
-def checked_fit(device: Device, found: Found, imported: Imported, options: Options) -> Found:
-    """What was found, unless it does not fit: then an error with the other choices that were tried."""
+def searched(device: Device, found: Found, aim: Aim) -> Found:
+    """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
+    if found.entries is found.given or not aim.effort_s:
+        return found
+    fits = limits.fits(device, limits.need_of(device, found.program))
+    return _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found])
+
+
+def checked_fit(device: Device, found: Found, imported: Imported, options: Options, aim: Aim) -> Found:
+    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried."""
+    quick = replace(aim, effort_s=0.0)
 
     def need_with(other: Mapping[str, Any]) -> limits.Need | None:
         changed = {name: value for name, value in other.items() if name != "momentum"}
         if "momentum" in other:
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            tried = squeezed(device, lower_as(imported, replace(options, **changed)), proven=False)
+            tried = squeezed(device, lower_as(imported, replace(options, **changed)), quick, proven=False)
         except SmidgenError:
             return None
         return limits.need_of(device, tried.program)
 
     need = limits.need_of(device, found.program)
+    plan = Plan.from_json(found.program.meta["plan"])
     if not limits.fits(device, need):
-        raise limits.over_limit(device, Plan.from_json(found.program.meta["plan"]), need, need_with)
+        raise limits.over_limit(device, plan, need, need_with)
+    if aim.deadline_s is not None and found.seconds > aim.deadline_s:
+        raise limits.too_late(plan, found.seconds, aim.deadline_s)
     return found
 
 
@@ -79,7 +92,7 @@ def _cheapest(device: Device, found: list[Found]) -> Found:
     return min(good, key=lambda f: f.seconds, default=smallest)
 
 
-def _in_parts(device: Device, imported: Imported, options: Options, samples: int) -> list[Found]:
+def _in_parts(device: Device, imported: Imported, options: Options, samples: int, aim: Aim) -> list[Found]:
     """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
     again. Batch statistics are those of a part: not what was asked for, so not offered."""
     found: list[Found] = []
@@ -93,43 +106,44 @@ def _in_parts(device: Device, imported: Imported, options: Options, samples: int
         sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
         why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
         entries = decided(replace(entries, step_samples=samples), "split", why, 0)
-        found.append(squeezed(device, entries))
+        found.append(squeezed(device, entries, aim))
         if found[-1].entries is entries:
             break
     return found
 
 
-def squeezed(device: Device, entries: Entries, proven: bool = True) -> Found:
-    """The program as it is if it fits the device's RAM; else with more computed again, or as near as that comes."""
-    best = Found(encode(entries, device, proven), entries, step_seconds(entries))
+def squeezed(device: Device, entries: Entries, aim: Aim, proven: bool = True, most: int = MOST_SQUEEZES) -> Found:
+    """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
+    comes."""
+    best = Found(encode(entries, device, proven), entries, step_seconds(entries, aim), entries)
     room = limits.arena_room(device, limits.need_of(device, best.program))
     target = room
-    for _ in range(MOST_SQUEEZES):
+    for _ in range(most):
         if best.program.arena_bytes <= room:
             break
-        trial = fitted(entries, max(target, 0), device.align)
+        trial = fitted(entries, max(target, 0), device.align, aim)
         program = encode(trial, device, proven)
         if program.arena_bytes >= best.program.arena_bytes:
             break
         target -= max(program.arena_bytes - room, 0)
-        best = Found(program, trial, step_seconds(trial))
+        best = Found(program, trial, step_seconds(trial, aim), entries)
     return best
 
 
-def fitted(entries: Entries, arena_bytes: int, align: int) -> Entries:
-    """With as much computed again as it takes to stay within `arena_bytes`, or as near as it comes."""
-    within_it = {name: within(graph, entries.batch, arena_bytes, align) for name, graph in entries.plain.items()}
+def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
+    """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
+    within_it = {name: within(graph, entries.batch, arena_bytes, align, aim) for name, graph in entries.plain.items()}
     graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
-    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + [within_it["train"][1]]
+    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it["train"][1]
     found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found
 
 
-def step_seconds(entries: Entries) -> float:
-    """Of a whole step of as many samples as the user asked for."""
+def step_seconds(entries: Entries, aim: Aim) -> float:
+    """Of a whole step of as many samples as the user asked for, by the prices of the plan."""
 
     def of(name: str) -> float:
-        return problem_of(entries.graphs[name], entries.batch, HOST).seconds
+        return problem_of(entries.graphs[name], entries.batch, aim.prices).seconds
 
     if not entries.step_samples:
         return of("train")

@@ -15,7 +15,7 @@ from .firmware.cores import core_of, is_ported
 from .place import ALIGN
 from .plan import Plan
 from .program import Program
-from .terminal import bytes_text
+from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
@@ -179,6 +179,14 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimi
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
     return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price)), device=device)
+
+
+def too_late(plan: Plan, seconds: float, deadline_s: float) -> DoesNotFit:
+    """It fits, but not in time."""
+    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in plan.decisions if d.adds_s)
+    what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
+    return DoesNotFit(what, why=f"of that, to fit: {spent}" if spent else "nothing in it was done to fit",
+                      help="a later deadline, or more RAM")  # fmt: skip
 
 
 def _has(device: Device) -> str:

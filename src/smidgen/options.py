@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +13,11 @@ from .arrays import is_integer, is_number
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
+from .planner.cost import Prices
+from .planner.within import Aim
 
 SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
+_TIMES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(x|s|)")
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
 
@@ -89,6 +92,28 @@ def checked_ladder(ladder: Any) -> tuple[int, ...]:
     if len(set(found)) != len(ladder):
         raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help="ladder=['64MB', '32MB']")
     return tuple(sorted(found, reverse=True))
+
+
+def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
+    if objective not in ("time", "energy"):
+        raise BadOption(f"objective={objective!r} is not understood", help="objective='time' or objective='energy'")
+    if not is_number(effort) or not 0 <= effort < 1e6:
+        raise BadOption(f"effort={effort!r} is not a number of seconds", help="effort=10")
+    return Aim(objective, None, float(effort), page, prices)
+
+
+def with_deadline(aim: Aim, deadline: Any, usual: Callable[[], float]) -> Aim:
+    """Seconds, or a text like "1.5x": so many times what a step takes without a limit of RAM."""
+    if deadline is None:
+        return aim
+    seconds = 0.0
+    if is_number(deadline):
+        seconds = float(deadline)
+    elif isinstance(deadline, str) and (found := _TIMES.fullmatch(deadline.strip())):
+        seconds = float(found[1]) * (usual() if found[2] == "x" else 1.0)
+    if not 0 < seconds < 1e9:
+        raise BadOption(f"deadline={deadline!r} is not a time", help="deadline=0.5 (seconds), or deadline='2x'")
+    return replace(aim, deadline_s=seconds)
 
 
 def checked_seed(seed: Any) -> int:
@@ -188,4 +213,7 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-__all__ = ["Options", "checked_budget", "checked_device", "checked_ladder", "checked_options", "checked_seed"]
+__all__ = [
+    "Options", "checked_aim", "checked_budget", "checked_device", "checked_ladder", "checked_options", "checked_seed",
+    "with_deadline",
+]  # fmt: skip

@@ -118,6 +118,10 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     parser.add_argument("--budget", metavar="BYTES", help="a hard limit of RAM: 256KB, 64MB, or a number of bytes")
+    parser.add_argument("--page-to", metavar="FILE", help="tensors may leave RAM for this file, to fit the budget")
+    parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")
+    parser.add_argument("--deadline", metavar="TIME", help="a step takes at most so many seconds, or 2x the usual time")
+    parser.add_argument("--effort", type=float, default=5.0, metavar="S", help="of search for the best plan; default 5")
     rungs = "more budgets, as 64MB,32MB: a plan for each in one program, for `train --follow-memory`"
     parser.add_argument("--ladder", metavar="BYTES,…", default="", help=rungs)
     _add_kernels(parser, default="exact")

@@ -1,15 +1,34 @@
-"""Compute values again instead of keeping them: nodes are repeated before a later reader, which takes the copy."""
+"""Compute values again, or page them, instead of keeping them: a later reader takes the copy, or what came back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .. import ops
 from ..ir import Graph, Node, Tensor, unnamed_removed
 
 
-def recompute(graph: Graph, again: Mapping[int, Sequence[int]]) -> Graph:
-    """`again`: position → positions of the nodes to repeat right before it, in that order.
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Write this tensor, as it is now, to PAGE."""
+
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Bring this tensor back from PAGE."""
+
+    tensor: str
+
+
+Doing = int | Out | In
+"""The position of a node to repeat, or a page to write or to bring back."""
+
+
+def recompute(graph: Graph, again: Mapping[int, Sequence[Doing]]) -> Graph:
+    """`again`: position → what to do right before it, in that order.
 
     From there on everybody reads the newest copy, also through views. The bits do not change: a copy is the same kernel
     on the same values, and random numbers depend on the node of origin.
@@ -24,12 +43,19 @@ class _Rewrite:
         self.nodes: list[Node] = []
         self.newest: dict[str, str] = {}  # tensor → its last copy
         self.views = {n.outs[0]: n for n in graph.nodes if n.ins and n.op != "loop" and ops.get(n.op).is_view}
+        self.made = {out: n for n in graph.nodes for out in n.outs}
+        self.pages: dict[str, str] = {}  # tensor → the page that holds it
         self.seen: dict[tuple[str, str], str] = {}  # (view, copy of what it shows) → copy of the view
 
-    def run(self, again: Mapping[int, Sequence[int]]) -> Graph:
+    def run(self, again: Mapping[int, Sequence[Doing]]) -> Graph:
         for position, node in enumerate(self.graph.nodes):
-            for source in again.get(position, ()):
-                self._repeat(self.graph.nodes[source])
+            for what in again.get(position, ()):
+                if isinstance(what, Out):
+                    self._out(what.tensor)
+                elif isinstance(what, In):
+                    self._in(what.tensor)
+                else:
+                    self._repeat(self.graph.nodes[what])
             self.nodes.append(self._redirected(node))
         return unnamed_removed(self.graph.with_(nodes=tuple(self.nodes), tensors=self.tensors))
 
@@ -38,6 +64,20 @@ class _Rewrite:
         outs = tuple(self._copy(name) for name in node.outs)
         self.nodes.append(node.with_(outs=outs))
         self.newest.update(zip(node.outs, outs, strict=True))
+
+    def _out(self, name: str) -> None:
+        shown = self._read(name)
+        home = self.pages[name] = self._copy(name)
+        self.tensors[home] = replace(self.tensors[home], paged=True)
+        self.nodes.append(Node("page_out", (shown,), (home,), {}, self._stage(name), self.made[name].src))
+
+    def _in(self, name: str) -> None:
+        copy = self.newest[name] = self._copy(name)
+        self.nodes.append(Node("page_in", (self.pages[name],), (copy,), {}, self._stage(name), self.made[name].src))
+
+    def _stage(self, name: str) -> str:
+        """Of the step that it happens in: what is brought back for the backward pass belongs there."""
+        return self.nodes[-1].stage if self.nodes and self.nodes[-1].stage in ("forward", "backward") else "backward"
 
     def _redirected(self, node: Node) -> Node:
         return node.with_(ins=tuple(self._read(name) for name in node.ins))

@@ -21,6 +21,7 @@ from .. import ops
 from ..build import typed
 from ..errors import Internal
 from ..ir import Array, Graph, Node, Role, at
+from ..passes.recompute import Doing, In, Out
 from ..place import ALIGN, Families, align_up, loop_range
 from .cost import Prices
 
@@ -338,3 +339,22 @@ def _stages(schedule: Schedule) -> list[tuple[int, list[Action]]]:
         before = []
         first = k + 1
     return found
+
+
+def doings(graph: Graph, problem: Problem, schedule: Schedule) -> dict[int, list[Doing]]:
+    """Node → what is to be done right before it: what `passes.recompute` takes."""
+
+    def tensor(value: int) -> str:
+        """Where it is made, a value has a name that is no view's."""
+        step = problem.steps[problem.maker[value]]
+        made = [o for o in graph.nodes[step.node].outs if graph[o].role is Role.VALUE]
+        return made[step.writes.index(value)]
+
+    def one(action: Action) -> Doing:
+        if isinstance(action, PageOut):
+            return Out(tensor(action.value))
+        if isinstance(action, PageIn):
+            return In(tensor(action.value))
+        return problem.steps[action].node
+
+    return {problem.steps[t].node: [one(a) for a in before] for t, before in _stages(schedule) if before}

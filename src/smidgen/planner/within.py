@@ -1,25 +1,67 @@
-"""A graph that fits: the plain order if it does, else with values computed again."""
+"""A graph that fits: the plain order if it does, else with values computed again or paged, as cheaply as is found."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ..ir import Graph
 from ..passes.recompute import recompute
 from ..plan import Decision
+from ..terminal import bytes_text
 from .cost import HOST, Prices
 from .greedy import fit
-from .problem import problem_of, profile, repeats
+from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
+from .solve import smallest, solve
 
 
-def within(graph: Graph, batch: int, arena_bytes: int, align: int, prices: Prices = HOST) -> tuple[Graph, Decision]:
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What is to be small, and how hard to try. `effort_s`: of search for the optimum; 0: the first schedule that
+    fits. `deadline_s`: a step must not take longer."""
+
+    objective: str = "time"  # or energy
+    deadline_s: float | None = None
+    effort_s: float = 0.0
+    page: bool = False
+    prices: Prices = HOST
+
+
+def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> tuple[Graph, list[Decision]]:
     """The graph rewritten so that its live bytes stay within `arena_bytes`; if that cannot be, the lowest that was
-    found. The decision says what it took, and by how much the peak fell."""
-    problem = problem_of(graph, batch, prices, align)
+    found. The decisions say what it took, and by how much the peak fell."""
+    problem = problem_of(graph, batch, aim.prices, align)
     plain = profile(problem, problem.plain())
-    schedule, after = fit(problem, arena_bytes)
-    again = repeats(problem, schedule)
-    count = len({k for k, n in enumerate(problem.steps) if schedule.count(k) > 1})
-    share = (after.seconds / plain.seconds - 1) * 100
-    what = "1 result is" if count == 1 else f"{count} results are"
-    why = f"{what} computed again instead of kept (about {share:.0f} % more time)"
+    schedule, least = _schedule(problem, arena_bytes, aim)
+    after = profile(problem, schedule)
     saved = plain.peak_bytes - after.peak_bytes
-    return recompute(graph, again), Decision("recompute", why, saved, after.seconds - plain.seconds)
+    kind = "seconds" if aim.objective == "time" else "joules"
+    base, total = getattr(plain, kind), getattr(after, kind)
+    above = "" if least is None else f", at most {max(total / (base + least) - 1, 0):.1%} above the optimum"
+    price = f"about {(total / base - 1) * 100:.0f} % more {'time' if aim.objective == 'time' else 'energy'}{above}"
+    again = len({k for k in schedule if isinstance(k, int) and schedule.count(k) > 1})
+    paged = {k.value for k in schedule if isinstance(k, PageIn)}
+    decisions = []
+    if again:
+        what = "1 result is" if again == 1 else f"{again} results are"
+        why = f"{what} computed again instead of kept ({price})"
+        decisions.append(Decision("recompute", why, saved, after.seconds - plain.seconds))
+    if paged:
+        bytes_out = bytes_text(sum(problem.bytes[v] for v in paged))
+        what = "1 tensor goes" if len(paged) == 1 else f"{len(paged)} tensors go"
+        why = f"{what} outside RAM and back, {bytes_out} a step"
+        why += "" if again else f" ({price})"
+        decisions.append(Decision("page", why, 0 if again else saved, 0.0 if again else after.seconds - plain.seconds))
+    return recompute(graph, doings(graph, problem, schedule)), decisions
+
+
+def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, float | None]:
+    """The schedule, and a bound on what anything that fits must cost more than the plain one, if it was looked for."""
+    if not aim.effort_s and aim.objective == "time" and aim.deadline_s is None:
+        return fit(problem, arena_bytes, page=aim.page)[0], None
+    found = solve(
+        problem, arena_bytes, objective=aim.objective, deadline_s=aim.deadline_s, page=aim.page,
+        time_limit_s=aim.effort_s,
+    )  # fmt: skip
+    if found is not None:
+        return found.schedule, found.bound
+    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s, 5.0))[0], None
