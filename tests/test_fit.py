@@ -348,7 +348,7 @@ def test_a_history_is_a_table_and_valid_json() -> None:
     assert end.startswith("done; 10 steps, 38 samples, ")
     assert lines[0].startswith(f"epoch 1  loss {history.epochs[0].loss:.4g}  eval loss ")
     data = json.loads(json.dumps(history.to_json(), allow_nan=False))
-    assert list(data) == ["epochs", "steps", "samples", "seconds", "stopped", "best_epoch", "restored"]
+    assert list(data) == ["epochs", "steps", "samples", "seconds", "stopped", "best_epoch", "restored", "switches"]
     assert list(data["epochs"][0]) == ["epoch", "loss", "eval", "lr", "seconds", "samples", "samples_per_s"]
     assert data["epochs"][0]["eval"] == job_eval_keys(history.epochs[0].eval)
     assert history.last is history.epochs[-1]

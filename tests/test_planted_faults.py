@@ -32,6 +32,7 @@ MEMORY = "tests/test_memory.py::test"
 PAGES = "tests/test_paging.py::test"
 SAFETY = "tests/test_paging_safety.py::test"
 FIT = "tests/test_fit.py::test"
+LADDER = "tests/test_ladder.py::test"
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,15 @@ FAULTS = [
     Fault(
         "a file written over the old one", "atomic.py", 'partial = f".{name}.part"', "partial = name",
         "tests/test_atomic.py::test_a_failure_of_any_call_leaves_the_last_good_file[write-0-full]",
+    ),
+    Fault(
+        "up a rung at once", "memory_watch.py", "if self._calm < CALM_BATCHES:", "if self._calm < 1:",
+        f"{LADDER}_up_takes_room_to_spare_for_some_batches_in_a_row",
+    ),
+    Fault(
+        "memory not given back", "runtime/ports/posix.c",
+        "madvise(p->arena.start + from, to - from, MADV_DONTNEED);", "(void)to;",
+        f"{LADDER}_pages_beyond_what_is_kept_are_given_back_and_are_zero_again[1-end]",
     ),
     # Memory.
     Fault(

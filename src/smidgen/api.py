@@ -10,10 +10,11 @@ from . import limits
 from .device import Device
 from .errors import MissingPart
 from .fitting import encode_for, step_seconds
+from .ladder import encode_ladder
 from .lower import Entries, assemble, lower, lower_as, lowered, train_graph
 from .native import checked_kernels, work_bytes
 from .optimizers import Optimizer
-from .options import checked_aim, checked_budget, checked_device, checked_options, with_deadline
+from .options import checked_aim, checked_budget, checked_device, checked_ladder, checked_options, with_deadline
 from .planned import encode, placed
 from .planner.cost import prices_of
 from .trainer import Job
@@ -43,6 +44,7 @@ def compile(
     objective: str = "time",
     deadline: float | str | None = None,
     effort: float = 5.0,
+    ladder: Sequence[int | str] = (),
     kernels: str | None = None,
     threads: int = 1,
 ) -> Job:
@@ -56,24 +58,30 @@ def compile(
     of RAM: what does not fit is computed again instead of kept, or a step is taken in parts, at a price that the plan
     states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time" or "energy", is what
     shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a step may take; `effort`
-    the seconds that are spent on looking for the optimum. `kernels` and `threads` are those of `smidgen.load`; the
-    work memory of fast ones counts.
+    the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`, adds the same step
+    planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned stays.
+    `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
-    place_for, ram_bytes = checked_device(device), checked_budget(budget)
+    place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
     import_model = _importer()
     kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
+    work = work_bytes(kernels, threads)
     if ram_bytes is not None:
-        place_for = limits.within(ram_bytes - work_bytes(kernels, threads), place_for)
+        place_for = limits.within(ram_bytes - work, place_for)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
         spare_classes=spare_classes, class_names=class_names, const=const,
     )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
-    if place_for is None:
+    if place_for is None and not rungs:
         return Job(encode(lower_as(imported, options)), kernels=kernels, threads=threads)
     aim = checked_aim(objective, effort, page_to is not None, prices_of(place_for))
     aim = with_deadline(aim, deadline, lambda: step_seconds(lower_as(imported, options), aim))
-    made = encode_for(place_for, imported, options, aim)
+    if rungs:
+        made = encode_ladder(rungs, work, place_for, imported, options, aim)
+    else:
+        assert place_for is not None
+        made = encode_for(place_for, imported, options, aim)
     return Job(made, kernels=kernels, threads=threads, page_to=page_to if made.page_bytes else None)
 
 

@@ -15,14 +15,15 @@ from . import atomic, finite
 from .batches import Arrays, Data, Stream, located, order
 from .errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from .evaluate import NO_ENTRY, evaluate
-from .fit_options import Schedule, Settings, checked_batch, checked_schedule, flag, positive
-from .history import Best, Epoch, History, Position
+from .fit_options import Schedule, Settings, checked_batch, checked_schedule, checked_watch, flag, positive
+from .history import Best, Epoch, History, Position, Switch
 from .interrupt import Interruption
 from .ir import LR, Array
 from .options import checked_seed
 from .show import Show
 
 if TYPE_CHECKING:
+    from .memory_watch import Watch
     from .trainer import Job
 
 
@@ -52,6 +53,7 @@ def fit(
     checkpoint_every: Any,
     progress: Any,
     on_epoch: Any,
+    follow_memory: Any = False,
 ) -> History:
     """Documented at `Job.fit`."""
     if "train" not in job.program.entries:
@@ -66,6 +68,7 @@ def fit(
         raise BadOption(f"on_epoch={on_epoch!r} is not a function", help="on_epoch=print")
     batch, schedule = checked_batch(batch, job.program), checked_schedule(schedule, warmup)
     shuffle, progress = flag("shuffle", shuffle), None if progress is None else flag("progress", progress)
+    watch = checked_watch(follow_memory, job.rungs) if follow_memory is not False else None
     data = training_data(job, x, y, epochs, batch)
     held_out = None if eval is None else located(lambda: eval_data(job, *_pair(eval), epochs), "eval")
     if not schedule.is_constant and data.steps is None:
@@ -81,7 +84,7 @@ def fit(
     if path is not None:
         atomic.check(path)
     show = Show(progress, epochs, data.steps)
-    return _Fit(job, settings, data, held_out, schedule, position, path, every, show, on_epoch).run()
+    return _Fit(job, settings, data, held_out, schedule, position, path, every, show, on_epoch, watch).run()
 
 
 def training_data(job: Job, x: Any, y: Any, epochs: int, batch: int) -> Data:
@@ -129,10 +132,11 @@ class _Fit:
     def __init__(
         self, job: Job, settings: Settings, data: Data, held_out: Data | None, schedule: Schedule, position: Position,
         path: Path | None, every: int | None, show: Show, on_epoch: Callable[[Epoch], object] | None,
+        watch: Watch | None,
     ) -> None:  # fmt: skip
         self.job, self.state, self.settings, self.data, self.held_out = job, job._state, settings, data, held_out
         self.schedule, self.position, self.path, self.every = schedule, position, path, every
-        self.show, self.on_epoch = show, on_epoch
+        self.show, self.on_epoch, self.watch, self.said_missing = show, on_epoch, watch, False
         # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
         self.before, self.good = self.state.copy(), self.state.copy()
         self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
@@ -195,6 +199,7 @@ class _Fit:
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _step(self, inputs: Sequence[Array], n: int) -> None:
+        self._follow_memory()
         self.state.copy_to(self.before)
         lr = self._lr()
         try:
@@ -228,6 +233,19 @@ class _Fit:
         finally:
             view[...] = start
 
+    def _follow_memory(self) -> None:
+        """To the rung that memory allows now; without a reading the job stays where it is."""
+        if self.watch is None:
+            return
+        rung, why = self.watch.next_rung(self.job.rung, self.job._held_bytes)
+        if self.watch.missing and not self.said_missing:
+            self.said_missing = True
+            self.show.note(f"memory is not followed: {self.watch.missing}")
+        if rung != self.job.rung:
+            self.job.rung = rung
+            switch = Switch(self.position.steps, rung, self.job.rungs[rung].ram_bytes, why)
+            self.position = replace(self.position, switches=(*self.position.switches, switch))
+
     def _lr(self) -> float:
         if self.schedule.is_constant:
             return self.state.lr
@@ -243,6 +261,7 @@ class _Fit:
         most = self.job.program.batch
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
+                self._follow_memory()
                 self.state.copy_to(self.before)
                 try:
                     self.job._train(self.data.taken(slice(0, size)), size)

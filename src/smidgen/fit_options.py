@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from .arrays import is_integer, is_number
 from .errors import BadOption, did_you_mean
 from .program import Program
+
+if TYPE_CHECKING:
+    from .memory_watch import Watch
+    from .rungs import Rung
 
 Factor = Callable[[float], float]
 SCHEDULES: Final[dict[str, Factor]] = {
@@ -112,6 +116,20 @@ def checked_schedule(schedule: Any, warmup: Any) -> Schedule:
     return Schedule(f"function({points})", schedule, float(warmup))
 
 
+def checked_watch(follow_memory: Any, rungs: Sequence[Rung]) -> Watch:
+    """Of the system's memory for True, else of what a function allows."""
+    if follow_memory is not True and not callable(follow_memory):
+        help = "follow_memory=True, or a function that returns a number of bytes"
+        raise BadOption(f"follow_memory={follow_memory!r} is not understood", help=help)
+    if len(rungs) < 2:
+        help = "smidgen.compile(…, ladder=['64MB', '32MB'])"
+        raise BadOption("follow_memory with one plan", why="there is nothing to switch to", help=help)
+    from .memory_watch import Callback, System, Watch
+
+    source = System() if follow_memory is True else Callback(follow_memory)
+    return Watch([rung.ram_bytes for rung in rungs], source)
+
+
 def _checked_share(share: Any) -> float:
     if not is_number(share) or not 0 <= share < math.inf:
         raise BadOption(
@@ -121,4 +139,4 @@ def _checked_share(share: Any) -> float:
     return float(share)
 
 
-__all__ = ["Schedule", "Settings", "checked_batch", "checked_schedule", "flag", "positive"]
+__all__ = ["Schedule", "Settings", "checked_batch", "checked_schedule", "checked_watch", "flag", "positive"]

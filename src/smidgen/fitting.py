@@ -38,18 +38,12 @@ class Found:
 
 def encode_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Program:
     """The program, if it fits the device; else an error that says what would."""
+    return found_for(device, imported, options, aim).program
+
+
+def found_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Found:
+    """`encode_for`, with the graphs that the program was made of."""
     quick = replace(aim, effort_s=0.0)
-
-    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
-        changed = {name: value for name, value in other.items() if name != "momentum"}
-        if "momentum" in other:
-            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
-        try:
-            found = squeezed(device, lower_as(imported, replace(options, **changed)), quick, proven=False)
-        except SmidgenError:
-            return None
-        return limits.need_of(device, found.program)
-
     entries = lower_as(imported, options)
     found = squeezed(device, entries, quick)
     if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
@@ -57,16 +51,38 @@ def encode_for(device: Device, imported: Imported, options: Options, aim: Aim) -
         found = squeezed(device, narrowed(entries), quick)
     if found.entries is not entries and entries.batch > 1:
         found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch, quick)])
-    if found.entries is not found.given and aim.effort_s:
-        fits = limits.fits(device, limits.need_of(device, found.program))
-        found = _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found])
+    return checked_fit(device, searched(device, found, aim), imported, options, aim)
+
+
+def searched(device: Device, found: Found, aim: Aim) -> Found:
+    """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
+    if found.entries is found.given or not aim.effort_s:
+        return found
+    fits = limits.fits(device, limits.need_of(device, found.program))
+    return _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found])
+
+
+def checked_fit(device: Device, found: Found, imported: Imported, options: Options, aim: Aim) -> Found:
+    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried."""
+    quick = replace(aim, effort_s=0.0)
+
+    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
+        changed = {name: value for name, value in other.items() if name != "momentum"}
+        if "momentum" in other:
+            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
+        try:
+            tried = squeezed(device, lower_as(imported, replace(options, **changed)), quick, proven=False)
+        except SmidgenError:
+            return None
+        return limits.need_of(device, tried.program)
+
     need = limits.need_of(device, found.program)
     plan = Plan.from_json(found.program.meta["plan"])
     if not limits.fits(device, need):
         raise limits.over_limit(device, plan, need, need_with)
     if aim.deadline_s is not None and found.seconds > aim.deadline_s:
         raise limits.too_late(plan, found.seconds, aim.deadline_s)
-    return found.program
+    return found
 
 
 def _cheapest(device: Device, found: list[Found]) -> Found:

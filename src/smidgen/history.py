@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from .terminal import count_text, seconds_text
+from .terminal import bytes_text, count_text, seconds_text
 
 JsonDict = dict[str, Any]
 
@@ -42,6 +42,19 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """To another plan of a ladder, after `step` steps of the run."""
+
+    step: int
+    rung: int
+    ram_bytes: int
+    why: str
+
+    def to_json(self) -> JsonDict:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """`stopped` is done, patience (nothing got better for so long) or interrupted (Ctrl-C)."""
 
@@ -52,6 +65,7 @@ class History:
     stopped: str
     best_epoch: int | None = None  # with the lowest eval loss, or training loss if nothing was measured
     restored: bool = False  # the job is back in the state after `best_epoch`
+    switches: tuple[Switch, ...] = ()  # among the plans of a ladder, with follow_memory
 
     @property
     def last(self) -> Epoch | None:
@@ -62,6 +76,7 @@ class History:
         return {
             "epochs": [e.to_json() for e in self.epochs], "steps": self.steps, "samples": self.samples,
             "seconds": self.seconds, "stopped": self.stopped, "best_epoch": self.best_epoch, "restored": self.restored,
+            "switches": [s.to_json() for s in self.switches],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -79,7 +94,11 @@ class History:
             "interrupted": "stopped by Ctrl-C",
         }[self.stopped]
         back = f"; back in the state after epoch {self.best_epoch}" if self.restored else ""
-        return f"{why}{back}; {self.steps} steps, {self.samples} samples, {seconds_text(self.seconds)}"
+        took = f"{why}{back}; {self.steps} steps, {self.samples} samples, {seconds_text(self.seconds)}"
+        if not self.switches:
+            return took
+        count = "1 switch" if len(self.switches) == 1 else f"{len(self.switches)} switches"
+        return f"{took}; {count} of plans, down to {bytes_text(min(s.ram_bytes for s in self.switches))}"
 
 
 def metrics_cells(measured: Mapping[str, float]) -> dict[str, str]:
@@ -117,11 +136,12 @@ class Position:
     best: Best | None = None
     stopped: str = ""
     restored: bool = False
+    switches: tuple[Switch, ...] = ()
 
     def history(self, stopped: str) -> History:
         seconds = sum(e.seconds for e in self.epochs) + self.seconds
         best = None if self.best is None else self.best.epoch
-        return History(self.epochs, self.steps, self.samples, seconds, stopped, best, self.restored)
+        return History(self.epochs, self.steps, self.samples, seconds, stopped, best, self.restored, self.switches)
 
     def to_json(self) -> JsonDict:
         """Without the best state, which is stored as bytes."""
@@ -129,7 +149,8 @@ class Position:
         best = None if self.best is None else {"epoch": self.best.epoch, "loss": self.best.loss}
         parts = ("epoch", "loss", "lr", "seconds", "samples")
         epochs = [{k: getattr(e, k) for k in parts} | {"eval": e.eval and dict(e.eval)} for e in self.epochs]
-        return {k: getattr(self, k) for k in whole} | {"best": best, "epochs": epochs}
+        switches = [s.to_json() for s in self.switches]
+        return {k: getattr(self, k) for k in whole} | {"best": best, "epochs": epochs, "switches": switches}
 
     @staticmethod
     def from_json(data: Mapping[str, Any], best_state: bytes | None) -> Position:
@@ -153,13 +174,17 @@ class Position:
             raise ValueError("epochs out of order")
         if best is not None and not 1 <= best.epoch <= len(epochs):
             raise ValueError("the best epoch is none of them")
+        switches = tuple(
+            Switch(_count(s["step"]), _count(s["rung"]), _count(s["ram_bytes"]), str(s["why"]))
+            for s in data.get("switches", ())  # older files have none
+        )
         step, steps, samples = _count(data["step"]), _count(data["steps"]), _count(data["epoch_samples"])
         if step > min(steps, samples) or (samples and not step):
             raise ValueError("steps and samples of the epoch do not fit")
         return Position(
             step, steps, _count(data["samples"]), samples, _finite_number(data["loss_sum"]),
             _finite_number(data["seconds"]), _finite_number(data["lr"]), epochs, best, data["stopped"],
-            bool(data["restored"]),
+            bool(data["restored"]), switches,
         )  # fmt: skip
 
 
@@ -181,4 +206,4 @@ def _finite_number(value: Any) -> float:
     return float(value)
 
 
-__all__ = ["Best", "Epoch", "History", "Position", "metrics_cells"]
+__all__ = ["Best", "Epoch", "History", "Position", "Switch", "metrics_cells"]

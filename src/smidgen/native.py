@@ -118,6 +118,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_posix_state": (handle, [handle]),
         "smg_posix_arena": (handle, [handle]),
         "smg_posix_mapped_bytes": (size, [handle]),
+        "smg_posix_trim": (None, [handle, size]),
         "smg_posix_stack_used": (number, [*run, ctypes.POINTER(size)]),
         "smg_posix_page_to": (number, [handle, text, text]),
         "smg_posix_paged": (None, [handle, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]),
@@ -398,6 +399,11 @@ class Machine:
             status = self._lib.smg_reset_state(context)
             if status:
                 raise self._error(context, status)
+
+    def trim(self, keep_bytes: int) -> None:
+        """Give ARENA beyond its first bytes back to the system; touched again, it is zero."""
+        with self._lock:
+            self._lib.smg_posix_trim(self._open().handle, keep_bytes)
 
     def close(self) -> None:
         """Give the memory back, once no view of `state` or `arena` is left outside."""

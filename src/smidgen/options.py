@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .optimizers import SGD, Adam, AdamW, Optimizer
 from .planner.cost import Prices
 from .planner.within import Aim
 
+SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
 _TIMES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(x|s|)")
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
@@ -69,7 +70,7 @@ def checked_device(device: Any) -> Device | None:
     return load_device(device)
 
 
-def checked_budget(budget: Any) -> int | None:
+def checked_budget(budget: Any, name: str = "budget") -> int | None:
     """Bytes of RAM: a number of them, or a text with a unit of 1024."""
     if budget is None:
         return None
@@ -79,8 +80,18 @@ def checked_budget(budget: Any) -> int | None:
     elif isinstance(budget, str) and (found := _SIZE.fullmatch(budget.strip())):
         count = float(found[1]) * 1024 ** ("", "k", "m", "g").index(found[2].lower())
     if not 1 <= count < 2**63:
-        raise BadOption(f"budget={budget!r} is not a number of bytes", help="budget='256KB', '1.5MB' or 262144")
+        raise BadOption(f"{name}={budget!r} is not a number of bytes", help=f"{name}={SIZES[name]}")
     return int(count)
+
+
+def checked_ladder(ladder: Any) -> tuple[int, ...]:
+    """Bytes of RAM for each rung below the first, from large to small."""
+    if isinstance(ladder, str) or not isinstance(ladder, Sequence):
+        raise BadOption(f"ladder={ladder!r} is not a list of sizes", help="ladder=['64MB', '32MB']")
+    found = [count for rung in ladder if (count := checked_budget(rung, "ladder")) is not None]
+    if len(set(found)) != len(ladder):
+        raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help="ladder=['64MB', '32MB']")
+    return tuple(sorted(found, reverse=True))
 
 
 def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
@@ -203,5 +214,6 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Options", "checked_aim", "checked_budget", "checked_device", "checked_options", "checked_seed", "with_deadline",
+    "Options", "checked_aim", "checked_budget", "checked_device", "checked_ladder", "checked_options", "checked_seed",
+    "with_deadline",
 ]  # fmt: skip

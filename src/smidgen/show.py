@@ -44,6 +44,10 @@ class Show:
         if self.lines:
             self._safely(lambda: print(record, file=sys.stderr, flush=True))
 
+    def note(self, text: str) -> None:
+        """A line for people, whatever else is shown."""
+        self._safely(lambda: print(text, file=sys.stderr, flush=True))
+
     def _begin(self, number: int, done: int) -> None:
         self._clear()
         self._bar = Progress(f"epoch {number}/{self.epochs}", self.steps)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from .layers import Layer, grouped, layers_of
 from .picture import arena_picture, cut, printable, wrapped
 from .plan import Plan, Traffic
+from .rungs import Rung, rungs_of
 from .terminal import bytes_text, count_text, paint, seconds_text
 
 BAR: Final = 8  # characters
@@ -86,6 +87,10 @@ def answer(
     if plan.device:
         banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
         rows.insert(2, ("device", printable(plan.device), banks))
+    rungs = _rungs(plan)
+    if len(rungs) > 1:
+        sizes = ", ".join(bytes_text(rung.ram_bytes) for rung in rungs)
+        rows.append(("ladder", f"{len(rungs)}", f"plans in one program, for {sizes} of RAM"))
     if seconds is not None:
         rows.append(("time", seconds_text(seconds), f"a step on this machine: {_rate(plan.batch / seconds)} samples/s"))
     rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
@@ -94,6 +99,10 @@ def answer(
         first, *rest = wrapped(text, width - 21) or [""]
         lines += [f"{name:<7} {paint(f'{figure:>10}', 'bold', colour=colour)}   {first}", *(" " * 21 + t for t in rest)]
     return "\n".join(lines)
+
+
+def _rungs(plan: Plan) -> tuple[Rung, ...]:
+    return rungs_of(plan.arena_by_entry, plan.arena_by_entry, plan.ram_bytes - plan.arena_bytes)
 
 
 def state_parts(plan: Plan) -> dict[str, int]:
@@ -220,6 +229,7 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "entries": {name: _entry_json(plan, name) for name in ordered(plan.facts.entries)},
         "device": plan.device or None,
         "banks": dict(plan.banks),
+        "rungs": [asdict(rung) for rung in _rungs(plan)],
     }
 
 

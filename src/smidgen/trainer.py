@@ -31,6 +31,7 @@ from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
 from .native import Machine, Paged, checked_kernels, release_freed
 from .program import Buffer, Program
+from .rungs import Rung, entry_at, rungs_of
 from .state import State, checked_facts
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class Job:
         self._before = np.zeros(program.state_bytes if program.page_bytes else 0, np.uint8)  # the step at hand
         self._classes = _classes(program, self._state)
         self._kernels = kernels
+        self._rung = 0
+        self._touched: int | None = None  # the rung whose arena is in memory
+        if entry_at("train", 1) in program.entries:  # who begins on a lower rung does not hold the largest arena
+            self._machine.trim(0)
         self._calls: dict[str, _Call] = {}
         self._last_run: Run | None = None  # of `fit`, for checkpoints
         self._resumed: Run | None = None  # to be continued by the next `fit`
@@ -117,7 +122,8 @@ class Job:
         if n > self.program.batch:
             return self._train_in_parts(inputs, n)
         loss = np.zeros((), np.float32)
-        self._machine.run("train", inputs, [loss], n, n)
+        self._touched = self._rung
+        self._machine.run(entry_at("train", self._rung), inputs, [loss], n, n)
         return float(loss)
 
     def _train_paged(self, inputs: Sequence[Array], n: int) -> float:
@@ -139,7 +145,7 @@ class Job:
         if self._state.pages is None or self._machine.stopped is None:
             return False
         entry, at = self._machine.stopped
-        before = {"grad": ["grad"], "apply": ["grad", "apply"]}.get(entry, [entry])  # a batch in parts
+        before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
         return any(
             i <= at or name != entry
             for name in before
@@ -158,12 +164,13 @@ class Job:
                 f"{n} samples given, the program takes at most {self.program.batch} at a time",
                 help=f"give up to {self.program.batch} samples, or compile with accumulate=True",
             )
+        self._touched = self._rung
         self._machine.run("zero", [], [], 1, 1)
         total = 0.0
         for first in range(0, n, self.program.batch):
             part = [a[first : first + self.program.batch] for a in inputs]
             loss = np.zeros((), np.float32)
-            self._machine.run("grad", part, [loss], len(part[0]), n, first)
+            self._machine.run(entry_at("grad", self._rung), part, [loss], len(part[0]), n, first)
             total += float(loss)
         self._machine.run("apply", [], [], 1, 1)
         return total
@@ -185,6 +192,7 @@ class Job:
         checkpoint_every: int | None = None,
         progress: bool | None = None,
         on_epoch: Callable[[Epoch], object] | None = None,
+        follow_memory: bool | Callable[[], float] = False,
     ) -> History:
         """Learn from data for some epochs.
 
@@ -196,7 +204,10 @@ class Job:
         rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
         plan's; more need accumulate=True. `checkpoint`: a file, written after each epoch or every `checkpoint_every`
         steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
-        terminal shows. `on_epoch` is called with the record of each epoch.
+        terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
+        the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
+        which returns how many bytes the job may take. The History lists the switches; what is learned does not depend
+        on them.
 
         Ctrl-C ends the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss
         that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
@@ -207,7 +218,7 @@ class Job:
         return fit(
             self, x, y, epochs=epochs, eval=eval, patience=patience, schedule=schedule, warmup=warmup,
             shuffle=shuffle, seed=seed, batch=batch, checkpoint=checkpoint, checkpoint_every=checkpoint_every,
-            progress=progress, on_epoch=on_epoch,
+            progress=progress, on_epoch=on_epoch, follow_memory=follow_memory,
         )  # fmt: skip
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
@@ -306,6 +317,37 @@ class Job:
     def _loss(self) -> LossFacts:
         """A label is valid if its class is in use."""
         return self._loss_facts if self._classes is None else replace(self._loss_facts, in_use=self._classes.count)
+
+    # -- rungs ---------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Plans of this program, the largest first; more than one if it was compiled with `ladder`."""
+        found = _rungs(self.program, self._work_bytes)
+        release_freed()  # as after `load`
+        return found
+
+    @property
+    def rung(self) -> int:
+        """The number of the plan that the next step follows; 0 is the largest. Weights do not depend on it. Going down
+        gives memory back to the system at once."""
+        return self._rung
+
+    @rung.setter
+    def rung(self, number: int) -> None:
+        if type(number) is not int or not 0 <= number < len(self.rungs):
+            most = len(self.rungs) - 1
+            why = f"it has rungs 0 to {most}" if most > 0 else "it has one plan"
+            raise BadOption(f"the program has no rung {number!r}", why=why, help="smidgen.compile(…, ladder=['64MB'])")
+        self._rung = number
+        self._touched = None if self._touched is None else max(self._touched, number)
+        self._machine.trim(self.rungs[number].arena_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        """RAM of this job that is in memory: of the arena only what has been touched since it was given back."""
+        touched = 0 if self._touched is None else self.rungs[self._touched].arena_bytes
+        return self.rungs[0].ram_bytes - self.rungs[0].arena_bytes + touched
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -536,6 +578,17 @@ def _classes(program: Program, state: State) -> Classes | None:
         return Classes.of(program, state)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
+
+
+def _rungs(program: Program, work_bytes: int) -> tuple[Rung, ...]:
+    """From the description alone: the facts for pictures are many, and not needed."""
+    with _meant(program):
+        plan = program.meta["plan"]
+        arenas = {str(entry): int(count) for entry, count in plan["arena_by_entry"].items()}
+        other = sum(int(plan[f"{part}_bytes"]) for part in ("state", "context", "stack"))
+        if min(arenas.values(), default=0) < 0:
+            raise ValueError("an arena of less than nothing")
+        return rungs_of(program.entries, arenas, other + work_bytes)
 
 
 def _run_of(found: Checkpoint, path: str) -> Run | None:

@@ -65,6 +65,8 @@ def parser() -> Parser:
     train.add_argument("--seed", type=int, help="of the order of samples; default: the program's")
     train.add_argument("--checkpoint", metavar="RUN.ckpt", help="written while training, replaced atomically")
     train.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: after each epoch")
+    follow = "switch among the plans of a ladder while free memory changes"
+    train.add_argument("--follow-memory", action="store_true", help=follow)
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
 
     board.add_run(command("run", board.run, "train firmware on an emulated board"))
@@ -120,6 +122,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")
     parser.add_argument("--deadline", metavar="TIME", help="a step takes at most so many seconds, or 2x the usual time")
     parser.add_argument("--effort", type=float, default=5.0, metavar="S", help="of search for the best plan; default 5")
+    rungs = "more budgets, as 64MB,32MB: a plan for each in one program, for `train --follow-memory`"
+    parser.add_argument("--ladder", metavar="BYTES,…", default="", help=rungs)
     _add_kernels(parser, default="exact")
 
 

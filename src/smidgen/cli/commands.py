@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> int:
     history = job.fit(
         data.x, data.y, epochs=args.epochs, eval=evaluated, patience=args.patience, schedule=args.schedule,
         seed=args.seed, batch=args.batch, checkpoint=args.checkpoint, checkpoint_every=args.checkpoint_every,
-        progress=progress,
+        progress=progress, follow_memory=args.follow_memory,
     )  # fmt: skip
     if args.save:
         job.save(args.save)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import terminal
 from ..errors import MissingPart
-from ..options import checked_budget, checked_device, checked_seed
+from ..options import checked_budget, checked_device, checked_ladder, checked_seed
 
 
 def source_files(args: argparse.Namespace) -> list[str]:
@@ -29,6 +29,7 @@ def compiled(args: argparse.Namespace) -> Any:
 def _compiled(args: argparse.Namespace) -> Any:
     checked_seed(args.seed)
     device, budget = checked_device(args.device), checked_budget(args.budget)
+    ladder = checked_ladder(args.ladder.split(",") if args.ladder else ())
     need_torch(args.command)
     import numpy as np
 
@@ -51,7 +52,7 @@ def _compiled(args: argparse.Namespace) -> Any:
                 model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
                 bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
                 const=args.const, device=device, budget=budget, page_to=args.page_to, objective=args.objective,
-                deadline=args.deadline, effort=args.effort, kernels=args.kernels, threads=args.threads,
+                deadline=args.deadline, effort=args.effort, ladder=ladder, kernels=args.kernels, threads=args.threads,
             )  # fmt: skip
         except OverLimit as error:
             raise error.in_command_line() from error

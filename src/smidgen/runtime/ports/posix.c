@@ -161,6 +161,13 @@ const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, s
     return pager ? pager->write(pager->self, offset, from, bytes) : "the program has nowhere to page to";
 }
 
+void smg_posix_trim(SmgPosix *p, size_t keep) {
+    if (!p->arena.start || keep >= smg_arena_bytes(&p->context)) return;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t from = whole_pages((size_t)(p->context.arena - p->arena.start) + keep), to = p->arena.bytes - page;
+    if (from < to) madvise(p->arena.start + from, to - from, MADV_DONTNEED);
+}
+
 /* ---- fast kernels ---- */
 
 static int has(const char *set) {

@@ -27,6 +27,9 @@ uint8_t *smg_posix_state(SmgPosix *p);
 uint8_t *smg_posix_arena(SmgPosix *p);
 /* RAM that was asked for: exactly STATE + ARENA, the work memory of fast kernels, and the stack of a prefetching thread. */
 size_t smg_posix_mapped_bytes(const SmgPosix *p);
+/* Gives whole pages of ARENA beyond its first `keep` bytes back to the system; touched again, they are zero. Between
+ * runs only. */
+void smg_posix_trim(SmgPosix *p, size_t keep);
 
 /* Where a program that pages pages to: call it once, before the first run. See posix_pager.h. */
 SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]);
