@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api, cli, errors, verify
+from smidgen import cli, errors, planned, verify
 from smidgen.errors import Internal, UnsafeLayout
 
 NETS = """\
@@ -411,7 +411,7 @@ def test_our_own_bugs_have_a_code_too(
 
     check: Callable[..., None] = found
     monkeypatch.setattr(verify, "verify", check)
-    assert api.verify is verify
+    assert planned.verify is verify
     got, out, err, made = run(folder, "build nets.py:plain --input 4x3 -o out.smg", capsys)
     assert (got, out, err, made) == (status, "", text, [])
 
