@@ -128,7 +128,7 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
         smidgen.compile(lenet(), X, optimizer=smidgen.SGD(0.01, momentum=0.9), device="stm32f746")
     error = caught.value
     assert isinstance(error, limits.OverLimit)
-    assert error.what == "needs 699 KB of RAM, stm32f746 has 320 KB"
+    assert error.what == "needs 674 KB of RAM, stm32f746 has 320 KB"
     assert error.at.startswith("2 (forward, step 5 of ")
     assert error.why.startswith("live there: 1.relu 147 KB, ")
     tried = [dict(option.arguments) for option in error.options]

@@ -109,7 +109,7 @@ def test_a_prefix_that_is_no_name_in_c_is_refused(prefix: str, tmp_path: Path) -
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DoesNotFit, match="needs 276"):
+    with pytest.raises(DoesNotFit, match="needs 273,024 bytes of RAM, netduinoplus2 has 196,608"):
         write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], load_device("netduinoplus2"))
     assert not (tmp_path / "fw").exists()
 
@@ -138,7 +138,7 @@ def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
     """An STM32F405 has 128 KB and 64 KB that are not side by side."""
     need(*EMULATOR)
     device = load_device("stm32f405")
-    program = planned(CASES["dscnn-last"])[0]
+    program = planned(CASES["lenet5-bias-last2"])[0]
     made = write_firmware(tmp_path / "fw", program, device)
     header = (tmp_path / "fw" / "net_program.h").read_text()
     assert ".ram_CCM" in header
