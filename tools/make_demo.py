@@ -53,7 +53,8 @@ def shifted(x: np.ndarray, epoch: int) -> np.ndarray:
 
 
 def compiled(model: torch.nn.Module) -> smidgen.Job:
-    return smidgen.compile(model, torch.zeros(BATCH, 1, 8, 8), optimizer=OPTIMIZER, batch=BATCH, seed=SEED)
+    example = torch.zeros(BATCH, 1, 8, 8)
+    return smidgen.compile(model, example, optimizer=OPTIMIZER, batch=BATCH, seed=SEED, kernels="exact")
 
 
 def pretrain(job: smidgen.Job, part: demo.Part) -> None:
