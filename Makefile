@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 1200
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: boards targets kill help setup test lint unit parity bench demo fuzz clean
+.PHONY: boards generated targets kill help setup test lint unit parity bench demo fuzz clean
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests"
@@ -22,6 +22,7 @@ help:
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
 	@echo "make lint     ruff and mypy"
+	@echo "make generated  500 random networks within random budgets learn the same bits (about 20 minutes)"
 	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
 
 # System tools: a C compiler is required; clang and tcc are used to prove that all compilers give the same bits.
@@ -78,6 +79,9 @@ demo: $(DEMO)/.installed
 # One core; ends with status 1 at the first finding.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+generated: setup
+	SMIDGEN_GENERATED=500 $(BIN)/python -m pytest -n $(JOBS) tests/test_generated_budget.py
 
 kill: setup
 	SMIDGEN_KILLS=200 $(BIN)/python -m pytest -s tests/test_kill.py
