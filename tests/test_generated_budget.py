@@ -48,7 +48,10 @@ def one(seed: int) -> str:
         return refusal.code
     whole = limits.within(2**40, None)
     fixed = limits.need_of(whole, free).ram_bytes - free.arena_bytes
-    device = limits.within(fixed + int(free.arena_bytes * rng.uniform(0.3, 0.98)), None)
+    least = squeezed(limits.within(1, None), entries, Aim(), proven=False).program.arena_bytes
+    if seed % 4 == 3:  # most of these are out of reach
+        least = free.arena_bytes // 4
+    device = limits.within(fixed + int(rng.integers(least, free.arena_bytes + 1)), None)
     try:
         if TECHNIQUES[seed % len(TECHNIQUES)] == "joint":
             program = encode_for(device, imported, options, Aim())
