@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from .arrays import is_integer, is_number
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
-from .planner.cost import Prices
-from .planner.within import Aim
 
 SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
+if TYPE_CHECKING:
+    from .planner.cost import Prices
+    from .planner.within import Aim
+
 _TIMES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(x|s|)")
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
@@ -95,6 +97,8 @@ def checked_ladder(ladder: Any) -> tuple[int, ...]:
 
 
 def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
+    from .planner.within import Aim  # only a compiler needs a planner
+
     if objective not in ("time", "energy"):
         raise BadOption(f"objective={objective!r} is not understood", help="objective='time' or objective='energy'")
     if not is_number(effort) or not 0 <= effort < 1e6:

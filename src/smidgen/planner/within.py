@@ -11,7 +11,6 @@ from ..terminal import bytes_text
 from .cost import HOST, Prices
 from .greedy import fit
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
-from .solve import smallest, solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,8 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
     """The schedule, and a bound on what anything that fits must cost more than the plain one, if it was looked for."""
     if not aim.effort_s and aim.objective == "time" and aim.deadline_s is None:
         return fit(problem, arena_bytes, page=aim.page)[0], None
+    from .solve import smallest, solve  # needs ortools, which nobody needs who does not compile
+
     found = solve(
         problem, arena_bytes, objective=aim.objective, deadline_s=aim.deadline_s, page=aim.page,
         time_limit_s=aim.effort_s,
