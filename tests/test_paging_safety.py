@@ -238,7 +238,9 @@ def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(job.predict(x), plain.predict(x))
     steps = 2 * 3
     traffic = here.plan.paged["train"]
-    assert steps * traffic.in_bytes >= found["paged_in_bytes"] > (steps - 1) * traffic.in_bytes > 0
+    # Steps of fewer samples bring less; saving the state brings what of it lives in pages.
+    most = steps * traffic.in_bytes + 2 * program.page_state_bytes
+    assert most >= found["paged_in_bytes"] > (steps - 1) * traffic.in_bytes > 0
     assert found["paged_out_bytes"] > written.out_bytes
     # It goes on from the state file; and says what is wrong.
     command(run, runner, "train", "--data", tmp_path / "d.npz", "--state", state, "--page-to", page)

@@ -630,7 +630,7 @@ def commutes(op: ops.Op) -> bool | None:
 def test_ops_that_are_said_to_work_element_by_element_do_and_no_other() -> None:
     """A wrong entry would change results; a missing one would stop permutes for no reason."""
     found = {op.name for op in ops.all_ops().values() if not op.needs_run and commutes(op)}
-    updates = {op.name for op in ops.all_ops().values() if op.shares}
+    updates = {op.name for op in ops.all_ops().values() if op.shares or op.page}  # pages come after all passes
     whole = {"sum_squares", "layer_norm_dx"}  # these work on all elements at once
     assert found - set(RULES) - updates <= whole
     assert {name for name in POINTWISE if commutes(ops.get(name)) is False} == set()
