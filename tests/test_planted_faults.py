@@ -139,7 +139,7 @@ FAULTS = [
     ),
     Fault(
         "every part draws the mask of the first", "runtime/vm.c",
-        "c.run.index = before;", "c.run.index = 0;", f"{PARTS}[0.4-SGD-sgd]",
+        "SmgCall c = {.run = {n, total, before},", "SmgCall c = {.run = {n, total, 0},", f"{PARTS}[0.4-SGD-sgd]",
     ),
     Fault(
         "accumulators not cleared", "trainer.py",
