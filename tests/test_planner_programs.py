@@ -15,7 +15,7 @@ from smidgen.passes.recompute import recompute
 from smidgen.place import lower_bound
 from smidgen.planner.cost import HOST
 from smidgen.planner.greedy import fit
-from smidgen.planner.problem import problem_of, profile, repeats
+from smidgen.planner.problem import doings, problem_of, profile
 from smidgen.planner.solve import solve
 
 
@@ -42,7 +42,7 @@ def test_a_program_with_less_memory_computes_the_same_bits(name: str, method: st
     for budget in (low, (low + plain.peak_bytes) // 2):
         found = solve(problem, budget, time_limit_s=3)
         assert found is not None
-        after = recompute(graph, repeats(problem, found.schedule))
+        after = recompute(graph, doings(graph, problem, found.schedule))
         check(after, "recompute")
         assert lower_bound(after, batch) == found.peak_bytes <= budget
         api.encode(replace(entries, graphs={**entries.graphs, "train": after}))  # with the verifier

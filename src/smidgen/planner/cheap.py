@@ -10,7 +10,7 @@ from ..passes.recompute import recompute
 from ..plan import Decision
 from .cost import HOST
 from .greedy import fit
-from .problem import problem_of, profile, repeats
+from .problem import doings, problem_of, profile
 
 FEW = 4  # multiply-accumulates for an element written
 
@@ -23,7 +23,7 @@ def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
     few = {k for k, step in enumerate(problem.steps) if _takes_no_sums(graph, graph.nodes[step.node], batch)}
     lowest = fit(problem, 0, few.__contains__, hasty=True)[1].peak_bytes
     schedule, after = fit(problem, lowest, few.__contains__, hasty=True)
-    again = repeats(problem, schedule)
+    again = doings(graph, problem, schedule)
     if not again or after.peak_bytes >= plain.peak_bytes:
         return graph, None
     count = sum(len(nodes) for nodes in again.values())

@@ -293,39 +293,6 @@ def profile(problem: Problem, schedule: Schedule) -> Profile:
     return Profile(live, seconds, joules, tuple(lives))
 
 
-def repeats(problem: Problem, schedule: Schedule) -> dict[int, list[int]]:
-    """Node → the nodes to repeat right before it: what `passes.recompute` takes."""
-    found: dict[int, list[int]] = {}
-    for t, before in _stages(schedule):
-        again = [problem.steps[k].node for k in before if isinstance(k, int)]
-        if again:
-            found[problem.steps[t].node] = again
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One transfer of a value, before a node of the graph and before the `repeat`-th of the nodes that are repeated
-    there."""
-
-    action: PageOut | PageIn
-    node: int
-    repeat: int
-
-
-def page_actions(problem: Problem, schedule: Schedule) -> list[Move]:
-    """What has to be paged, in order; the places refer to what `repeats` says."""
-    found: list[Move] = []
-    for t, before in _stages(schedule):
-        again = 0
-        for k in before:
-            if isinstance(k, int):
-                again += 1
-            else:
-                found.append(Move(k, problem.steps[t].node, again))
-    return found
-
-
 def _stages(schedule: Schedule) -> list[tuple[int, list[Action]]]:
     """(step that stands there first, what stands before it since the one before)"""
     found: list[tuple[int, list[Action]]] = []
