@@ -213,10 +213,14 @@ def _state_errors(
 ) -> dict[str, float]:
     """Norm-relative difference of everything that changes."""
     found = {}
-    for name, want in reference.values().items():
+    values = reference.values()
+    usual = max((float(np.sqrt(np.mean(values[p] ** 2))) for p in reference.learns if values[p].size), default=0.0)
+    for name, want in values.items():
         if name in state:
+            got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))
             zero = sizes.get(name, 1.0) <= ZERO_F64 * max(sizes.values())
-            error = relative(unlaid(state[name], want.shape, graph.layouts.get(name, ())), want)
+            # One that starts at zero and stays there (the bias of attention's keys) holds nothing but rounding.
+            error = relative(got, want, usual * float(np.sqrt(want.size)) if zero else 0.0)
             found[name] = error * (A_LIMIT / ZERO_F64_LIMIT if zero else 1.0)
     return found
 
@@ -312,8 +316,9 @@ def _double(x: Array) -> Array:
     return np.asarray(x, np.float64) if x.dtype.kind == "f" else x
 
 
-def relative(got: Array, want: Array) -> float:
-    return float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), 1e-12))
+def relative(got: Array, want: Array, least: float = 0.0) -> float:
+    """Norm of the difference over that of what is wanted, or over `least` if that is more."""
+    return float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), least, 1e-12))
 
 
 def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
