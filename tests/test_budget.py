@@ -121,6 +121,28 @@ def test_pages_reach_budgets_that_computing_again_does_not(tmp_path: Path) -> No
     assert np.array_equal(job._machine.state, free._machine.state)
 
 
+@pytest.mark.parametrize("optimizer", [smidgen.SGD(lr=0.01, momentum=0.9), smidgen.Adam(lr=1e-3)])
+def test_the_optimizers_state_may_live_outside_ram(optimizer: object, tmp_path: Path) -> None:
+    net = NETS["toycar"]
+    x, y = net.data(4)
+    jobs = []
+    for more in ({}, {"page_to": tmp_path / "pages", "effort": 0.0}):
+        budget = {"budget": int(jobs[0].plan.ram_bytes * 0.7)} if jobs else {}
+        jobs.append(smidgen.compile(net.model().eval(), x, loss=net.loss, batch=4, optimizer=optimizer,
+                                    kernels="exact", **budget, **more))  # fmt: skip
+        for _ in range(3):
+            jobs[-1].train_step(x, y)
+    free, job = jobs
+    assert job.plan.ram_bytes <= 0.7 * free.plan.ram_bytes
+    assert "page state" in [d.what for d in job.plan.decisions]
+    assert job.plan.page_state_bytes > 0
+    for name, value in free.state_dict().items():
+        assert np.array_equal(job.state_dict()[name], value)
+    for name, slots in free.optimizer_state().items():
+        for slot, value in slots.items():
+            assert np.array_equal(job.optimizer_state()[name][slot], value), (name, slot)
+
+
 def test_the_search_for_the_optimum_says_how_near_it_is() -> None:
     job = trained("dscnn", "480KB", batch=1, effort=5)
     [why] = [d.why for d in job.plan.decisions if d.what == "recompute"]

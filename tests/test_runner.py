@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -277,6 +278,43 @@ def test_a_runner_says_what_is_wrong(host: tuple[Path, Any, Any], tmp_path: Path
     other = smidgen.compile(lenet(), x[:8], optimizer=smidgen.SGD(0.01, momentum=0.9), seed=6)
     with pytest.raises(BadCheckpoint, match="another program"):
         other.restore(tmp_path / "s.bin")
+
+
+def test_a_runner_trains_under_a_limit_on_the_whole_process(tmp_path: Path) -> None:
+    wide = [layer for _ in range(3) for layer in (nn.Linear(768, 768), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(64, 768), nn.ReLU(), *wide, nn.Linear(768, 3))
+    x, y = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32), np.arange(8) % 3
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    job = smidgen.compile(net, x, optimizer=smidgen.SGD(0.01, momentum=0.9), kernels="exact",
+                          budget="11MB", page_to=tmp_path / "unused", effort=0.0)  # fmt: skip
+    assert job.plan.page_state_bytes > 2**20, "the optimizer's state is outside RAM"
+    cross.build_binary(job.program, "x86_64-linux", tmp_path / "runner")
+    command = [tmp_path / "runner", "train", "--data", tmp_path / "d.npz", "--epochs", "3", "--no-shuffle", "--json",
+               "--page-to", tmp_path / "pages"]  # fmt: skip
+
+    def limited(megabytes: int) -> Any:
+        most = megabytes * 2**20
+        return subprocess.run(command, capture_output=True, text=True,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))  # fmt: skip
+
+    done = limited(14)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["loss"] == pytest.approx([job.train_step(x, y) for _ in range(3)][-1], rel=1e-6)
+    done = limited(9)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the system does not give the memory" in done.stderr
+
+
+def test_a_runner_that_was_cut_off_says_so(host: tuple[Path, Any, Any], tmp_path: Path) -> None:
+    cross.build_binary(host[2].program, "x86_64-linux", tmp_path / "runner")
+    whole = (tmp_path / "runner").read_bytes()
+    for count in (len(whole) - 1, len(whole) - 24, len(whole) - 5000):
+        cut = tmp_path / f"cut{count}"
+        cut.write_bytes(whole[:count])
+        cut.chmod(0o755)
+        done = subprocess.run([cut, "info"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "error: the program inside cannot be opened: it is cut off\n"
 
 
 def test_an_android_library_has_the_c_interface_and_nothing_else(host: tuple[Path, Any, Any], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from .runtime.compile import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""
+TAIL_ALIGN: Final = 65536  # as in runner/tail.h
 CODE: Final = (*EXACT, "-O3", "-g0", "-fno-sanitize=undefined", "-ffunction-sections", "-fdata-sections", "-Wall")
 
 
@@ -63,14 +65,14 @@ def build_binary(program: Program, target: str, path: str | os.PathLike[str]) ->
     chosen, compiler, out = checked_target(target), zig(), atomic.checked_path(path, "the binary")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "net.smg").write_bytes(program.to_bytes())
         # What differs from program to program is in files of its own: zig keeps the objects of all others.
-        embedded = f'#define PROGRAM "{folder / "net.smg"}"\n' + (HERE / "runner" / "program.S.in").read_text()
-        own = {
-            "kernel_table.c": table_source(list(program.kernels), inplace_inputs()),
-            "program.S": embedded,
-            **({} if chosen.is_library else {"places.c": _places(program)}),
-        }
+        own = {"kernel_table.c": table_source(list(program.kernels), inplace_inputs())}
+        if chosen.is_library:
+            (folder / "net.smg").write_bytes(program.to_bytes())
+            text = (HERE / "runner" / "program.S.in").read_text()
+            own["program.S"] = f'#define PROGRAM "{folder / "net.smg"}"\n{text}'
+        else:
+            own["places.c"] = _places(program)
         for file, text in own.items():
             (folder / file).write_text(text)
         made = folder / "made"
@@ -78,9 +80,15 @@ def build_binary(program: Program, target: str, path: str | os.PathLike[str]) ->
         command += [*(str(folder / file) for file in own), *map(str, runtime_sources())]
         command += _library(compiler, chosen, folder) if chosen.is_library else _executable()
         _run([*command, "-Wl,--gc-sections", "-o", str(made)])
-        atomic.write(out, made.read_bytes())
+        atomic.write(out, made.read_bytes() if chosen.is_library else with_tail(made.read_bytes(), program.to_bytes()))
     if not chosen.is_library:
         out.chmod(out.stat().st_mode | 0o111)
+
+
+def with_tail(code: bytes, program: bytes) -> bytes:
+    """An executable that finds its program behind itself (runner/tail.h)."""
+    start = -(-len(code) // TAIL_ALIGN) * TAIL_ALIGN
+    return code.ljust(start, b"\0") + program + struct.pack("<8sQQ", b"SMDGTAIL", start, len(program))
 
 
 def runtime_sources() -> list[Path]:

@@ -3,17 +3,19 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .device import Device
 from .errors import SmidgenError
-from .ir import ceil_div
+from .ir import Role, ceil_div
 from .lower import Entries, checked, decided, lower_as, narrowed
 from .options import Options
-from .plan import Plan
+from .passes.page import page_state
+from .plan import Decision, Plan
 from .planned import encode
 from .planner.problem import problem_of
 from .planner.within import Aim, within
@@ -49,8 +51,10 @@ def found_for(device: Device, imported: Imported, options: Options, aim: Aim) ->
     if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
         options = replace(options, const="int8")
         found = squeezed(device, narrowed(entries), quick)
-    if found.entries is not entries and entries.batch > 1:
-        found = _cheapest(device, [found, *_in_parts(device, imported, options, entries.batch, quick)])
+    if found.entries is not entries:
+        tried = [found, *_in_parts(device, imported, options, entries.batch, quick)]
+        tried += _optimizer_outside(device, found, quick) if aim.page else []
+        found = _cheapest(device, tried)
     return checked_fit(device, searched(device, found, aim), imported, options, aim)
 
 
@@ -110,6 +114,35 @@ def _in_parts(device: Device, imported: Imported, options: Options, samples: int
         if found[-1].entries is entries:
             break
     return found
+
+
+def _optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
+    """With some of the optimizer's state at home in PAGE, where every step fetches and returns it: so much of it that
+    it should fit, and what should take the least RAM. Large tensors are last, since they need room to come to."""
+    entries = least.given
+    made = {out for graph in entries.graphs.values() for node in graph.nodes for out in node.outs}
+    state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(Role.OPTIM) if t.name not in made}
+    names = sorted(state, key=lambda name: (state[name].bytes(1), name))
+    if not names:
+        return []
+    need = limits.need_of(device, least.program)
+    outside = list(accumulate(state[name].bytes(1) for name in names))
+    guesses = [
+        replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, state[name].bytes(1)))
+        for name, count in zip(names, outside, strict=True)
+    ]
+    fits = [k for k, guess in enumerate(guesses) if limits.fits(device, guess)]
+    smallest = min(range(len(names)), key=lambda k: guesses[k].ram_bytes)
+    return [_paging_state(device, entries, names[: k + 1], outside[k], aim) for k in {*fits[:1], smallest}]
+
+
+def _paging_state(device: Device, entries: Entries, names: Sequence[str], count: int, aim: Aim) -> Found:
+    graphs = checked(page_state(entries.graphs, names, ahead=0), "page")
+    paged = replace(entries, graphs=graphs, plain=page_state(entries.plain, names, ahead=0))
+    why = f"{bytes_text(count)} of the optimizer's state are outside RAM: each step fetches and returns them"
+    adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
+    decisions = (*paged.decisions, Decision("page state", why, count, adds_s))
+    return squeezed(device, replace(paged, decisions=decisions), aim)
 
 
 def squeezed(device: Device, entries: Entries, aim: Aim, proven: bool = True, most: int = MOST_SQUEEZES) -> Found:

@@ -68,6 +68,7 @@ class Problem:
     maker: tuple[int, ...]  # value → the step that writes it
     pinned_bytes: int  # accumulators
     prices: Prices
+    changed: frozenset[int] = frozenset()  # values that some step changes in place
 
     @property
     def seconds(self) -> float:
@@ -107,9 +108,12 @@ class Problem:
 
     @cached_property
     def pageable(self) -> tuple[bool, ...]:
-        """Value → may it be paged? Not what several steps write into, one after the other."""
+        """Value → may it be paged? Not what several steps write into, one after the other, or change in place."""
         written = [v for step in self.steps for v in step.writes]
-        return tuple(self.prices.page is not None and written.count(v) == 1 for v in range(len(self.bytes)))
+        return tuple(
+            self.prices.page is not None and written.count(v) == 1 and v not in self.changed
+            for v in range(len(self.bytes))
+        )  # fmt: skip
 
 
 def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> Problem:
@@ -146,7 +150,8 @@ class _Reader:
         sizes = tuple(align_up(self.graph[r].bytes(self.batch), self.align) for r in roots)
         pinned = {self.families.root(t.name) for t in self.graph.of_role(Role.ACCUM)}
         pinned_bytes = sum(align_up(self.graph[r].bytes(self.batch), self.align) for r in pinned)
-        return Problem(tuple(steps), sizes, tuple(roots), tuple(maker), pinned_bytes, self.prices)
+        changed = frozenset(self.value[r] for r in self.overwritten if r in self.value)
+        return Problem(tuple(steps), sizes, tuple(roots), tuple(maker), pinned_bytes, self.prices, changed)
 
     def _values(self, names: Sequence[str]) -> tuple[int, ...]:
         """Numbers of the values among these tensors; views are seen through."""
@@ -161,12 +166,22 @@ class _Reader:
         record = ops.get(node.op)
         call = typed(self.graph, node)
         takes = [node.ins[k] for k in record.inplace if self._alike(node.ins[k], node.outs[0], node)]
-        writes = tuple(v for v in self._values(node.outs))
         reads = self._values(node.ins)
+        writes = tuple(v for v in self._values(node.outs) if v not in reads)  # but for what it changes in place
         scratch = align_up(int(at(record.scratch(call), self.batch)), self.align)
-        once = any(self.graph[o].role is not Role.VALUE for o in node.outs)
-        return Step(i, reads, writes, self.prices.seconds(node.op, call, self.batch), scratch, self._values(takes),
+        once = any(self.graph[o].role is not Role.VALUE or self.families.root(o) in self.overwritten for o in node.outs)
+        return Step(i, reads, writes, self._seconds(node, call), scratch, self._values(takes),
                     NEVER if once else len(self.graph.nodes))  # fmt: skip
+
+    def _seconds(self, node: Node, call: ops.Call) -> float:
+        """State that is at home in PAGE comes and goes there at its price."""
+        page = ops.get(node.op).page
+        if not page or self.prices.page is None:
+            return self.prices.seconds(node.op, call, self.batch)
+        if page == "start":
+            return 0.0
+        count = call.outs[0].bytes(self.batch)
+        return self.prices.page.in_seconds(count) if page in ("in", "wait") else self.prices.page.out_seconds(count)
 
     def _alike(self, source: str, out: str, node: Node) -> bool:
         """As `place` asks, but for the moment of death."""
@@ -198,7 +213,7 @@ class _Reader:
         return Step(i, reads, self._values(node.outs), seconds, inside, (), NEVER)
 
     def _overwrites(self) -> dict[str, int]:
-        """State → the first node that changes it."""
+        """State, or a value that came from where its home is → the first node that changes it."""
         found: dict[str, int] = {}
         for i, node in enumerate(self.graph.nodes):
             record = ops.get(node.op)

@@ -86,6 +86,11 @@ typedef struct {
  * from the last one on; a '+' repeats the last letter. */
 int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
 
+/* smg_open in parts, for who has no room for the file's initial state and his own at the same time: is the file safe? Then
+ * memory for it, in which STATE has its initial values and ARENA is zero already. */
+SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes);
+SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, size_t arena_bytes);
+
 #if SMG_PAGES
 /* The initial values of state in pages, if there is a pager; ARENA must be zero. */
 SmgStatus smg_reset_pages(SmgContext *x);

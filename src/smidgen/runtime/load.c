@@ -135,39 +135,46 @@ static SmgStatus find_kernels(SmgContext *x) {
     return SMG_OK;
 }
 
-SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
-                   size_t arena_bytes) {
+SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
     SmgStatus status = smg_measure(x, file, bytes);
     if (status) return status;
     const uint32_t *w = smg_words(x);
-    const uint32_t state_need = w[F_STATE], arena_need = w[F_ARENA], align = w[F_ALIGN];
-    x->file = NULL;
     if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC])
-        return BAD("the checksum does not match: the file is damaged");
-    if (state_bytes < state_need || arena_bytes < arena_need || (state_need && !state) || (arena_need && !arena)) {
-        smg_say(x, SMG_BAD_CALL, "the program needs ");
-        smg_add_number(x, state_need);
-        smg_add_text(x, " bytes of state and ");
-        smg_add_number(x, arena_need);
-        smg_add_text(x, " bytes of arena");
-        return SMG_BAD_CALL;
-    }
-    if (!is_aligned(state, align) || !is_aligned(arena, align))
-        return smg_say(x, SMG_BAD_CALL, "state and arena must be aligned as the program says");
-    x->file = (const uint8_t *)file;
-    /* An empty region has an address too, so that an operand without bytes is not NULL. */
-    x->state = state ? (uint8_t *)state : (uint8_t *)x;
-    x->arena = arena ? (uint8_t *)arena : (uint8_t *)x;
-    status = check_sections(x);
+        status = BAD("the checksum does not match: the file is damaged");
+    if (!status) status = check_sections(x);
     if (!status) status = check_buffers(x);
     if (!status) status = check_entries(x);
     if (!status) status = find_kernels(x);
     const int entries = status ? 0 : (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4));
     for (int i = 0; i < entries && !status; i++) status = smg_check_entry(x, i, (int32_t)w[F_BATCH]);
-    if (status) {
-        x->file = NULL;
-        return status;
+    if (status) x->file = NULL;
+    return status;
+}
+
+SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, size_t arena_bytes) {
+    const uint32_t *w = smg_words(x);
+    if (state_bytes < w[F_STATE] || arena_bytes < w[F_ARENA] || (w[F_STATE] && !state) || (w[F_ARENA] && !arena)) {
+        smg_say(x, SMG_BAD_CALL, "the program needs ");
+        smg_add_number(x, w[F_STATE]);
+        smg_add_text(x, " bytes of state and ");
+        smg_add_number(x, w[F_ARENA]);
+        smg_add_text(x, " bytes of arena");
+    } else if (!is_aligned(state, w[F_ALIGN]) || !is_aligned(arena, w[F_ALIGN])) {
+        smg_say(x, SMG_BAD_CALL, "state and arena must be aligned as the program says");
+    } else {
+        /* An empty region has an address too, so that an operand without bytes is not NULL. */
+        x->state = state ? (uint8_t *)state : (uint8_t *)x;
+        x->arena = arena ? (uint8_t *)arena : (uint8_t *)x;
+        x->is_open = 1;
+        return SMG_OK;
     }
-    x->is_open = 1;
-    return smg_reset_state(x);
+    x->file = NULL;
+    return SMG_BAD_CALL;
+}
+
+SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
+                   size_t arena_bytes) {
+    SmgStatus status = smg_prove(x, file, bytes);
+    if (!status) status = smg_take(x, state, state_bytes, arena, arena_bytes);
+    return status ? status : smg_reset_state(x);
 }

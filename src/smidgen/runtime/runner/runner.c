@@ -5,12 +5,11 @@
 #include "../ports/posix_pager.h"
 #include "places.h"
 #include "store.h"
+#include "tail.h"
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-
-extern const uint8_t smg_program[], smg_program_end[]; /* program.S.in */
 
 static const char USAGE[] =
     "runner train --data TRAIN.npz [--epochs N] [--batch N] [--lr RATE] [--seed N | --no-shuffle]\n"
@@ -34,6 +33,8 @@ typedef struct {
     float lr;
 } Options;
 
+static const uint8_t *program;
+static size_t program_bytes;
 static SmgContext context;
 static SmgPosixPager pager;
 static Data samples;
@@ -86,14 +87,18 @@ static int parse(int argc, char **argv, Options *o) {
 
 /* ---- the program ---- */
 
-static SmgStatus open_program(void) {
-    const size_t bytes = (size_t)(smg_program_end - smg_program);
-    SmgStatus status = smg_measure(&context, smg_program, bytes);
-    if (status) return status;
+/* STATE takes the place of the program's initial one, so that a limit on all of the process (RLIMIT_AS) need not leave
+ * room for both. NULL, or why not. */
+static const char *open_program(void) {
+    const char *why;
+    program = tail_map(&program_bytes, &why);
+    if (!program) return why;
+    if (smg_prove(&context, program, program_bytes)) return smg_error(&context);
     const uint32_t state_bytes = smg_state_bytes(&context), arena_bytes = smg_arena_bytes(&context);
-    void *state = data_memory(state_bytes), *arena = data_memory(arena_bytes);
-    if (!state || !arena) return smg_say(&context, SMG_BAD_CALL, "the system does not give the memory that the program needs");
-    return smg_open(&context, smg_program, bytes, state, state_bytes, arena, arena_bytes);
+    const uint8_t *initial = (const uint8_t *)smg_section(&context, S_STATE);
+    void *state = tail_take(initial, smg_section_bytes(&context, S_STATE), state_bytes), *arena = data_memory(arena_bytes);
+    if (!state || !arena) return "the system does not give the memory that the program needs";
+    return smg_take(&context, state, state_bytes, arena, arena_bytes) ? smg_error(&context) : NULL;
 }
 
 /* NULL, or why a program that pages cannot. */
@@ -102,7 +107,9 @@ static const char *open_pages(const Options *o) {
     if (!o->page_to) return "--page-to FILE is missing";
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     const char *why = smg_posix_pager_open(&pager, o->page_to, &context);
-    return why ? why : smg_set_pager(&context, &pager.pager) ? smg_error(&context) : NULL;
+    if (why) return why;
+    context.pager = &pager.pager; /* smg_set_pager would want the initial STATE again, which is not mapped any more */
+    return smg_reset_pages(&context) ? smg_error(&context) : NULL;
 }
 
 static unsigned long long ram_bytes(void) {
@@ -248,7 +255,7 @@ static int info(void) {
     SmgBufferInfo b;
     printf("%llu bytes of RAM: state %u, arena %u, context %zu, stack %zu; program %zu bytes, batch %d\n", ram_bytes(),
            smg_state_bytes(&context), smg_arena_bytes(&context), smg_context_bytes(), smg_stack_bytes(),
-           (size_t)(smg_program_end - smg_program), smg_batch(&context));
+           program_bytes, smg_batch(&context));
     for (int e = 0; e < smg_entry_count(&context); e++) {
         printf("%s:", smg_entry_name(&context, e));
         for (int i = 0; i < smg_buffer_count(&context, e); i++) {
@@ -263,10 +270,12 @@ static int info(void) {
 }
 
 static int write_program(const Options *o) {
-    const size_t bytes = (size_t)(smg_program_end - smg_program);
-    FILE *file = o->out ? fopen(o->out, "wb") : NULL;
+    const char *why;
     if (!o->out) return fail(2, "-o NET.smg is missing", NULL);
-    if (!file || fwrite(smg_program, 1, bytes, file) != bytes || fclose(file)) return fail(1, o->out, strerror(errno));
+    program = tail_map(&program_bytes, &why);
+    if (!program) return fail(1, "the program inside cannot be read", why);
+    FILE *file = fopen(o->out, "wb");
+    if (!file || fwrite(program, 1, program_bytes, file) != program_bytes || fclose(file)) return fail(1, o->out, strerror(errno));
     return 0;
 }
 
@@ -276,12 +285,13 @@ int main(int argc, char **argv) {
     if (parse(argc, argv, &o)) return fputs(USAGE, stderr), 2;
     const int needs_data = strcmp(o.command, "train") == 0 || strcmp(o.command, "infer") == 0;
     if (needs_data && !o.data == !o.raws) return fail(2, "give --data FILE.npz, or --raw for each input", NULL);
-    if (open_program()) return fail(1, "the program inside cannot be opened", smg_error(&context));
-    const char *why = needs_data ? open_pages(&o) : NULL;
+    if (strcmp(o.command, "program") == 0) return write_program(&o);
+    const char *why = open_program();
+    if (why) return fail(1, "the program inside cannot be opened", why);
+    why = needs_data ? open_pages(&o) : NULL;
     if (why) return fail(o.page_to ? 1 : 2, o.page_to ? o.page_to : "the program pages", why);
     if (strcmp(o.command, "train") == 0) return train(&o);
     if (strcmp(o.command, "infer") == 0) return infer(&o);
     if (strcmp(o.command, "info") == 0) return info();
-    if (strcmp(o.command, "program") == 0) return write_program(&o);
     return fputs(USAGE, stderr), 2;
 }
