@@ -8,7 +8,11 @@
 
 #ifndef ABI /* a test on another machine has names of its own */
 #define ABI(name) __aeabi_##name
-#define WANT_DOUBLE (!defined(__ARM_FP) || !(__ARM_FP & 8))
+#if defined(__ARM_FP) && (__ARM_FP & 8)
+#define WANT_DOUBLE 0
+#else
+#define WANT_DOUBLE 1
+#endif
 #define WANT_FLOAT (__ARM_ARCH == 6)
 #endif
 #define WEAK __attribute__((weak))
