@@ -135,6 +135,16 @@ def test_flash_for_slots_is_kept_free_and_counts(tmp_path: Path) -> None:
         emulate.make(tmp_path / "fw")
 
 
+def test_programs_of_one_firmware_share_its_slots(tmp_path: Path) -> None:
+    device = replace(load_device("stm32f746"), slot_bytes=4096)
+    write_firmware(tmp_path, small(), device)
+    with pytest.raises(BadOption, match="keeps two slots of 4,096 bytes free, not 0") as caught:
+        write_firmware(tmp_path, small(5), load_device("stm32f746"), "other")
+    assert caught.value.help == "--slot-bytes 4096"
+    write_firmware(tmp_path, small(), load_device("stm32f746"))
+    write_firmware(tmp_path, small(5), load_device("stm32f746"), "other")
+
+
 def test_a_slot_holds_the_state_that_is_in_pages_too(tmp_path: Path) -> None:
     paged = replace(small(), page_bytes=4096, page_state_bytes=4096)
     device = replace(load_device("stm32f746"), slot_bytes=paged.state_bytes + 4096)

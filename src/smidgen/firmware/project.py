@@ -73,7 +73,7 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     core = core_of(device)
     _check_prefix(prefix)
     _check_entries(program)
-    programs = _programs(folder, device) | {prefix: program}
+    programs = _programs(folder, device, prefix) | {prefix: program}
     first = next(iter(programs))
     own, all_programs = programs[first], list(programs.values())
     sizes = limits(all_programs)
@@ -90,7 +90,8 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         "kernels.c": kernels_source(all_programs, sizes),
         MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
                               "machine": emulated.board, "ram_bytes": _ram(own, sizes, stack),
-                              "stack_bytes": stack, "context_bytes": sizes.context_bytes}, indent=1) + "\n",
+                              "stack_bytes": stack, "context_bytes": sizes.context_bytes,
+                              "slot_bytes": device.slot_bytes}, indent=1) + "\n",
     }  # fmt: skip
     for board in boards:
         found = regions(board, core.protection)
@@ -317,8 +318,8 @@ def _check_entries(program: Program) -> None:
         raise BadProgram("firmware needs the entry points train and infer", help="compile the model again")
 
 
-def _programs(folder: Path, device: Device) -> dict[str, Program]:
-    """Those that an existing project has."""
+def _programs(folder: Path, device: Device, prefix: str) -> dict[str, Program]:
+    """Those that an existing project has. Slots are the project's: the headers of all programs say where they lie."""
     if not folder.exists() or not any(folder.iterdir()):
         return {}
     if not (folder / MANIFEST).exists():
@@ -326,13 +327,21 @@ def _programs(folder: Path, device: Device) -> dict[str, Program]:
     facts = manifest(folder)
     if facts["device"] != device.name:
         raise CannotWrite(f"'{folder}' is firmware for {facts['device']}", help="--firmware with a new folder")
+    if facts["slot_bytes"] != device.slot_bytes and set(facts["programs"]) - {prefix}:
+        kept = facts["slot_bytes"]
+        raise BadOption(
+            f"'{folder}' keeps two slots of {kept:,} bytes free, not {device.slot_bytes:,}", help=f"--slot-bytes {kept}"
+        )
     return {name: Program.load(folder / f"{name}.smg") for name in facts["programs"]}
 
 
 def manifest(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / MANIFEST).read_text())
-        return {key: found[key] for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes")}
+        return {
+            key: found[key]
+            for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes", "slot_bytes")
+        }
     except (OSError, ValueError, KeyError) as error:
         raise BadOption(f"'{folder}' is not a firmware project", help="smidgen build … --firmware FOLDER") from error
 
