@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -188,6 +189,26 @@ def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
     emulate.make(tmp_path / "fw")
     for board in made.boards:
         assert emulate.sections(tmp_path / "fw" / f"{board}.elf").ram_bytes == made.ram_bytes
+    plan = program.meta["plan"]
+    second = sum(plan[f"{region}_bytes"] for region in ("state", "arena") if plan["banks"][region] == "CCM")
+    first = made.ram_bytes - second
+    scripts = [tmp_path / "fw" / "boards" / board / "link.ld" for board in made.boards]
+    for less, status in ((0, "links"), (8, "region `CCM' overflowed by 8 bytes")):
+        for script in scripts:
+            script.write_text(re.sub(r"(CCM .* LENGTH = )\d+", rf"\g<1>{second - less}", script.read_text()))
+        assert status in linking(tmp_path / "fw", first)
+    for script in scripts:
+        script.write_text(re.sub(r"(CCM .* LENGTH = )\d+", rf"\g<1>{second}", script.read_text()))
+    assert "overflowed by 8 bytes" in linking(tmp_path / "fw", first - 8)
+
+
+def linking(folder: Path, ram_bytes: int) -> str:
+    """With so much RAM in the first bank: `links`, or what the linker says."""
+    try:
+        emulate.make(folder, f"RAM_BYTES={ram_bytes}")
+    except RunFailed as error:
+        return error.why
+    return "links"
 
 
 def test_instructions_take_at_most_64_bytes() -> None:
