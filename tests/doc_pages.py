@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = re.compile(
     r"^```(?P<info>[^`\n]*)\n(?P<block>.*?)^```[ \t]*$|(?<!`)<!--\s*setup:(?P<setup>.*?)-->", re.MULTILINE | re.DOTALL
 )
-NOT_RUN = ("git", "pip", "make", "cd", "scp", "ssh", "cp")  # set-up, and other machines
+NOT_RUN = ("git", "pip", "make", "cd", "scp", "ssh", "cp", "python3", ".")  # set-up, and other machines
 WILD = "…"
 
 

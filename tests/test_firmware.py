@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -16,7 +17,7 @@ from torch import nn
 
 from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
 from benchmarks.parity import machine
-from smidgen import api, cli
+from smidgen import api, cli, limits
 from smidgen.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
 from smidgen.firmware import budget, cores, emulate, memory
@@ -117,7 +118,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
 def test_flash_for_slots_is_kept_free_and_counts(tmp_path: Path) -> None:
     device, sector = load_device("stm32f746"), 256 * 1024
     program = planned(CASES["lenet5-full"])[0]
-    write_firmware(tmp_path / "fw", program, device, slot_bytes=sector)
+    made = write_firmware(tmp_path / "fw", program, replace(device, slot_bytes=sector))
+    assert made.flash_bytes == program.flash_bytes + 2 * sector
     script = (tmp_path / "fw" / "boards" / "stm32f746" / "link.ld").read_text()
     assert f"FLASH (rx) : ORIGIN = 0x08000000, LENGTH = {device.flash_bytes - 2 * sector}\n" in script
     assert (
@@ -125,13 +127,55 @@ def test_flash_for_slots_is_kept_free_and_counts(tmp_path: Path) -> None:
     )
     assert f"#define NET_SLOT_BYTES {sector} " in (tmp_path / "fw" / "net_program.h").read_text()
     with pytest.raises(BadOption, match="a slot of 131,072 bytes is too small"):
-        write_firmware(tmp_path / "small", program, device, slot_bytes=sector // 2)
+        write_firmware(tmp_path / "small", program, replace(device, slot_bytes=sector // 2))
     with pytest.raises(DoesNotFit, match="bytes of flash besides the code, stm32f746 has 1,048,576") as caught:
-        write_firmware(tmp_path / "large", program, device, slot_bytes=2 * sector)
+        write_firmware(tmp_path / "large", program, replace(device, slot_bytes=2 * sector))
     assert "two slots 1,048,576" in caught.value.why
     assert not (tmp_path / "large").exists()
     if shutil.which("arm-none-eabi-gcc"):
         emulate.make(tmp_path / "fw")
+
+
+def test_programs_of_one_firmware_share_its_slots(tmp_path: Path) -> None:
+    device = replace(load_device("stm32f746"), slot_bytes=4096)
+    write_firmware(tmp_path, small(), device)
+    with pytest.raises(BadOption, match="keeps two slots of 4,096 bytes free, not 0") as caught:
+        write_firmware(tmp_path, small(5), load_device("stm32f746"), "other")
+    assert caught.value.help == "--slot-bytes 4096"
+    write_firmware(tmp_path, small(), load_device("stm32f746"))
+    write_firmware(tmp_path, small(5), load_device("stm32f746"), "other")
+
+
+def test_a_slot_holds_the_state_that_is_in_pages_too(tmp_path: Path) -> None:
+    paged = replace(small(), page_bytes=4096, page_state_bytes=4096)
+    device = replace(load_device("stm32f746"), slot_bytes=paged.state_bytes + 4096)
+    with pytest.raises(BadOption, match="too small"):
+        limits.check_slots(device, paged)
+    limits.check_slots(device, small())
+
+
+def slots_of(tmp_path: Path, command: str, slot_bytes: int, device: str = "--device mkr1000") -> int:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\ndef build(): return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+    )
+    words = f"{command} {tmp_path / 'nets.py'}:build --input 2x4 {device} --slot-bytes {slot_bytes}"
+    return cli.main(words.split() + (["--firmware", str(tmp_path / "fw")] if command == "build" else []))
+
+
+@pytest.mark.parametrize("command", ["plan", "build"])
+def test_plan_and_build_agree_about_slots(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An MKR1000 has 256 KB of flash."""
+    assert slots_of(tmp_path, command, 128 * 1024) == 1
+    said = capsys.readouterr().err
+    assert "error[E201]: needs 258 KB of flash, mkr1000 has 256 KB" in said
+    assert "two slots 256 KB" in said
+    assert slots_of(tmp_path, command, 256) == 2
+    assert "a slot of 256 bytes is too small" in capsys.readouterr().err
+    assert slots_of(tmp_path, command, 4096, "") == 2
+    assert "which device?" in capsys.readouterr().err
+    assert slots_of(tmp_path, command, 4096) == 0
+    text = "; two slots of 4,096 for saved state" if command == "plan" else "of flash with two slots besides the code"
+    assert text in " ".join(capsys.readouterr().out.split())
 
 
 def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
@@ -145,6 +189,26 @@ def test_state_and_arena_go_to_the_banks_that_hold_them(tmp_path: Path) -> None:
     emulate.make(tmp_path / "fw")
     for board in made.boards:
         assert emulate.sections(tmp_path / "fw" / f"{board}.elf").ram_bytes == made.ram_bytes
+    plan = program.meta["plan"]
+    second = sum(plan[f"{region}_bytes"] for region in ("state", "arena") if plan["banks"][region] == "CCM")
+    first = made.ram_bytes - second
+    scripts = [tmp_path / "fw" / "boards" / board / "link.ld" for board in made.boards]
+    for less, status in ((0, "links"), (8, "region `CCM' overflowed by 8 bytes")):
+        for script in scripts:
+            script.write_text(re.sub(r"(CCM .* LENGTH = )\d+", rf"\g<1>{second - less}", script.read_text()))
+        assert status in linking(tmp_path / "fw", first)
+    for script in scripts:
+        script.write_text(re.sub(r"(CCM .* LENGTH = )\d+", rf"\g<1>{second}", script.read_text()))
+    assert "overflowed by 8 bytes" in linking(tmp_path / "fw", first - 8)
+
+
+def linking(folder: Path, ram_bytes: int) -> str:
+    """With so much RAM in the first bank: `links`, or what the linker says."""
+    try:
+        emulate.make(folder, f"RAM_BYTES={ram_bytes}")
+    except RunFailed as error:
+        return error.why
+    return "links"
 
 
 def test_instructions_take_at_most_64_bytes() -> None:
@@ -189,7 +253,7 @@ def test_lenet_takes_at_most_32_kb_of_code_on_every_core(core: str, tmp_path: Pa
     device = replace(load_device(ONE_OF_EACH[core]), core=core.removesuffix("-double"), fpu=fpu)
     assert cores.core_of(device).name == core
     made = write_firmware(tmp_path / "fw", planned(CASES["lenet5-full"])[0], device)
-    emulate.make(tmp_path / "fw")
+    assert "warning" not in emulate.make(tmp_path / "fw")
     assert emulate.sections(tmp_path / "fw" / f"{made.boards[-1]}.elf").text <= 32 * 1024
 
 
@@ -220,6 +284,27 @@ def test_the_makefile_has_the_flags_that_the_table_was_made_with(tmp_path: Path)
         words = (tmp_path / "fw" / name).read_text().replace(")", " ").split()
         missing = set(COMPILER_FLAGS) - set(words) - {"-g0"}
         assert not missing, (name, missing)
+
+
+def test_other_options_of_make_link_again(tmp_path: Path) -> None:
+    """Also when nothing else has changed; and an image without main.c is not waited for."""
+    need(*COMPILER)
+    folder, own = tmp_path / "fw", tmp_path / "own.c"
+    own.write_text("int main(void) { for (;;) {} }\n")
+    made = write_firmware(folder, small(), load_device("nrf52840"))
+    image = folder / f"{made.boards[-1]}.elf"
+    emulate.make(folder)
+    first = image.read_bytes()
+    assert "Nothing to be done" in emulate.make(folder)
+    with pytest.raises(RunFailed, match="does not build"):
+        emulate.make(folder, f"RAM_BYTES={made.ram_bytes - 8}")
+    emulate.make(folder, f"MAIN={own}")
+    assert image.read_bytes() != first
+    with pytest.raises(RunFailed, match=r"is built with .*own\.c") as caught:
+        emulate.run_on_board(folder, small(), [])
+    assert caught.value.help == f"make -C {folder}"
+    emulate.make(folder)
+    assert image.read_bytes() == first
 
 
 def test_cmake_builds_it_too(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Device:
     target: str = ""  # of `smidgen build --target`, under an operating system
     sources: Mapping[str, str] = field(default_factory=dict)  # "clock", "flash" or a bank's name → where it is written
     notes: tuple[str, ...] = ()
+    slot_bytes: int = 0  # flash kept free for each of two slots of saved state: the user's choice, in no file
 
     @property
     def ram_bytes(self) -> int:
@@ -53,7 +54,8 @@ class Device:
         return self.kind != "linux"
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ram_bytes": self.ram_bytes}
+        facts = {name: value for name, value in asdict(self).items() if name != "slot_bytes"}
+        return {**facts, "ram_bytes": self.ram_bytes}
 
 
 def device_names() -> tuple[str, ...]:

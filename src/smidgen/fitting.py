@@ -80,6 +80,7 @@ def checked_fit(device: Device, found: Found, imported: Imported, options: Optio
             return None
         return limits.need_of(device, tried.program)
 
+    limits.check_slots(device, found.program)
     need = limits.need_of(device, found.program)
     plan = Plan.from_json(found.program.meta["plan"])
     if not limits.fits(device, need):

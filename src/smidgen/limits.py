@@ -9,7 +9,7 @@ from typing import Final
 
 from . import native
 from .device import Bank, Device
-from .errors import DoesNotFit
+from .errors import BadOption, DoesNotFit
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .place import ALIGN
@@ -20,6 +20,8 @@ from .terminal import bytes_text, seconds_text
 MOST_NAMED: Final = 3  # tensors in a message
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
 BUDGET: Final = "the budget"  # stands for a device of just that much RAM
+SLOT_HEADER_BYTES: Final = 32  # slots.h
+SLOT_UNIT: Final = 32  # the most that a flash writes at a time
 CONTEXT_BYTES_32: Final = 1048  # sizeof(SmgContext) where pointers have four bytes
 
 
@@ -108,7 +110,26 @@ def within(budget_bytes: int, device: Device | None) -> Device:
 
 
 def over_flash(device: Device, need: Need) -> bool:
-    return bool(device.flash_bytes) and need.flash_bytes + need.overhead.code_bytes > device.flash_bytes
+    whole = need.flash_bytes + need.overhead.code_bytes + 2 * device.slot_bytes
+    return bool(device.flash_bytes) and whole > device.flash_bytes
+
+
+def with_slots(device: Device | None, slot_bytes: int) -> Device | None:
+    """The device with so much flash kept free for each of two slots."""
+    if slot_bytes < 0:
+        raise BadOption(f"--slot-bytes {slot_bytes} is not a number of bytes", help="--slot-bytes 131072")
+    if slot_bytes and (device is None or not device.flash_bytes):
+        raise BadOption(
+            "slots in the flash of which device?", help="--device stm32f746, for instance (smidgen devices)"
+        )
+    return device if device is None else replace(device, slot_bytes=slot_bytes)
+
+
+def check_slots(device: Device, program: Program) -> None:
+    """Does a slot hold what the program saves?"""
+    least = SLOT_HEADER_BYTES + -(-program.saved_bytes // SLOT_UNIT) * SLOT_UNIT
+    if 0 < device.slot_bytes < least:
+        raise BadOption(f"a slot of {device.slot_bytes:,} bytes is too small", why=f"state and header take {least:,}")
 
 
 def fits(device: Device, need: Need) -> bool:
@@ -160,14 +181,15 @@ Price = Callable[[Mapping[str, str | int]], Need | None]
 
 def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimit:
     """The error, with the options that were tried in vain or not."""
-    flash, code = need.flash_bytes, need.overhead.code_bytes
+    flash, code, slots = need.flash_bytes, need.overhead.code_bytes, 2 * device.slot_bytes
     if assigned(device, need) is not None:
         parts = [f"initial state {bytes_text(plan.state_bytes)}"] if plan.state_bytes else []
         const = [s for s in plan.facts.stored if s.role == "const"]
         if const:
             parts.insert(0, f"constants {bytes_text(sum(s.bytes for s in const))}")
         parts += [f"code {bytes_text(code)}"] if code else []
-        what = f"needs {bytes_text(flash + code)} of flash, {device.name} has {bytes_text(device.flash_bytes)}"
+        parts += [f"two slots {bytes_text(slots)}"] if slots else []
+        what = f"needs {bytes_text(flash + code + slots)} of flash, {device.name} has {bytes_text(device.flash_bytes)}"
         return OverLimit(what, at="", why="in it: " + ", ".join(parts), options=(), device=device)
     at, live = _peak(plan)
     rest = f"state {bytes_text(need.state_bytes)}, context and stack " + bytes_text(

@@ -64,6 +64,7 @@ class Plan:
     work_bytes: int = 0  # of fast kernels and their threads; a matter of the job, so files do not carry it
     device: str = ""  # whose RAM, flash and alignment the plan was made for
     banks: Mapping[str, str] = field(default_factory=dict)  # of that device: stack, state and arena → bank
+    slot_bytes: int = 0  # of its flash, kept free for each of two slots of saved state, beside flash_bytes
     page_bytes: int = 0  # outside RAM; 0: the program does not page
     page_state_bytes: int = 0  # of them, state that outlives a step
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
@@ -82,6 +83,7 @@ class Plan:
             "facts": self.facts.to_json(),
             "ram_bytes": self.ram_bytes - self.work_bytes,
             **({"device": self.device, "banks": dict(self.banks)} if self.device else {}),
+            **({"slot_bytes": self.slot_bytes} if self.slot_bytes else {}),
             **(self._pages_json() if self.page_bytes else {}),
         }
 
@@ -114,7 +116,7 @@ class Plan:
         return plan
 
 
-_SOMETIMES = ("work_bytes", "device", "banks", "page_bytes", "page_state_bytes", "paged")
+_SOMETIMES = ("work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged")
 _NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
 
 

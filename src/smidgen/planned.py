@@ -55,6 +55,7 @@ def encode(entries: Entries, device: Device | None = None, proven: bool = True) 
         facts=facts,
         device="" if named is None else named.name,
         banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
+        slot_bytes=0 if named is None else named.slot_bytes,
         page_bytes=bare.page_bytes,
         page_state_bytes=bare.page_state_bytes,
         paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if bare.page_bytes else {},

@@ -75,7 +75,9 @@ def answer(
          f"{plan.arena_bytes:,} + context {plan.context_bytes:,} + stack {plan.stack_bytes:,}"
          + (f" + work {plan.work_bytes:,}" if plan.work_bytes else "")),
         ("state", bytes_text(plan.state_bytes), parts),
-        ("flash", bytes_text(plan.flash_bytes), f"{plan.flash_bytes:,} bytes: program, constants, initial state"),
+        ("flash", bytes_text(plan.flash_bytes + 2 * plan.slot_bytes),
+         f"{plan.flash_bytes:,} bytes: program, constants, initial state"
+         + (f"; two slots of {plan.slot_bytes:,} for saved state" if plan.slot_bytes else "")),
         ("MACs", count_text(plan.cost.macs.get("train", 0)),
          f"a step of {_samples(plan.batch)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
@@ -212,6 +214,7 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "stack_bytes": plan.stack_bytes,
         "work_bytes": plan.work_bytes,
         "flash_bytes": plan.flash_bytes,
+        "slot_bytes": plan.slot_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
         "batch": plan.batch,
         "macs": {name: plan.cost.macs[name] for name in ordered(plan.cost.macs)},

@@ -41,6 +41,15 @@ static void pair(uint64_t a, uint64_t b) {
     same("ul2d", a, 0, own_ul2d(a), of((double)a));
 }
 
+static void divided(uint32_t a, uint32_t b) {
+    const int64_t i = (int32_t)a, j = (int32_t)b;
+    same("uidivmod", a, b, own_uidivmod(a, b), b ? (uint64_t)(a % b) << 32 | a / b : (uint64_t)a << 32);
+    same("uidiv", a, b, own_uidiv(a, b), b ? a / b : 0);
+    same("idivmod", a, b, own_idivmod((int32_t)a, (int32_t)b),
+         j ? (uint64_t)(uint32_t)(i % j) << 32 | (uint32_t)(i / j) : (uint64_t)a << 32);
+    same("idiv", a, b, (uint32_t)own_idiv((int32_t)a, (int32_t)b), j ? (uint32_t)(i / j) : 0);
+}
+
 static void pair32(uint32_t a, uint32_t b) {
     const float x = number32(a), y = number32(b);
     same("fadd", a, b, own_fadd(a, b), of32(x + y));
@@ -58,6 +67,8 @@ static void pair32(uint32_t a, uint32_t b) {
     same("i2f", a, 0, own_i2f((int32_t)a), of32((float)(int32_t)a));
     same("ui2f", a, 0, own_ui2f(a), of32((float)a));
     same("i2d", a, 0, own_i2d((int32_t)a), of((double)(int32_t)a));
+    divided(a, b);
+    divided(a, b >> (a & 31)); /* of all sizes */
     same("ui2d", a, 0, own_ui2d(a), of((double)a));
 }
 

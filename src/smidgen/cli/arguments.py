@@ -117,6 +117,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
+    slots = "flash of the device that is kept free for each of two slots of saved state; counts"
+    parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help=slots)
     parser.add_argument("--budget", metavar="BYTES", help="a hard limit of RAM: 256KB, 64MB, or a number of bytes")
     parser.add_argument("--page-to", metavar="FILE", help="tensors may leave RAM for this file, to fit the budget")
     parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")

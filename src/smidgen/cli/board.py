@@ -26,15 +26,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_firmware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--firmware", metavar="FOLDER", help="write a C project for the --device")
     parser.add_argument("--prefix", default="net", help="start of the program's names in C")
-    parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help="keep two slots of so much flash free")
 
 
 def check_firmware(args: argparse.Namespace) -> None:
     """Before anything is compiled."""
     if not args.output and not args.firmware:
         raise BadOption("the following arguments are required: -o/--output", help="-o net.smg, or --firmware FOLDER")
-    if args.slot_bytes < 0:
-        raise BadOption(f"--slot-bytes {args.slot_bytes} is not a number of bytes", help="--slot-bytes 131072")
     if args.firmware and not args.device:
         raise BadOption("firmware for which device?", help="--device stm32f746, for instance (smidgen devices)")
 
@@ -43,10 +40,11 @@ def firmware(args: argparse.Namespace, job: Any, device: Any) -> dict[str, Any]:
     """Write the project and say so; returns what JSON has of it."""
     from ..firmware.project import write_firmware
 
-    made = write_firmware(args.firmware, job.program, device, args.prefix, slot_bytes=args.slot_bytes)
+    made = write_firmware(args.firmware, job.program, device, args.prefix)
     if not args.json:
-        ram, flash = terminal.bytes_text(made.ram_bytes), terminal.bytes_text(made.program_bytes)
-        print(f"{args.firmware}: {ram} of RAM on {made.device}, {flash} of flash besides the code")
+        ram, flash = terminal.bytes_text(made.ram_bytes), terminal.bytes_text(made.flash_bytes)
+        slots = " with two slots" if made.slot_bytes else ""
+        print(f"{args.firmware}: {ram} of RAM on {made.device}, {flash} of flash{slots} besides the code")
         print(f"now: make -C {args.firmware}")
     return made.to_json()
 

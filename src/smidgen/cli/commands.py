@@ -9,10 +9,10 @@ import signal
 import sys
 
 from .. import terminal
-from ..options import checked_device, checked_seed
+from ..options import checked_seed
 from . import board, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
-from .source import compiled, need_torch, source_files
+from .source import compiled, device_of, need_torch, source_files
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def build(args: argparse.Namespace) -> int:
     target.check(args)
     check_outputs(args.output, inputs=source_files(args))
     job = load(args.model) if args.model.endswith(".smg") else compiled(args)
-    made = board.firmware(args, job, checked_device(args.device)) if args.firmware else {}
+    made = board.firmware(args, job, device_of(args)) if args.firmware else {}
     plan = job.plan
     if args.machine:
         made = {**made, **target.build(args, job)}

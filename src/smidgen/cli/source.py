@@ -8,7 +8,9 @@ import sys
 from typing import Any
 
 from .. import terminal
+from ..device import Device
 from ..errors import MissingPart
+from ..limits import OverLimit, with_slots
 from ..options import checked_budget, checked_device, checked_ladder, checked_seed
 
 
@@ -26,15 +28,18 @@ def compiled(args: argparse.Namespace) -> Any:
         return _compiled(args)
 
 
+def device_of(args: argparse.Namespace) -> Device | None:
+    return with_slots(checked_device(args.device), args.slot_bytes)
+
+
 def _compiled(args: argparse.Namespace) -> Any:
     checked_seed(args.seed)
-    device, budget = checked_device(args.device), checked_budget(args.budget)
+    device, budget = device_of(args), checked_budget(args.budget)
     ladder = checked_ladder(args.ladder.split(",") if args.ladder else ())
     need_torch(args.command)
     import numpy as np
 
     from .. import api
-    from ..limits import OverLimit
     from ..optimizers import by_name
     from ..source import example_of, load_example, load_function, load_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -84,7 +85,7 @@ def make(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["make", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed("the firmware does not build", at=str(folder), why=_last_lines(done.stderr))
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def _last_lines(text: str, count: int = 3) -> str:
@@ -129,6 +130,7 @@ def run_on_board(
     elf = elf or folder / f"{facts['boards'][-1]}.elf"
     if not elf.exists():
         raise RunFailed(f"'{elf}' is not built", help=f"make -C {folder}")
+    _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
         trained, predicted = _write_data(Path(place) / "data.bin", steps, predictions)
         marks = _plugin_marks(elf, program) if count else None
@@ -138,6 +140,16 @@ def run_on_board(
             raise _failed(elf, status, said)
         counts = _read_counts(Path(place) / "counts", program) if plugin else None
         return _read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
+
+
+def _check_main(folder: Path) -> None:
+    """Another main may never end, and does not write the result."""
+    with contextlib.suppress(OSError):
+        main = (folder / "build" / "options").read_text().split()[0].removeprefix("MAIN=")
+        if main != "main.c":
+            raise RunFailed(
+                f"'{folder}' is built with {main}", why="main.c reads the data and reports", help=f"make -C {folder}"
+            )
 
 
 def _failed(elf: Path, status: int, said: str) -> RunFailed:

@@ -16,7 +16,7 @@ from ..classes import c_initializer
 from ..device import Device
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
-from ..limits import Need, Overhead, assigned
+from ..limits import Need, Overhead, assigned, check_slots
 from ..program import Buffer, Program
 from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
 from .budget import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
@@ -40,8 +40,6 @@ COMPILER_FLAGS: Final = (
 )  # fmt: skip
 MANIFEST: Final = "firmware.json"
 WORDS_A_LINE: Final = 8
-SLOT_HEADER_BYTES: Final = 32  # slots.h
-SLOT_UNIT: Final = 32  # the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +53,27 @@ class Firmware:
     ram_bytes: int
     stack_bytes: int
     context_bytes: int
-    program_bytes: int
+    program_bytes: int  # of the first one
+    slot_bytes: int
+    flash_bytes: int  # of all programs and both slots, besides the code
 
     def to_json(self) -> dict[str, Any]:
         return {
             "firmware": str(self.folder), "prefix": self.prefix, "device": self.device, "boards": list(self.boards),
             "ram_bytes": self.ram_bytes, "stack_bytes": self.stack_bytes, "context_bytes": self.context_bytes,
-            "program_bytes": self.program_bytes,
+            "program_bytes": self.program_bytes, "slot_bytes": self.slot_bytes,
         }  # fmt: skip
 
 
-def write_firmware(
-    folder: Path | str, program: Program, device: Device, prefix: str = "net", *, slot_bytes: int = 0
-) -> Firmware:
+def write_firmware(folder: Path | str, program: Program, device: Device, prefix: str = "net") -> Firmware:
     """Write the project into `folder`, which is new, empty, or a project of the same device: a program under another
-    prefix is then added to it. An existing main.c is left as it is. With slot_bytes, whole sectors of the device, the
-    last 2 * slot_bytes of flash are kept free for slots.h; the header says where."""
+    prefix is then added to it. An existing main.c is left as it is. The last two times device.slot_bytes of
+    flash, whole sectors, are kept free for slots.h; the header says where."""
     folder = Path(folder)
     core = core_of(device)
     _check_prefix(prefix)
     _check_entries(program)
-    programs = _programs(folder, device) | {prefix: program}
+    programs = _programs(folder, device, prefix) | {prefix: program}
     first = next(iter(programs))
     own, all_programs = programs[first], list(programs.values())
     sizes = limits(all_programs)
@@ -83,20 +81,22 @@ def write_firmware(
     emulated = standin(device)
     boards = [device] if emulated == device else [device, emulated]
     banks = _banks(device, own, sizes, stack)
-    _check_flash(device, all_programs, program, slot_bytes)
+    check_slots(device, program)
+    _check_flash(device, all_programs)
     files: dict[str, str] = {
-        f"{prefix}_program.h": program_header(program, prefix, banks, slot_bytes),
+        f"{prefix}_program.h": program_header(program, prefix, banks, device.slot_bytes),
         f"{prefix}_program.c": program_source(program, prefix),
         "smidgen_config.h": config_header(sizes),
         "kernels.c": kernels_source(all_programs, sizes),
         MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
                               "machine": emulated.board, "ram_bytes": _ram(own, sizes, stack),
-                              "stack_bytes": stack, "context_bytes": sizes.context_bytes}, indent=1) + "\n",
+                              "stack_bytes": stack, "context_bytes": sizes.context_bytes,
+                              "slot_bytes": device.slot_bytes}, indent=1) + "\n",
     }  # fmt: skip
     for board in boards:
         found = regions(board, core.protection)
         files[f"boards/{board.name}/memory.c"] = regions_source(found, board)
-        files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks, slot_bytes)
+        files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
     kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
     sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *(PAGE_SOURCES if sizes.pages else ()))
@@ -118,7 +118,7 @@ def write_firmware(
     _write(folder, files, {f"{prefix}.smg": program.to_bytes()})
     return Firmware(
         folder, prefix, device.name, tuple(b.name for b in boards), _ram(own, sizes, stack), stack,
-        sizes.context_bytes, own.flash_bytes,
+        sizes.context_bytes, own.flash_bytes, device.slot_bytes, _flash(device, all_programs),
     )  # fmt: skip
 
 
@@ -217,8 +217,9 @@ def with_prefix(text: str, prefix: str) -> str:
 # -- the board -----------------------------------------------------------------------------------------------------
 
 
-def _linker_script(board: Device, stack: int, banks: Mapping[str, str], slot_bytes: int) -> str:
+def _linker_script(board: Device, stack: int, banks: Mapping[str, str]) -> str:
     names = [bank.name for bank in board.ram_banks]
+    slot_bytes = board.slot_bytes
     code_bytes = board.flash_bytes - 2 * slot_bytes
     rows = [("FLASH (rx)", board.flash_origin, str(code_bytes))]
     if slot_bytes:
@@ -282,19 +283,20 @@ def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[
     return found
 
 
-def _check_flash(device: Device, programs: Sequence[Program], own: Program, slot_bytes: int) -> None:
-    """The tables and the slots; the linker adds the code, and says so if that is too much."""
-    least = SLOT_HEADER_BYTES + -(-own.state_bytes // SLOT_UNIT) * SLOT_UNIT
-    if slot_bytes and slot_bytes < least:
-        raise BadOption(f"a slot of {slot_bytes:,} bytes is too small", why=f"state and header take {least:,}")
-    tables = sum(len(bare_bytes(program)) for program in programs)
-    if device.flash_bytes and tables + 2 * slot_bytes > device.flash_bytes:
+def _flash(device: Device, programs: Sequence[Program]) -> int:
+    """The tables and the slots; the linker adds the code."""
+    return sum(len(bare_bytes(program)) for program in programs) + 2 * device.slot_bytes
+
+
+def _check_flash(device: Device, programs: Sequence[Program]) -> None:
+    """If the code is too much, the linker says so."""
+    need, slots = _flash(device, programs), 2 * device.slot_bytes
+    if device.flash_bytes and need > device.flash_bytes:
         raise DoesNotFit(
-            f"needs {tables + 2 * slot_bytes:,} bytes of flash besides the code, {device.name} has "
-            f"{device.flash_bytes:,}",
-            why=f"programs {tables:,}" + (f", two slots {2 * slot_bytes:,}" if slot_bytes else ""),
-            help="a --method that learns less, or --const int8" + ("; smaller slots" if slot_bytes > least else ""),
-        )  # fmt: skip
+            f"needs {need:,} bytes of flash besides the code, {device.name} has {device.flash_bytes:,}",
+            why=f"programs {need - slots:,}" + (f", two slots {slots:,}" if slots else ""),
+            help="a --method that learns less, or --const int8" + (", or smaller slots" if slots else ""),
+        )
 
 
 def _kernels(programs: Sequence[Program]) -> list[str]:
@@ -316,8 +318,8 @@ def _check_entries(program: Program) -> None:
         raise BadProgram("firmware needs the entry points train and infer", help="compile the model again")
 
 
-def _programs(folder: Path, device: Device) -> dict[str, Program]:
-    """Those that an existing project has."""
+def _programs(folder: Path, device: Device, prefix: str) -> dict[str, Program]:
+    """Those that an existing project has. Slots are the project's: the headers of all programs say where they lie."""
     if not folder.exists() or not any(folder.iterdir()):
         return {}
     if not (folder / MANIFEST).exists():
@@ -325,13 +327,21 @@ def _programs(folder: Path, device: Device) -> dict[str, Program]:
     facts = manifest(folder)
     if facts["device"] != device.name:
         raise CannotWrite(f"'{folder}' is firmware for {facts['device']}", help="--firmware with a new folder")
+    if facts["slot_bytes"] != device.slot_bytes and set(facts["programs"]) - {prefix}:
+        kept = facts["slot_bytes"]
+        raise BadOption(
+            f"'{folder}' keeps two slots of {kept:,} bytes free, not {device.slot_bytes:,}", help=f"--slot-bytes {kept}"
+        )
     return {name: Program.load(folder / f"{name}.smg") for name in facts["programs"]}
 
 
 def manifest(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / MANIFEST).read_text())
-        return {key: found[key] for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes")}
+        return {
+            key: found[key]
+            for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes", "slot_bytes")
+        }
     except (OSError, ValueError, KeyError) as error:
         raise BadOption(f"'{folder}' is not a firmware project", help="smidgen build … --firmware FOLDER") from error
 

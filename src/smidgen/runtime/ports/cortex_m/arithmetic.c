@@ -1,6 +1,7 @@
 /* Arithmetic that the core does not have, IEEE 754 and rounded to nearest, in a fraction of the library's size: double
- * wherever there is no unit for it, float on ARMv6-M. Values are passed as their bits, which is how these functions of the
- * run-time ABI (ARM IHI 0043) pass them on every core. They are weak: the library's are taken where they come along anyway.
+ * wherever there is no unit for it, float and division of integers on ARMv6-M. Values are passed as their bits, which is how
+ * these functions of the run-time ABI (ARM IHI 0043) pass them on every core. They are weak: the library's are taken where
+ * they come along anyway.
  *
  * Inside, a number is m / 2^63 * 2^(e - bias) (double) or m / 2^31 * 2^(e - bias) (float), m with its highest bit set, or 0.
  * Bits of m below those that are kept, the lowest of them for all that were lost, decide how it is rounded. */
@@ -8,7 +9,11 @@
 
 #ifndef ABI /* a test on another machine has names of its own */
 #define ABI(name) __aeabi_##name
-#define WANT_DOUBLE (!defined(__ARM_FP) || !(__ARM_FP & 8))
+#if defined(__ARM_FP) && (__ARM_FP & 8)
+#define WANT_DOUBLE 0
+#else
+#define WANT_DOUBLE 1
+#endif
 #define WANT_FLOAT (__ARM_ARCH == 6)
 #endif
 #define WEAK __attribute__((weak))
@@ -144,6 +149,10 @@ int ABI(fcmple)(Single a, Single b);
 int ABI(fcmpge)(Single a, Single b);
 int ABI(fcmpgt)(Single a, Single b);
 int ABI(fcmpun)(Single a, Single b);
+uint64_t ABI(uidivmod)(uint32_t n, uint32_t d);
+uint64_t ABI(idivmod)(int32_t n, int32_t d);
+uint32_t ABI(uidiv)(uint32_t n, uint32_t d);
+int32_t ABI(idiv)(int32_t n, int32_t d);
 
 static int is_nan32(Single a) { return a << 1 > INF32 << 1; }
 
@@ -233,4 +242,21 @@ WEAK int ABI(fcmple)(Single a, Single b) { return !ABI(fcmpun)(a, b) && rank32(a
 WEAK int ABI(fcmpeq)(Single a, Single b) { return !ABI(fcmpun)(a, b) && rank32(a) == rank32(b); }
 WEAK int ABI(fcmpge)(Single a, Single b) { return ABI(fcmple)(b, a); }
 WEAK int ABI(fcmpgt)(Single a, Single b) { return ABI(fcmplt)(b, a); }
+
+/* Division of integers: the quotient, and in the upper half the remainder. By 0 it is 0, as where the core divides. */
+WEAK uint64_t ABI(uidivmod)(uint32_t n, uint32_t d) {
+    uint32_t quotient = 0, bit = d != 0;
+    for (; bit && d < n && !(d >> 31); d <<= 1) bit <<= 1;
+    for (; bit; bit >>= 1, d >>= 1) {
+        if (n >= d) n -= d, quotient |= bit;
+    }
+    return (uint64_t)n << 32 | quotient;
+}
+WEAK uint32_t ABI(uidiv)(uint32_t n, uint32_t d) { return (uint32_t)ABI(uidivmod)(n, d); }
+WEAK uint64_t ABI(idivmod)(int32_t n, int32_t d) {
+    const uint64_t both = ABI(uidivmod)(n < 0 ? 0 - (uint32_t)n : (uint32_t)n, d < 0 ? 0 - (uint32_t)d : (uint32_t)d);
+    const uint32_t quotient = (uint32_t)both, rest = (uint32_t)(both >> 32);
+    return (uint64_t)(n < 0 ? 0 - rest : rest) << 32 | ((n ^ d) < 0 ? 0 - quotient : quotient);
+}
+WEAK int32_t ABI(idiv)(int32_t n, int32_t d) { return (int32_t)(uint32_t)ABI(idivmod)(n, d); }
 #endif
