@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def graph() -> Graph:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, where a kernel's time is the number of the measurement instead of the clock's word."""
     count = 0
 
@@ -55,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     monkeypatch.setattr(measure, "timed", timed)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield tmp_path / "smidgen"
+    return tmp_path / "smidgen"
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------

@@ -114,11 +114,11 @@ def prices_of(device: Device | None) -> Prices:
     to page to, and anything else is like the host."""
     if device is None or not device.clock_hz:
         return HOST
-    hz = float(device.clock_hz)
+    hz, page = float(device.clock_hz), device.page or (CARD if device.is_bare else DISK)
     if device.speed is not None:
         v = device.speed
-        return Prices(hz / v.cycles_per_mac, hz / v.cycles_per_byte, v.cycles_per_call / hz, device.name, v.watts,
-                      device.page)  # fmt: skip
+        rates = hz / v.cycles_per_mac, hz / v.cycles_per_byte, v.cycles_per_call / hz
+        return Prices(*rates, device.name, v.watts, page)
     if device.kind != "microcontroller":
-        return HOST
-    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, watts=0.33, page=device.page or CARD)
+        return replace(HOST, page=page)
+    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, watts=0.33, page=page)
