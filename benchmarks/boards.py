@@ -25,7 +25,7 @@ from smidgen import api, limits
 from smidgen.device import Bank, Device, load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import write_firmware
-from smidgen.fitting import squeezed
+from smidgen.fitting import Found, squeezed
 from smidgen.lower import narrowed
 from smidgen.optimizers import SGD
 from smidgen.plan import Plan
@@ -138,6 +138,12 @@ SAMPLES: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
 
 
 def planned(case: Case) -> tuple[Program, Device]:
+    found, device = fitting(case)
+    return found.program, device
+
+
+def fitting(case: Case) -> tuple[Found, Device]:
+    """The program with its graphs, and the device with no more RAM than it needs."""
     net: Net = NETS[case.net]
     if case.pixels:
         net = replace(net, shape=(net.shape[0], case.pixels, case.pixels))
@@ -148,11 +154,11 @@ def planned(case: Case) -> tuple[Program, Device]:
         device = replace(device, core=case.core, fpu="")
     entries = api.build(net.model(), x, loss=net.loss, **options)
     entries = narrowed(entries) if case.const == "int8" else entries
-    program = squeezed(limits.within(1, device) if case.smallest else device, entries, Aim()).program
+    found = squeezed(limits.within(1, device) if case.smallest else device, entries, Aim())
     if case.tight:
-        first, need = device.ram_banks[0], Plan.from_json(program.meta["plan"]).ram_bytes
+        first, need = device.ram_banks[0], Plan.from_json(found.program.meta["plan"]).ram_bytes
         device = replace(device, ram_banks=(Bank(first.name, first.origin, -(-need // 32) * 32),))
-    return program, device
+    return found, device
 
 
 Step = tuple[list[np.ndarray], int]

@@ -30,7 +30,8 @@ FIGURES = {
 @pytest.mark.parametrize("name", device_names())
 def test_every_figure_of_a_device_has_a_source(name: str) -> None:
     device = load_device(name)
-    figures = {"clock", *(["flash"] if device.flash_bytes else []), *(b.name for b in device.ram_banks)}
+    tables = {"clock", "speed", "power", "page", *(["flash"] if device.flash_bytes else [])}
+    figures = tables | {b.name for b in device.ram_banks}
     assert set(device.sources) == figures
     assert all(len(source) > 10 for source in device.sources.values())
     if device.board:
@@ -59,6 +60,12 @@ def test_a_device_of_ones_own_is_a_file_of_the_same_form(tmp_path: Path) -> None
     for fault, message in (
         (text.replace("align = 8", "align = 7"), "align"), (text.replace("[clock]", "[clok]"), "clok"),
         (text.replace("0x1000_0000", "0x2000_0000"), "overlap"), (re.sub("source = .*", "", text, count=1), "source"),
+        (text.replace("cycles_per_mac = 10.5", "cycles_per_mac = 0"), "0 is not a number of cycles"),
+        (text.replace("watts = 0.17", 'watts = "little"'), "'little' is not a number of cycles, seconds"),
+        (text.replace("[power]", "[powder]"), "unknown key 'powder'"), (text.replace("in_s", "inn_s"), "inn_s"),
+        (text.replace("cycles_per_byte = 1.0\n", ""), "'cycles_per_byte' is missing"),
+        (re.sub(r"\[power\]\n.*\n.*\n", "", text), "'power' is missing"),
+        (re.sub(r"(\[page\]\n(.*\n){5})source = .*", r"\1", text), "'source' is missing"),
         ("not toml", "Expected"),
     ):  # fmt: skip
         path = tmp_path / f"{abs(hash(message))}.toml"

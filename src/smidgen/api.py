@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,18 @@ from .ladder import encode_ladder
 from .lower import Entries, assemble, lower, lower_as, lowered, train_graph
 from .native import checked_kernels, work_bytes
 from .optimizers import Optimizer
-from .options import checked_aim, checked_budget, checked_device, checked_ladder, checked_options, with_deadline
+from .options import (
+    checked_aim,
+    checked_budget,
+    checked_device,
+    checked_ladder,
+    checked_options,
+    checked_prices,
+    with_deadline,
+)
 from .planned import encode, placed
 from .planner.cost import prices_of
+from .planner.measure import measured
 from .trainer import Job
 
 if TYPE_CHECKING:
@@ -45,6 +55,7 @@ def compile(
     deadline: float | str | None = None,
     effort: float = 5.0,
     ladder: Sequence[int | str] = (),
+    prices: str = "fixed",
     kernels: str | None = None,
     threads: int = 1,
 ) -> Job:
@@ -60,9 +71,11 @@ def compile(
     shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a step may take; `effort`
     the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`, adds the same step
     planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned stays.
+    `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
     `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
     place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
+    measure = checked_prices(prices, place_for)
     import_model = _importer()
     kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
     work = work_bytes(kernels, threads)
@@ -75,13 +88,14 @@ def compile(
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     if place_for is None and not rungs:
         return Job(encode(lower_as(imported, options)), kernels=kernels, threads=threads)
-    aim = checked_aim(objective, effort, page_to is not None, prices_of(place_for))
-    aim = with_deadline(aim, deadline, lambda: step_seconds(lower_as(imported, options), aim))
-    if rungs:
-        made = encode_ladder(rungs, work, place_for, imported, options, aim)
-    else:
-        assert place_for is not None
-        made = encode_for(place_for, imported, options, aim)
+    with measured(kernels, threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
+        aim = checked_aim(objective, effort, page_to is not None, priced)
+        aim = with_deadline(aim, deadline, lambda: step_seconds(lower_as(imported, options), aim))
+        if rungs:
+            made = encode_ladder(rungs, work, place_for, imported, options, aim)
+        else:
+            assert place_for is not None
+            made = encode_for(place_for, imported, options, aim)
     return Job(made, kernels=kernels, threads=threads, page_to=page_to if made.page_bytes else None)
 
 

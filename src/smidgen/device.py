@@ -1,11 +1,12 @@
-"""Devices: RAM as a list of banks, flash, clock and core, each figure with its source. The figures live in
-devices/*.toml; a figure without a source is refused when the file is read."""
+"""Devices: RAM as a list of banks, flash, clock, core, speed and power, each figure with its source. The figures live
+in devices/*.toml; a figure without a source is refused when the file is read."""
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from .errors import Internal, UnknownDevice, did_you_mean
 
 FOLDER: Final = Path(__file__).parent / "devices"
 KINDS: Final = ("microcontroller", "linux", "emulated")
+TABLES: Final = ("clock", "flash", "speed", "power", "page")  # of a file, each with a source
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,33 @@ class Bank:
     name: str
     origin: int  # address; 0 under an operating system
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What smidgen's kernels take of the core's time, and its power meanwhile."""
+
+    cycles_per_mac: float  # multiply-accumulate of f32
+    cycles_per_byte: float  # read or written
+    cycles_per_call: float  # of one instruction of a program, whatever it does
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Storage outside RAM. One transfer at a time, while nothing is computed."""
+
+    out_s: float  # of one transfer, whatever its size
+    out_bytes_per_s: float
+    in_s: float
+    in_bytes_per_s: float
+    watts: float
+
+    def out_seconds(self, count: int) -> float:
+        return self.out_s + count / self.out_bytes_per_s
+
+    def in_seconds(self, count: int) -> float:
+        return self.in_s + count / self.in_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +68,9 @@ class Device:
     fpu: str = ""  # as -mfpu names it; empty: none
     board: str = ""  # the QEMU machine that stands in
     target: str = ""  # of `smidgen build --target`, under an operating system
-    sources: Mapping[str, str] = field(default_factory=dict)  # "clock", "flash" or a bank's name → where it is written
+    speed: Speed | None = None  # None: estimated from the clock
+    page: Paging | None = None  # None: not known where it would page to
+    sources: Mapping[str, str] = field(default_factory=dict)  # a table's or a bank's name → where it is written
     notes: tuple[str, ...] = ()
     slot_bytes: int = 0  # flash kept free for each of two slots of saved state: the user's choice, in no file
 
@@ -90,16 +121,13 @@ def _own(path: Path) -> Device:
 def parsed(name: str, text: str) -> Device:
     """The device that a file describes. ValueError, KeyError or TypeError unless it is complete and makes sense."""
     data = tomllib.loads(text)
-    known = {"title", "kind", "core", "fpu", "align", "board", "target", "notes", "clock", "flash", "ram"}
-    if set(data) - known:
-        raise ValueError(f"unknown key '{min(set(data) - known)}'")
+    known = {"title", "kind", "core", "fpu", "align", "board", "target", "notes", *TABLES, "ram"}
+    _no_others(data, known)
     banks = tuple(Bank(_text(b["name"]), _count(b["origin"], 0), _count(b["bytes"])) for b in data["ram"])
-    if not banks or len({b.name for b in banks}) < len(banks) or {b.name for b in banks} & {"clock", "flash"}:
+    if not banks or len({b.name for b in banks}) < len(banks) or {b.name for b in banks} & set(TABLES):
         raise ValueError("banks need names of their own")
     flash = data.get("flash")
-    sources = {"clock": _text(data["clock"]["source"])}
-    if flash is not None:
-        sources["flash"] = _text(flash["source"])
+    sources: dict[str, str] = {n: _text(data[n]["source"]) for n in TABLES if n in data or n == "clock"}
     sources |= {b["name"]: _text(b["source"]) for b in data["ram"]}
     device = Device(
         name=name,
@@ -114,6 +142,8 @@ def parsed(name: str, text: str) -> Device:
         fpu=data.get("fpu", ""),
         board=data.get("board", ""),
         target=data.get("target", ""),
+        speed=_speed(data),
+        page=_paging(data["page"]) if "page" in data else None,
         sources=sources,
         notes=tuple(_text(note) for note in data.get("notes", [])),
     )
@@ -123,6 +153,28 @@ def parsed(name: str, text: str) -> Device:
                               for a in banks for b in banks if a is not b):  # fmt: skip
         raise ValueError("two banks overlap")
     return device
+
+
+def _speed(data: Mapping[str, Any]) -> Speed | None:
+    """From two tables that make sense together only: where joules are asked for, so are seconds."""
+    if "speed" not in data and "power" not in data:
+        return None
+    speed, power = data["speed"], data["power"]
+    _no_others(speed, {"cycles_per_mac", "cycles_per_byte", "cycles_per_call", "source"})
+    _no_others(power, {"watts", "source"})
+    mac, byte, call = (_figure(speed[f"cycles_per_{what}"]) for what in ("mac", "byte", "call"))
+    return Speed(mac, byte, call, _figure(power["watts"]))
+
+
+def _paging(table: Mapping[str, Any]) -> Paging:
+    names = [f.name for f in fields(Paging)]
+    _no_others(table, {*names, "source"})
+    return Paging(**{name: _figure(table[name]) for name in names})
+
+
+def _no_others(table: Mapping[str, Any], known: set[str]) -> None:
+    if set(table) - known:
+        raise ValueError(f"unknown key '{min(set(table) - known)}'")
 
 
 def _text(value: Any) -> str:
@@ -135,3 +187,9 @@ def _count(value: Any, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{value!r} is not a number of bytes, an address or a frequency")
     return value
+
+
+def _figure(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{value!r} is not a number of cycles, seconds, bytes a second or watts: it is above 0")
+    return float(value)

@@ -50,6 +50,13 @@ def device_text(d: Device, width: int = 100) -> str:
     place = f" at 0x{d.flash_origin:08x}" if d.is_bare and d.flash_bytes else ""
     add("flash", _flash(d) + place, d.sources.get("flash", ""))
     add("align", f"{d.align} bytes", "")
+    if d.speed:
+        rates = (d.clock_hz / d.speed.cycles_per_mac, int(d.clock_hz / d.speed.cycles_per_byte))
+        add("speed", f"{count_text(rates[0])}MAC/s, {bytes_text(rates[1])}/s", d.sources["speed"])
+        add("power", f"{d.speed.watts:g} W", d.sources["power"])
+    if d.page:
+        add("page", f"{bytes_text(int(d.page.out_bytes_per_s))}/s out", d.sources["page"])
+        add("", f"{bytes_text(int(d.page.in_bytes_per_s))}/s in", f"{d.page.watts:g} W")
     if d.board:
         add("stand-in", d.board, "a machine of qemu-system-arm")
     if d.target:

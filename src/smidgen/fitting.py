@@ -17,9 +17,9 @@ from .options import Options
 from .passes.page import page_state
 from .plan import Decision, Plan
 from .planned import encode
-from .planner.problem import problem_of
+from .planner.cost import Spent, spent
 from .planner.within import Aim, within
-from .program import Program
+from .program import Program, checked_meta
 from .terminal import bytes_text
 
 if TYPE_CHECKING:
@@ -30,12 +30,16 @@ MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A program, the graphs that it was made of, and how long a step takes by the prices of the plan."""
+    """A program, the graphs that it was made of, and what a step takes by the prices of the plan."""
 
     program: Program
     entries: Entries
-    seconds: float
+    step: Spent
     given: Entries  # before anything was done to fit
+
+    @property
+    def seconds(self) -> float:
+        return self.step.seconds
 
 
 def encode_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Program:
@@ -54,7 +58,7 @@ def found_for(device: Device, imported: Imported, options: Options, aim: Aim) ->
     if found.entries is not entries:
         tried = [found, *_in_parts(device, imported, options, entries.batch, quick)]
         tried += _optimizer_outside(device, found, quick) if aim.page else []
-        found = _cheapest(device, tried)
+        found = _cheapest(device, tried, aim)
     return checked_fit(device, searched(device, found, aim), imported, options, aim)
 
 
@@ -63,7 +67,7 @@ def searched(device: Device, found: Found, aim: Aim) -> Found:
     if found.entries is found.given or not aim.effort_s:
         return found
     fits = limits.fits(device, limits.need_of(device, found.program))
-    return _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found])
+    return _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found], aim)
 
 
 def checked_fit(device: Device, found: Found, imported: Imported, options: Options, aim: Aim) -> Found:
@@ -90,11 +94,13 @@ def checked_fit(device: Device, found: Found, imported: Imported, options: Optio
     return found
 
 
-def _cheapest(device: Device, found: list[Found]) -> Found:
-    """Of what fits, the fastest; if nothing does, the smallest."""
+def _cheapest(device: Device, found: list[Found], aim: Aim) -> Found:
+    """Of what fits and is in time, the fastest or, if energy counts, what takes the least; in time or not, if nothing
+    is; if nothing fits, the smallest."""
     good = [f for f in found if limits.fits(device, limits.need_of(device, f.program))]
     smallest = min(found, key=lambda f: limits.need_of(device, f.program).ram_bytes)
-    return min(good, key=lambda f: f.seconds, default=smallest)
+    good = [f for f in good if aim.deadline_s is None or f.seconds <= aim.deadline_s] or good
+    return min(good, key=lambda f: f.step.joules if aim.objective == "energy" else f.seconds, default=smallest)
 
 
 def _in_parts(device: Device, imported: Imported, options: Options, samples: int, aim: Aim) -> list[Found]:
@@ -149,7 +155,7 @@ def _paging_state(device: Device, entries: Entries, names: Sequence[str], count:
 def squeezed(device: Device, entries: Entries, aim: Aim, proven: bool = True, most: int = MOST_SQUEEZES) -> Found:
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
     comes."""
-    best = Found(encode(entries, device, proven), entries, step_seconds(entries, aim), entries)
+    best = _priced(encode(entries, device, proven), entries, entries, aim)
     room = limits.arena_room(device, limits.need_of(device, best.program))
     target = room
     for _ in range(most):
@@ -160,7 +166,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, proven: bool = True, mo
         if program.arena_bytes >= best.program.arena_bytes:
             break
         target -= max(program.arena_bytes - room, 0)
-        best = Found(program, trial, step_seconds(trial, aim), entries)
+        best = _priced(program, trial, entries, aim)
     return best
 
 
@@ -174,11 +180,26 @@ def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
 
 
 def step_seconds(entries: Entries, aim: Aim) -> float:
-    """Of a whole step of as many samples as the user asked for, by the prices of the plan."""
+    return step_spent(entries, aim).seconds
 
-    def of(name: str) -> float:
-        return problem_of(entries.graphs[name], entries.batch, aim.prices).seconds
+
+def step_spent(entries: Entries, aim: Aim) -> Spent:
+    """By a whole step of as many samples as the user asked for, by the prices of the plan."""
+
+    def of(name: str) -> Spent:
+        return spent(entries.graphs[name], entries.batch, aim.prices)
 
     if not entries.step_samples:
         return of("train")
-    return of("zero") + ceil_div(entries.step_samples, entries.batch) * of("grad") + of("apply")
+    return of("zero").plus(of("apply")).plus(of("grad"), ceil_div(entries.step_samples, entries.batch))
+
+
+def _priced(program: Program, entries: Entries, given: Entries, aim: Aim) -> Found:
+    step = step_spent(entries, aim)
+    return Found(with_price(program, step), entries, step, given)
+
+
+def with_price(program: Program, step: Spent) -> Program:
+    """The program, whose plan says what a step takes."""
+    plan = {**program.meta["plan"], "step_seconds": step.seconds, "step_joules": step.joules}
+    return replace(program, meta=checked_meta({**program.meta, "plan": plan}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import limits
 from .device import Device
 from .errors import BadOption
-from .fitting import Found, checked_fit, found_for, searched, squeezed, step_seconds
+from .fitting import Found, checked_fit, found_for, searched, squeezed, step_spent, with_price
 from .lower import Entries, lower_as
 from .options import Options
 from .plan import Decision
@@ -34,7 +34,7 @@ def encode_ladder(
         top = found_for(device, imported, options, aim)
     else:
         entries = lower_as(imported, options)
-        top = Found(encode(entries, proven=False), entries, step_seconds(entries, aim), entries)
+        top = Found(encode(entries, proven=False), entries, step_spent(entries, aim), entries)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     found: list[Found] = []
     for number, budget in enumerate(budgets, 1):
@@ -42,7 +42,7 @@ def encode_ladder(
         first = squeezed(room, top.entries, replace(aim, effort_s=0.0), proven=False)
         fits = checked_fit(room, searched(room, first, aim), imported, options, aim)
         found.append(min(found[-1] if found else top, fits, key=lambda f: f.program.arena_bytes))
-    return encode(joined(top, found), device)
+    return with_price(encode(joined(top, found), device), top.step)
 
 
 def joined(top: Found, rungs: Sequence[Found]) -> Entries:

@@ -96,6 +96,16 @@ def checked_ladder(ladder: Any) -> tuple[int, ...]:
     return tuple(sorted(found, reverse=True))
 
 
+def checked_prices(prices: Any, device: Any) -> bool:
+    """Shall they be measured?"""
+    if prices not in ("fixed", "measured"):
+        raise BadOption(f"prices={prices!r} is not understood", help="prices='fixed' or prices='measured'")
+    if prices == "measured" and device is not None:
+        why = f"kernels are timed on this machine, which is no {getattr(device, 'name', device)}"
+        raise BadOption("prices of a device cannot be measured", why=why, help="leave out prices, or device")
+    return bool(prices == "measured")
+
+
 def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
     from .planner.within import Aim  # only a compiler needs a planner
 
@@ -218,6 +228,6 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Options", "checked_aim", "checked_budget", "checked_device", "checked_ladder", "checked_options", "checked_seed",
-    "with_deadline",
+    "Options", "checked_aim", "checked_budget", "checked_device", "checked_ladder", "checked_options",
+    "checked_prices", "checked_seed", "with_deadline",
 ]  # fmt: skip

@@ -68,6 +68,8 @@ class Plan:
     page_bytes: int = 0  # outside RAM; 0: the program does not page
     page_state_bytes: int = 0  # of them, state that outlives a step
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
+    step_seconds: float = 0.0  # predicted, of a step of `step_samples`; 0: nobody asked for a price
+    step_joules: float = 0.0
 
     @property
     def ram_bytes(self) -> int:
@@ -85,6 +87,7 @@ class Plan:
             **({"device": self.device, "banks": dict(self.banks)} if self.device else {}),
             **({"slot_bytes": self.slot_bytes} if self.slot_bytes else {}),
             **(self._pages_json() if self.page_bytes else {}),
+            **({name: getattr(self, name) for name in _PREDICTED} if self.step_seconds else {}),
         }
 
     def _pages_json(self) -> JsonDict:
@@ -106,6 +109,8 @@ class Plan:
         texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), *given["learns"])
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
+        for name in _PREDICTED & set(given):
+            given[name] = _amount(given[name])
         given["facts"] = Facts.from_json(given["facts"]) if "facts" in given else Facts()
         plan = Plan(**given)
         if not set(plan.arena_by_entry) >= set(plan.facts.entries):
@@ -116,12 +121,19 @@ class Plan:
         return plan
 
 
-_SOMETIMES = ("work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged")
+_PREDICTED = ("step_seconds", "step_joules")
+_SOMETIMES = ("work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged", *_PREDICTED)
 _NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
 
 
 def _counts(data: Any) -> dict[str, int]:
     return {str(name): whole(count) for name, count in data.items()}
+
+
+def _amount(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a number of seconds or joules")
+    return float(value)
 
 
 def _decision(data: Mapping[str, Any]) -> Decision:

@@ -89,6 +89,9 @@ def answer(
     if plan.device:
         banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
         rows.insert(2, ("device", printable(plan.device), banks))
+        if plan.step_seconds:
+            predicted = f"a step on {printable(plan.device)}, predicted: {_joules_text(plan.step_joules)}"
+            rows.append(("step", seconds_text(plan.step_seconds), predicted))
     rungs = _rungs(plan)
     if len(rungs) > 1:
         sizes = ", ".join(bytes_text(rung.ram_bytes) for rung in rungs)
@@ -119,6 +122,14 @@ def _learning(plan: Plan) -> str:
     if plan.model_tensors:
         text = f"of {plan.model_tensors} tensors, {plan.learned_parameters:,} of {plan.model_parameters:,} parameters"
     return f"{text} (method {printable(plan.method)})"
+
+
+def _joules_text(joules: float) -> str:
+    for unit in ("J", "mJ", "µJ"):
+        if joules >= 1 or unit == "µJ":
+            break
+        joules *= 1000
+    return f"{joules:.3g} {unit}"
 
 
 def _samples(count: int) -> str:
@@ -233,6 +244,8 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "device": plan.device or None,
         "banks": dict(plan.banks),
         "rungs": [asdict(rung) for rung in _rungs(plan)],
+        "step_seconds": plan.step_seconds or None,
+        "step_joules": plan.step_joules or None,
     }
 
 

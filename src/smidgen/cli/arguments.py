@@ -124,6 +124,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")
     parser.add_argument("--deadline", metavar="TIME", help="a step takes at most so many seconds, or 2x the usual time")
     parser.add_argument("--effort", type=float, default=5.0, metavar="S", help="of search for the best plan; default 5")
+    timed = "of kernels: fixed, the same everywhere, or measured on this machine once; default fixed"
+    parser.add_argument("--prices", default="fixed", choices=["fixed", "measured"], help=timed)
     rungs = "more budgets, as 64MB,32MB: a plan for each in one program, for `train --follow-memory`"
     parser.add_argument("--ladder", metavar="BYTES,…", default="", help=rungs)
     _add_kernels(parser, default="exact")

@@ -57,7 +57,8 @@ def _compiled(args: argparse.Namespace) -> Any:
                 model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
                 bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
                 const=args.const, device=device, budget=budget, page_to=args.page_to, objective=args.objective,
-                deadline=args.deadline, effort=args.effort, ladder=ladder, kernels=args.kernels, threads=args.threads,
+                deadline=args.deadline, effort=args.effort, ladder=ladder, prices=args.prices, kernels=args.kernels,
+                threads=args.threads,
             )  # fmt: skip
         except OverLimit as error:
             raise error.in_command_line() from error

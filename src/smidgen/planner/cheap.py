@@ -8,7 +8,7 @@ from ..build import typed
 from ..ir import Graph, Node, at
 from ..passes.recompute import recompute
 from ..plan import Decision
-from .cost import HOST
+from .cost import ROUGH
 from .greedy import fit
 from .problem import doings, problem_of, profile
 
@@ -17,7 +17,7 @@ FEW = 4  # multiply-accumulates for an element written
 
 def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
     """With values computed again where that takes no sums, as far as it lowers the peak."""
-    problem = problem_of(graph, batch, HOST)
+    problem = problem_of(graph, batch, ROUGH)
     plain = profile(problem, problem.plain())
 
     few = {k for k, step in enumerate(problem.steps) if _takes_no_sums(graph, graph.nodes[step.node], batch)}

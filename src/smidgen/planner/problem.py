@@ -170,18 +170,8 @@ class _Reader:
         writes = tuple(v for v in self._values(node.outs) if v not in reads)  # but for what it changes in place
         scratch = align_up(int(at(record.scratch(call), self.batch)), self.align)
         once = any(self.graph[o].role is not Role.VALUE or self.families.root(o) in self.overwritten for o in node.outs)
-        return Step(i, reads, writes, self._seconds(node, call), scratch, self._values(takes),
+        return Step(i, reads, writes, self.prices.seconds(node.op, call, self.batch), scratch, self._values(takes),
                     NEVER if once else len(self.graph.nodes))  # fmt: skip
-
-    def _seconds(self, node: Node, call: ops.Call) -> float:
-        """State that is at home in PAGE comes and goes there at its price."""
-        page = ops.get(node.op).page
-        if not page or self.prices.page is None:
-            return self.prices.seconds(node.op, call, self.batch)
-        if page == "start":
-            return 0.0
-        count = call.outs[0].bytes(self.batch)
-        return self.prices.page.in_seconds(count) if page in ("in", "wait") else self.prices.page.out_seconds(count)
 
     def _alike(self, source: str, out: str, node: Node) -> bool:
         """As `place` asks, but for the moment of death."""
