@@ -109,7 +109,7 @@ class Plan:
         texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), *given["learns"])
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
-        for name in _PREDICTED & set(given):
+        for name in set(_PREDICTED) & set(given):
             given[name] = _amount(given[name])
         given["facts"] = Facts.from_json(given["facts"]) if "facts" in given else Facts()
         plan = Plan(**given)
