@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -45,7 +46,9 @@ MEANING = {
     "fixed_s": "sum of the kernels by the fixed prices of src/smidgen/planner/host.json",
     "rough_s": "the same with one rate for arithmetic and one for bytes",
     "ratio": "predicted_s / measured_s",
-    "timing_s": "what timing the kernels took, most of the rounds",
+    "ratio_rounds": "predicted / measured of each round: how far a single prediction may be off",
+    "timing_s": "what timing the kernels took by the clock, most of the rounds",
+    "load_average": "of the last five minutes, at the end: programs that wanted a processor",
 }
 
 
@@ -95,6 +98,7 @@ class Case:
             "ratio": predicted / took, "fixed_s": spent(graph, BATCH, HOST).seconds,
             "rough_s": spent(graph, BATCH, ROUGH).seconds, "timing_s": max(self.timing),
             "measured_rounds_s": self.steps, "predicted_rounds_s": self.predicted,
+            "ratio_rounds": [round(p / m, 3) for p, m in zip(self.predicted, self.steps, strict=True)],
         }  # fmt: skip
 
 
@@ -114,15 +118,19 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['net']:20} measured {seconds_text(row['measured_s']):>8}  predicted "
-            f"{seconds_text(row['predicted_s']):>8}  ratio {row['ratio']:.2f}  fixed "
+            f"{seconds_text(row['predicted_s']):>8}  ratio {row['ratio']:.2f} ({min(row['ratio_rounds']):.2f} to "
+            f"{max(row['ratio_rounds']):.2f})  fixed "
             f"{row['fixed_s'] / row['measured_s']:.2f}  rough {row['rough_s'] / row['measured_s']:.2f}  "
             f"timed in {row['timing_s']:.1f} s"
         )
     good = sum(abs(row["ratio"] - 1) <= WITHIN for row in rows)
     print(f"{good} of {len(rows)} within {WITHIN:.0%}")
     if not args.net:
-        said = {"command": f"python -m benchmarks.predict --rounds {args.rounds}", "date": time.strftime("%Y-%m-%d"),
-                "machine": machine(), "kernels": "fast", "threads": 1, "meaning": MEANING, "rows": rows}  # fmt: skip
+        said = {
+            "command": f"python -m benchmarks.predict --rounds {args.rounds}", "date": time.strftime("%Y-%m-%d"),
+            "machine": machine(), "load_average": os.getloadavg()[1], "kernels": "fast", "threads": 1,
+            "meaning": MEANING, "rows": rows,
+        }  # fmt: skip
         atomic.write(OUT, (json.dumps(said, indent=1) + "\n").encode())
 
 
