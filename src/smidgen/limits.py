@@ -13,7 +13,7 @@ from .errors import DoesNotFit
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .place import ALIGN
-from .plan import Plan
+from .plan import Decision, Plan
 from .program import Program
 from .terminal import bytes_text, seconds_text
 
@@ -39,6 +39,10 @@ def device_overhead(device: Device | None, program: Program) -> Overhead:
         return Overhead(budget.limits([program]).context_bytes, budget.stack_bytes([program], core))
     if device is not None and device.is_bare:
         return Overhead(CONTEXT_BYTES_32, native.stack_bytes())
+    return host_overhead()
+
+
+def host_overhead() -> Overhead:
     return Overhead(native.context_bytes(), native.stack_bytes())
 
 
@@ -181,9 +185,9 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimi
     return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price)), device=device)
 
 
-def too_late(plan: Plan, seconds: float, deadline_s: float) -> DoesNotFit:
+def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -> DoesNotFit:
     """It fits, but not in time."""
-    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in plan.decisions if d.adds_s)
+    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in decisions if d.adds_s)
     what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
     return DoesNotFit(what, why=f"of that, to fit: {spent}" if spent else "nothing in it was done to fit",
                       help="a later deadline, or more RAM")  # fmt: skip
@@ -213,7 +217,8 @@ def _peak(plan: Plan) -> tuple[str, str]:
 
 
 def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
-    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample."""
+    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample. If not even
+    one sample fits, nothing between is tried."""
 
     def priced(**arguments: str | int) -> Iterator[Option]:
         need = price(arguments)
@@ -222,6 +227,11 @@ def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
 
     for extra in ({}, {"momentum": 0}) if "momentum" in plan.optimizer else ({},):
         batch = plan.batch if extra else plan.batch // 2
+        if batch > 1:
+            least = list(priced(**extra, batch=1))
+            if not any(fits(device, option.need) for option in least):
+                yield from least
+                continue
         while batch:
             found = list(priced(**extra, **({} if batch == plan.batch else {"batch": batch})))
             yield from found

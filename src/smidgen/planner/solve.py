@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import online
-from .bound import least_extra, least_peak
+from .bound import least_extra
 from .chen import chen
 from .exact import exact, lowest
 from .greedy import fit, thinned
+from .least import least_peak
 from .problem import Problem, Profile, Schedule, profile
 from .stages import MOST, Stages, choice_of, schedule_of, stages_of
 
