@@ -12,12 +12,11 @@ from typing import Any
 from . import limits, ops, place
 from .build import typed
 from .device import Device
-from .errors import SmidgenError
+from .errors import DoesNotFit, SmidgenError
 from .ir import ceil_div
 from .lower import Entries, Lowering, checked, decided, narrowed
 from .options import Options
-from .plan import Plan
-from .planned import Sized, encode, sized
+from .planned import Sized, encode, outlined, sized
 from .planner.least import least_peak
 from .planner.problem import problem_of
 from .planner.within import Aim, within
@@ -107,10 +106,10 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
         except SmidgenError:
             return None
 
+    if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
+        raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        plan = Plan.from_json(
-            encode(best.entries, device, proven=False, room_bytes=room_for(device, best.entries)).meta["plan"]
-        )
+        plan = outlined(best.entries, device, room_for(device, best.entries))
         raise limits.over_limit(device, plan, best.need, need_with)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
         raise limits.too_late(best.entries.decisions, best.seconds, aim.deadline_s)

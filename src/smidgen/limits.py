@@ -14,7 +14,7 @@ from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .place import ALIGN
 from .plan import Decision, Plan
-from .program import Program
+from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
@@ -116,7 +116,15 @@ def over_flash(device: Device, need: Need) -> bool:
 
 
 def fits(device: Device, need: Need) -> bool:
-    return assigned(device, need) is not None and not over_flash(device, need)
+    return assigned(device, need) is not None and not over_flash(device, need) and not beyond(need)
+
+
+def beyond(need: Need) -> str:
+    """What is said of regions that no program can address, however much RAM there is; else nothing."""
+    for region, size in (("STATE", need.state_bytes), ("ARENA", need.arena_bytes)):
+        if size > REGION_BYTES:
+            return f"{region} needs {size} bytes, a program can address {REGION_BYTES}"
+    return ""
 
 
 # -- what is said when it does not fit ---------------------------------------------------------------------------------

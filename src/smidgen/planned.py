@@ -34,17 +34,42 @@ def encode(
         entries = decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
     bare = encode_program(planned, entries.batch, {})
+    need = limits.Need(bare.state_bytes, bare.arena_bytes, limits.device_overhead(device, bare), bare.flash_bytes)
+    plan = _plan(entries, layouts, device, need)
+    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
+    if entries.head is not None:
+        meta["classes"] = entries.head.to_json(entries.class_names)
+    done = replace(bare, meta=checked_meta(meta))
+    if proven:
+        verify.verify(done, entries.graphs, layouts)
+    return done
+
+
+def outlined(entries: Entries, device: Device, room_bytes: int | None = None) -> Plan:
+    """The plan of a program that is not made, since it would not fit."""
+    if device.is_bare or device.flash_bytes:
+        return Plan.from_json(encode(entries, device, proven=False, room_bytes=room_bytes).meta["plan"])
+    layouts, _ = placed(entries, device.align, room_bytes)
+    state = max(layout.state_bytes for layout in layouts.values())
+    arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
+    if not evaluates:
+        rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
+        entries, layouts = replace(entries, graphs=rest), {name: layouts[name] for name in rest}
+    return _plan(entries, layouts, device, limits.Need(state, arena, limits.host_overhead(), 0))
+
+
+def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None, need: limits.Need) -> Plan:
     facts = facts_of(entries.graphs, layouts, entries.batch)
-    overhead = limits.device_overhead(device, bare)
     named = None if device is None or device.name == limits.BUDGET else device
-    plan = Plan(
-        state_bytes=bare.state_bytes,
-        arena_bytes=bare.arena_bytes,
-        context_bytes=overhead.context_bytes,
-        stack_bytes=overhead.stack_bytes,
-        flash_bytes=bare.flash_bytes,
+    page_bytes = max(layout.page_bytes for layout in layouts.values())
+    return Plan(
+        state_bytes=need.state_bytes,
+        arena_bytes=need.arena_bytes,
+        context_bytes=need.overhead.context_bytes,
+        stack_bytes=need.overhead.stack_bytes,
+        flash_bytes=need.flash_bytes,
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
-        arena_by_entry=arenas,
+        arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
         cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
         decisions=entries.decisions,
         method=entries.method,
@@ -57,18 +82,11 @@ def encode(
         optimizer=entries.optimizer,
         facts=facts,
         device="" if named is None else named.name,
-        banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
-        page_bytes=bare.page_bytes,
-        page_state_bytes=bare.page_state_bytes,
-        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if bare.page_bytes else {},
+        banks={} if named is None else limits.assigned(named, need) or {},
+        page_bytes=page_bytes,
+        page_state_bytes=max(layout.page_state_bytes for layout in layouts.values()),
+        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
     )
-    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
-    if entries.head is not None:
-        meta["classes"] = entries.head.to_json(entries.class_names)
-    done = replace(bare, meta=checked_meta(meta))
-    if proven:
-        verify.verify(done, entries.graphs, layouts)
-    return done
 
 
 @dataclass(frozen=True, slots=True)

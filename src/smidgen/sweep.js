@@ -78,7 +78,7 @@
       svg.append(shape("line", { class: "rule", x1: LEFT, x2: wide - RIGHT, y1: at, y2: at }));
       if (below - at > 16) text(LEFT - 8, below = at, "end", shareText(tick));
     }
-    const count = wide < 480 ? 3 : 5;
+    const count = wide < 400 ? 2 : wide < 560 ? 3 : 5;
     for (let k = 0; k <= count; k++) {
       const bytes = first + (last - first) * k / count;
       svg.append(shape("line", { class: "axis-line", x1: x(bytes), x2: x(bytes), y1: high - BOTTOM, y2: high - BOTTOM + 5 }));
@@ -90,7 +90,8 @@
       .map((p) => [x(p.budget_bytes), y(Math.max(p.bound_s / data.base_s - 1, 0))]);
     if (what === "time" && bound.length > 1) svg.append(shape("polyline", { class: "bound", points: bound.join(" ") }));
     marks = [];
-    for (const name of names.filter((n) => shown.has(n))) {
+    // What is best lies below, thick, so that those that are as good can be seen on it.
+    for (const name of [...names].reverse().filter((n) => shown.has(n))) {
       const points = fits.filter((p) => p.technique === name).sort((a, b) => a.budget_bytes - b.budget_bytes)
         .map((p) => ({ ...p, x: x(p.budget_bytes), y: y(p.extra) }));
       const line = shape("polyline", { class: `line ${name === "joint" ? "joint" : ""}`,

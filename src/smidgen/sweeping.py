@@ -16,7 +16,7 @@ from .device import Device
 from .errors import SmidgenError
 from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
 from .ir import Graph, ceil_div
-from .lower import Lowering
+from .lower import Entries, Lowering
 from .options import Options
 from .passes.recompute import recompute
 from .plan import Decision
@@ -40,6 +40,8 @@ MEANING: Final = {
     "joint": "all of it, whatever is the cheapest",
 }
 
+Made = Callable[["Point", Entries], None]
+"""Gets each point that fits, with the graphs that a program can be made of."""
 Told = Callable[[int, int, str], None]
 """(done, of how many, what is at hand)"""
 
@@ -98,13 +100,14 @@ class Sweep:
 def sweep(
     lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int = 0,
     budgets: Sequence[int] = (), shares: Sequence[float] = (), told: Told = lambda done, total, what: None,
+    made: Made = lambda point, entries: None,
 ) -> Sweep:  # fmt: skip
-    """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and, if there
-    are none of these, at some budgets from the smallest that is found to fit."""
-    work = _Bench(lowering, options, device, aim, work_bytes)
-    chosen = {work.floor + round(share * (work.base_bytes - work.floor)) for share in shares}
+    """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
+    smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
+    work = _Bench(lowering, options, device, aim, work_bytes, made)
+    low, high = work.smallest.need.ram_bytes + work_bytes, work.base_bytes
+    chosen = {low, *(work.floor + round(share * (high - work.floor)) for share in shares)}
     if not shares:
-        low, high = work.smallest.need.ram_bytes + work_bytes, work.base_bytes
         chosen |= {low + (high - low) * k // (POINTS - 1) for k in range(POINTS)}
     points: list[Point] = []
     total = len(chosen | set(budgets))
@@ -121,8 +124,11 @@ def sweep(
 class _Bench:
     """One model, and what is the same for all budgets."""
 
-    def __init__(self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int) -> None:
+    def __init__(
+        self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int, made: Made
+    ) -> None:
         self.lowering, self.options, self.device, self.aim, self.work = lowering, options, device, aim, work_bytes
+        self.made = made
         self.pages = aim.page and aim.prices.page is not None
         self.entries = lowering.entries(options)
         self.align = place.ALIGN if device is None else device.align
@@ -196,9 +202,9 @@ class _Bench:
             return Point(name, budget_bytes, solve_s)
         entries = best.entries
         parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
-        return Point(
-            name, budget_bytes, solve_s, parts, best.need.ram_bytes + self.work, best.seconds, best.joules
-        )  # fmt: skip
+        point = Point(name, budget_bytes, solve_s, parts, best.need.ram_bytes + self.work, best.seconds, best.joules)
+        self.made(point, entries)
+        return point
 
     def _alone(self, name: str, device: Device, budget_bytes: int) -> Point:
         """A technique that makes a schedule. Where the base fits, nothing has to be done; paging alone may also start
@@ -225,7 +231,9 @@ class _Bench:
             need = limits.Need(state, arena, overhead, self.base.need.flash_bytes)
             if limits.fits(device, need):
                 one = profile(problem, schedule)
-                return Point(name, budget_bytes, 0.0, 1, need.ram_bytes + self.work, one.seconds, one.joules)
+                point = Point(name, budget_bytes, 0.0, 1, need.ram_bytes + self.work, one.seconds, one.joules)
+                self.made(point, replace(self.entries, graphs={**self.entries.graphs, "train": trial}))
+                return point
             target -= max(arena - room, self.align)
         return Point(name, budget_bytes, 0.0)
 
