@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -44,6 +45,10 @@ EFFORT_S: Final = 10.0  # of searching for each budget
 MOST_MEASURED_BYTES: Final = 12 << 30
 STEPS: Final = 3
 TOLERANCE: Final = 1e-9
+COLOURS: Final = {
+    "joint": "#d55e00", "recompute": "#0072b2", "page": "#cc79a7", "split": "#009e73", "chen": "#56b4e9",
+    "sage": "#e69f00", "dtr": "#b8860b", "melon": "#6b5b95",
+}  # fmt: skip
 Json = dict[str, Any]
 
 
@@ -173,7 +178,7 @@ def say(done: int, total: int, what: str) -> None:
     print(f"  {done}{f' of {total}' if total else ''}: {what}", file=sys.stderr, flush=True)
 
 
-def write_tables(report: Json) -> None:
+def tables(report: Json) -> str:
     lines = [
         "# Within a budget\n\n",
         "Made by `python -m benchmarks.fit` from [fit.json](fit.json). Batch 8, SGD, everything learns, batch-norm\n",
@@ -183,13 +188,63 @@ def write_tables(report: Json) -> None:
         "`in 4` is a step in four parts. `joint` may compute again, page and split; `bound`: no step taken at once\n",
         "can take less. `ideal`, RAM without end, is base: 0. Paging is to a disk, by the prices of the host.\n\n",
         _summary(report["rows"]),
+        "\n![extra time](fit.svg)\n",
     ]
     for row in report["rows"]:
         lines += [f"\n## {row['label']}\n\n", _points(row, "seconds", "base_s"), "\nEnergy:\n\n",
                   _points(row, "joules", "base_j")]  # fmt: skip
         if row["measured"]:
             lines += ["\nMeasured here, fast kernels, one thread:\n\n", _measured(row)]
-    OUT.with_suffix(".md").write_text("".join(lines))
+    return "".join(lines)
+
+
+def write_tables(report: Json) -> None:
+    OUT.with_suffix(".md").write_text(tables(report))
+    OUT.with_suffix(".svg").write_text(picture(report))
+
+
+def picture(report: Json) -> str:
+    """A panel for each network: budget to the right, from the floor to base; extra time upwards, in logarithms."""
+    wide, high, left, top = 320, 230, 46, 26
+    most = math.log1p(4.0)
+    rows = report["rows"]
+    size = (wide * min(3, max(1, len(rows))), high * max(1, -(-len(rows) // 3)) + 24)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" '
+        'font-size="11">',
+        f'<rect width="{size[0]}" height="{size[1]}" fill="#ffffff"/>',
+    ]
+    for number, row in enumerate(rows):
+        x0, y0 = number % 3 * wide + left, number // 3 * high + top
+        w, h = wide - left - 14, high - top - 34
+
+        def y(extra: float, y0: int = y0, h: int = h) -> float:
+            return y0 + h - min(math.log1p(max(extra, 0.0)), most) / most * h
+
+        parts.append(f'<text x="{x0}" y="{y0 - 8}" font-weight="bold">{row["label"]}</text>')
+        for tick in (0, 0.1, 0.25, 0.5, 1, 2, 4):
+            parts.append(f'<line x1="{x0}" x2="{x0 + w}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#dddddd"/>')
+            said = f"+{tick * 100:.0f} %" if tick else "0"
+            parts.append(f'<text x="{x0 - 4}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="#555555">{said}</text>')
+        for text, at, anchor in (("floor_bytes", x0, "start"), ("base_bytes", x0 + w, "end")):
+            said = f"{text.partition('_')[0]} {bytes_text(row[text])}"
+            parts.append(f'<text x="{at}" y="{y0 + h + 15}" text-anchor="{anchor}" fill="#555555">{said}</text>')
+        span = row["base_bytes"] - row["floor_bytes"]
+        for name, colour in COLOURS.items():
+            points = sorted(
+                (x0 + (p["budget_bytes"] - row["floor_bytes"]) / span * w, y(p["extra"]))
+                for p in row["points"]
+                if p["technique"] == name and p["extra"] is not None
+            )
+            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+            thick = 4 if name == "joint" else 1.5
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
+            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{thick}" fill="{colour}"/>' for a, b in points]
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        at = left + number * 95
+        parts.append(f'<circle cx="{at}" cy="{size[1] - 12}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{at + 8}" y="{size[1] - 8}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _summary(rows: Sequence[Json]) -> str:
@@ -265,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if broken else 0
 
 
-__all__ = ["CASES", "OUT", "main", "row_of", "write_tables"]
+__all__ = ["CASES", "OUT", "main", "picture", "row_of", "tables"]
 
 if __name__ == "__main__":
     sys.exit(main())

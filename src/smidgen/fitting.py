@@ -146,13 +146,16 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
     again. Batch statistics are those of a part: not what was asked for, so not offered."""
     tried: list[Found] = []
     batch = samples if options.bn == "frozen" else 1
+    try:
+        least = part(lowering, options, samples, 1)
+    except SmidgenError:  # a loss that is no sum over samples
+        return tried
+    if batch > 1 and not may_fit(device, least, aim):  # nor do larger parts
+        return [squeezed(device, least, aim)]
     while batch > 1:
         batch = ceil_div(batch, 2)
-        try:
-            entries = part(lowering, options, samples, batch)
-        except SmidgenError:  # a loss that is no sum over samples
-            return tried
-        if batch > 1 and not may_fit(device, entries, aim):
+        entries = least if batch == 1 else part(lowering, options, samples, batch)
+        if not may_fit(device, entries, aim):
             continue
         tried.append(squeezed(device, entries, aim))
         if tried[-1].entries is entries:
@@ -175,6 +178,8 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     best = found(device, entries, aim)
     room = limits.arena_room(device, best.need)
     target = room
+    if best.need.arena_bytes > room and not may_fit(device, entries, aim):
+        most = 1  # as small as it comes, once
     for _ in range(most):
         if best.need.arena_bytes <= room:
             break

@@ -282,7 +282,8 @@ def _fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
 
 
 def _search(blocks: Sequence[Block], bound: int, most_rounds: int) -> tuple[dict[str, int], int]:
-    """The best of several orders, then of random exchanges, until the bound is met or the work is spent."""
+    """The best of several orders, then of random exchanges, until the bound is met or the work is spent. Without any
+    rounds, the first order will do."""
     if not blocks:
         return {}, 0
     orders = [
@@ -292,7 +293,7 @@ def _search(blocks: Sequence[Block], bound: int, most_rounds: int) -> tuple[dict
         sorted(blocks, key=lambda b: (b.birth, -b.bytes)),
         sorted(blocks, key=lambda b: (-b.death, -b.bytes)),
     ]
-    results = [(*_fit(order), order) for order in orders]
+    results = [(*_fit(order), order) for order in orders[: None if most_rounds else 1]]
     offsets, top, order = min(results, key=lambda r: r[1])
     rng = random.Random(0)
     for _ in range(min(most_rounds, SEARCH_WORK // len(blocks) ** 2)):
