@@ -24,6 +24,7 @@ from .program import Program
 from .terminal import bytes_text
 
 MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
+MOST_SEARCHES = 3  # the same, where each try is a search
 LEAST_EFFORT_S = 0.1  # of searching, when the time for it is over: the fast methods remain
 
 
@@ -90,7 +91,7 @@ def searched(device: Device, best: Found, aim: Aim) -> Found:
     if best.entries is best.given or not aim.effort_s or not may_fit(device, best.given, aim):
         return best
     fits = limits.fits(device, best.need)
-    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SQUEEZES if fits else 1), best], aim)
+    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES if fits else 1), best], aim)
 
 
 def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
@@ -195,11 +196,20 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
 
 def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
     """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
-    within_it = {name: within(graph, entries.batch, arena_bytes, align, aim) for name, graph in entries.plain.items()}
+    quick = replace(aim, effort_s=0.0, deadline_s=None)
+    within_it = {
+        name: within(graph, entries.batch, arena_bytes, align, aim if name == _counts(entries) else quick)
+        for name, graph in entries.plain.items()
+    }
     graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
-    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it["train"][1]
+    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it[_counts(entries)][1]
     found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found
+
+
+def _counts(entries: Entries) -> str:
+    """The entry that takes the time of a step: `train` of a program for steps in parts is for smaller ones."""
+    return "grad" if entries.step_samples else "train"
 
 
 def step_seconds(entries: Entries, aim: Aim) -> float:
