@@ -76,7 +76,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         options = replace(options, const="int8")
         entries = narrowed(entries)
         whole = squeezed(device, entries, quick)
-    if whole.entries is entries or entries.batch == 1:
+    if whole.entries is entries or entries.batch == 1 or room_for(device, entries) < 0:  # parts have as much state
         return searched(device, whole, aim), options
     parts = in_parts(device, lowering, options, entries.batch, quick)
     if not parts:
@@ -103,7 +103,7 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
         if "momentum" in other:
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            return squeezed(device, lowering.entries(replace(options, **changed)), quick).need
+            return squeezed(device, lowering.entries(replace(options, **changed), explained=False), quick).need
         except SmidgenError:
             return None
 

@@ -81,7 +81,8 @@ class Lowering:
         self._learning: dict[str, _Learning] = {}
         self._built: dict[str, Built] = {}
 
-    def entries(self, options: Options) -> Entries:
+    def entries(self, options: Options, explained: bool = True) -> Entries:
+        """Unless explained, without the decisions that lowering takes anyway."""
         spare, names = options.spare_classes, options.class_names
         if spare not in self._simplified:
             self._simplified[spare] = _simplified(self.imported, spare)
@@ -91,7 +92,7 @@ class Lowering:
         full = repr((key, options.optimizer, options.accumulate, options.seed))
         if full not in self._built:
             self._built[full] = _built(self._learning[key], options.optimizer, options.accumulate, options.seed)
-        entries = at_batch(self._built[full], options.batch or self.imported.batch)
+        entries = at_batch(self._built[full], options.batch or self.imported.batch, explained)
         return narrowed(entries) if options.const == "int8" else entries
 
 
@@ -226,12 +227,12 @@ def build(
     )  # fmt: skip
 
 
-def at_batch(built: Built, batch: int) -> Entries:
+def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
     """The entry points for steps of up to so many samples."""
     plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad")}
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
-    decisions = _decisions(built, batch)
+    decisions = _decisions(built, batch) if explained else ()
     decisions += tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
