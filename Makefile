@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 1200
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: boards generated targets kill help setup test lint unit parity bench demo fuzz clean
+.PHONY: boards fit generated targets kill help setup test lint unit parity bench demo fuzz clean
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests"
@@ -18,6 +18,7 @@ help:
 	@echo "make unit     tests only"
 	@echo "make parity   every network x optimizer x batch x method x batch-norm mode against PyTorch (about 25 minutes on two cores)"
 	@echo "make bench    time and memory of a training step against other libraries (4 GB of them, then two hours; goes on if interrupted)"
+	@echo "make fit      extra time of every technique within a budget, for six networks (about an hour; goes on if interrupted)"
 	@echo "make targets  the runner for every kind of Linux machine, under emulation (its C libraries are built once)"
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
@@ -58,6 +59,9 @@ bench: setup
 	$(BIN)/python -m benchmarks.step --setup
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.make_tables
+
+fit: setup
+	$(BIN)/python -m benchmarks.fit --measure
 
 boards: setup
 	$(BIN)/python -m benchmarks.boards

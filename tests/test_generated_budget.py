@@ -13,7 +13,7 @@ import pytest
 from smidgen import limits
 from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
 from smidgen.fitting import encode_for, squeezed
-from smidgen.lower import lower_as
+from smidgen.lower import Lowering, lower_as
 from smidgen.options import checked_options
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
@@ -48,13 +48,13 @@ def one(seed: int) -> str:
         return refusal.code
     whole = limits.within(2**40, None)
     fixed = limits.need_of(whole, free).ram_bytes - free.arena_bytes
-    least = squeezed(limits.within(1, None), entries, Aim(), proven=False).program.arena_bytes
+    least = squeezed(limits.within(1, None), entries, Aim()).need.arena_bytes
     if seed % 4 == 3:  # most of these are out of reach
         least = free.arena_bytes // 4
     device = limits.within(fixed + int(rng.integers(least, free.arena_bytes + 1)), None)
     try:
         if TECHNIQUES[seed % len(TECHNIQUES)] == "joint":
-            program = encode_for(device, imported, options, Aim())
+            program = encode_for(device, Lowering(imported), options, Aim())
         else:
             program = squeezed(device, entries, Aim()).program
             if not limits.fits(device, limits.need_of(device, program)):

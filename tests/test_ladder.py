@@ -22,13 +22,13 @@ from torch import nn
 import smidgen
 from smidgen import cli
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.fitting import Found
+from smidgen.fitting import found
 from smidgen.history import Position
 from smidgen.ladder import joined
 from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
 from smidgen.native import Machine
 from smidgen.planned import encode
-from smidgen.planner.cost import Spent
+from smidgen.planner.within import Aim
 from smidgen.rungs import Rung, rungs_of
 
 from . import small
@@ -413,7 +413,7 @@ def test_inference_and_evaluation_count_on_every_rung() -> None:
 def test_evaluate_is_left_out_if_a_rung_is_too_small_for_it() -> None:
     entries = small.entries(evaluate=True)
     rest = replace(entries, graphs={name: graph for name, graph in entries.graphs.items() if name != "evaluate"})
-    top, low = (Found(encode(e), e, Spent(1.0), e) for e in (entries, rest))
+    top, low = (found(None, e, Aim()) for e in (entries, rest))
     both = joined(top, [low])
     assert sorted(both.graphs) == ["infer", "train", "train@1"]
     assert [d.what for d in both.decisions][-2:] == ["rung 1", "no evaluate"]

@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 from smidgen.planner.baselines import ALONE, BASELINES
-from smidgen.planner.bound import least_extra, least_peak
+from smidgen.planner.bound import least_extra
 from smidgen.planner.chain import Chain
 from smidgen.planner.cost import Paging, Prices
 from smidgen.planner.exact import exact, lowest
 from smidgen.planner.greedy import thinned
+from smidgen.planner.least import least_peak
 from smidgen.planner.problem import NEVER, PageIn, PageOut, Problem, Schedule, Step, profile
 from smidgen.planner.solve import smallest, solve
 from smidgen.planner.stages import Choice, choice_of, schedule_of, stages_of

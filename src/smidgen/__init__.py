@@ -8,17 +8,30 @@ from .native import load_early
 from .trainer import Job, load
 
 if TYPE_CHECKING:
-    from .api import compile
+    from .api import compile, max_batch, sweep
     from .history import History
     from .methods import all_methods
     from .optimizers import SGD, Adam, AdamW
     from .plan import Plan
 
-__all__ = ["SGD", "Adam", "AdamW", "History", "Job", "Plan", "SmidgenError", "all_methods", "compile", "load"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "History",
+    "Job",
+    "Plan",
+    "SmidgenError",
+    "all_methods",
+    "compile",
+    "load",
+    "max_batch",
+    "sweep",
+]
 
 _HOMES = {
     "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "plan",
-    "all_methods": "methods", "compile": "api",
+    "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 
 

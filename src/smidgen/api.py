@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .device import Device
-from .errors import MissingPart
+from .errors import BadOption, MissingPart
 from .fitting import encode_for, step_seconds
 from .ladder import encode_ladder
-from .lower import Entries, assemble, lower, lower_as, lowered, train_graph
+from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
 from .native import checked_kernels, work_bytes
 from .optimizers import Optimizer
 from .options import (
+    Options,
     checked_aim,
     checked_budget,
     checked_device,
@@ -27,6 +29,9 @@ from .options import (
 from .planned import encode, placed
 from .planner.cost import prices_of
 from .planner.measure import measured
+from .planner.within import Aim
+from .sweeping import Largest, Sweep, Told, largest_batch
+from .sweeping import sweep as sweep_all
 from .trainer import Job
 
 if TYPE_CHECKING:
@@ -74,29 +79,128 @@ def compile(
     `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
     `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
-    place_for, ram_bytes, rungs = checked_device(device), checked_budget(budget), checked_ladder(ladder)
+    rungs = checked_ladder(ladder)
+    with _prepared(
+        model, example, loss, target, device, budget, kernels, threads, page_to, objective, deadline, effort, prices,
+        optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
+        spare_classes=spare_classes, class_names=class_names, const=const,
+    ) as task:  # fmt: skip
+        if rungs:
+            made = encode_ladder(rungs, task.work_bytes, task.device, task.lowering, task.options, task.aim)
+        elif task.device is not None:
+            made = encode_for(task.device, task.lowering, task.options, task.aim)
+        else:
+            made = encode(task.lowering.entries(task.options))
+    return Job(made, kernels=task.kernels, threads=task.threads, page_to=page_to if made.page_bytes else None)
+
+
+def sweep(
+    model: Any,
+    example: Any,
+    *,
+    loss: Any = "cross_entropy",
+    target: Any = None,
+    optimizer: Optimizer | None = None,
+    method: str | Sequence[str] = "full",
+    batch: int | None = None,
+    bn: str = "frozen",
+    seed: int = 0,
+    const: str = "f32",
+    device: str | Device | None = None,
+    budget: int | str | None = None,
+    page: bool | None = False,
+    objective: str = "time",
+    effort: float = 1.0,
+    prices: str = "fixed",
+    kernels: str | None = None,
+    threads: int = 1,
+    told: Told = lambda done, total, what: None,
+) -> Sweep:
+    """Budget against predicted time: the points of each technique alone and of all of them together.
+
+    Budgets are chosen from the smallest that is found to fit to that of the plan without one; `budget` is one more.
+    `page` allows tensors to leave RAM (None: if the device has somewhere to page to), `effort` are seconds of search
+    for each point, and `told(done, total, what)` is called before each budget. The rest is as in `compile`.
+    """
+    limit = checked_budget(budget)
+    if page is None:
+        page = device is not None and prices_of(checked_device(device)).page is not None
+    with _prepared(
+        model, example, loss, target, device, None, kernels, threads, "page" if page else None, objective, None, effort,
+        prices, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, const=const,
+    ) as task:  # fmt: skip
+        return sweep_all(
+            task.lowering, task.options, task.device, task.aim, task.work_bytes, [limit] if limit else [], told=told
+        )
+
+
+def max_batch(
+    model: Any,
+    example: Any,
+    *,
+    budget: int | str | None = None,
+    device: str | Device | None = None,
+    loss: Any = "cross_entropy",
+    target: Any = None,
+    optimizer: Optimizer | None = None,
+    method: str | Sequence[str] = "full",
+    bn: str = "frozen",
+    seed: int = 0,
+    const: str = "f32",
+    page: bool = False,
+    objective: str = "time",
+    deadline: float | str | None = None,
+    effort: float = 5.0,
+    prices: str = "fixed",
+    kernels: str | None = None,
+    threads: int = 1,
+    told: Told = lambda done, total, what: None,
+) -> Largest:
+    """The most samples whose step, taken at once, fits the budget or the device, and how many a second that makes."""
+    if budget is None and device is None:
+        raise BadOption("the largest batch within what?", help="budget='64MB', or device='stm32h743'")
+    if isinstance(deadline, str) and "x" in deadline:
+        raise BadOption(f"deadline={deadline!r} of which batch?", help="deadline=0.5, in seconds")
+    with _prepared(
+        model, example, loss, target, device, budget, kernels, threads, "page" if page else None, objective, deadline,
+        effort, prices, optimizer=optimizer, method=method, bn=bn, seed=seed, const=const,
+    ) as task:  # fmt: skip
+        assert task.device is not None
+        return largest_batch(task.device, task.lowering, task.options, task.aim, task.work_bytes, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Checked arguments, and the model."""
+
+    device: Device | None
+    lowering: Lowering
+    options: Options
+    aim: Aim
+    work_bytes: int
+    kernels: str
+    threads: int
+
+
+@contextlib.contextmanager
+def _prepared(
+    model: Any, example: Any, loss: Any, target: Any, device: Any, budget: Any, kernels: str | None, threads: int,
+    page_to: Any, objective: str, deadline: Any, effort: float, prices: str, **rest: Any,
+) -> Iterator[_Task]:  # fmt: skip
+    """Prices that are measured meanwhile are remembered at the end."""
+    place_for, ram_bytes = checked_device(device), checked_budget(budget)
     measure = checked_prices(prices, place_for)
     import_model = _importer()
     kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
     work = work_bytes(kernels, threads)
     if ram_bytes is not None:
         place_for = limits.within(ram_bytes - work, place_for)
-    options = checked_options(
-        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
-        spare_classes=spare_classes, class_names=class_names, const=const,
-    )  # fmt: skip
-    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
-    if place_for is None and not rungs:
-        return Job(encode(lower_as(imported, options)), kernels=kernels, threads=threads)
+    options = checked_options(model, **rest)
+    lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
     with measured(kernels, threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
         aim = checked_aim(objective, effort, page_to is not None, priced)
-        aim = with_deadline(aim, deadline, lambda: step_seconds(lower_as(imported, options), aim))
-        if rungs:
-            made = encode_ladder(rungs, work, place_for, imported, options, aim)
-        else:
-            assert place_for is not None
-            made = encode_for(place_for, imported, options, aim)
-    return Job(made, kernels=kernels, threads=threads, page_to=page_to if made.page_bytes else None)
+        aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
+        yield _Task(place_for, lowering, options, aim, work, kernels, threads)
 
 
 def build(
@@ -129,4 +233,7 @@ def _importer() -> Callable[..., Imported]:
     return import_model
 
 
-__all__ = ["Entries", "assemble", "build", "compile", "encode", "lower", "lowered", "placed", "train_graph"]
+__all__ = [
+    "Entries", "assemble", "build", "compile", "encode", "lower", "lowered", "max_batch", "placed", "sweep",
+    "train_graph",
+]  # fmt: skip

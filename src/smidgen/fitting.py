@@ -3,37 +3,41 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import limits
+from . import limits, place
 from .device import Device
-from .errors import SmidgenError
+from .errors import DoesNotFit, SmidgenError
 from .ir import Role, ceil_div
-from .lower import Entries, checked, decided, lower_as, narrowed
+from .lower import Entries, Lowering, checked, decided, narrowed
 from .options import Options
 from .passes.page import page_state
-from .plan import Decision, Plan
-from .planned import encode
+from .plan import Decision
+from .planned import Sized, encode, outlined, sized
 from .planner.cost import Spent, spent
+from .planner.least import least_peak
+from .planner.problem import problem_of
 from .planner.within import Aim, within
 from .program import Program, checked_meta
 from .terminal import bytes_text
 
-if TYPE_CHECKING:
-    from .torch_import import Imported
-
 MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
+MOST_SEARCHES = 3  # the same, where each try is a search
+LEAST_EFFORT_S = 0.1  # of searching, when the time for it is over: the fast methods remain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Found:
-    """A program, the graphs that it was made of, and what a step takes by the prices of the plan."""
+    """A way to fit: graphs, what they take, and what a step costs by the prices of the plan."""
 
-    program: Program
+    device: Device | None
     entries: Entries
+    sized: Sized
     step: Spent
     given: Entries  # before anything was done to fit
 
@@ -41,36 +45,70 @@ class Found:
     def seconds(self) -> float:
         return self.step.seconds
 
+    @property
+    def joules(self) -> float:
+        return self.step.joules
 
-def encode_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Program:
+    def cost(self, aim: Aim) -> float:
+        return self.joules if aim.objective == "energy" else self.seconds
+
+    @property
+    def need(self) -> limits.Need:
+        return self.sized.need
+
+    @cached_property
+    def program(self) -> Program:
+        return with_price(encode(self.entries, self.device), self.step)
+
+
+def found(device: Device | None, entries: Entries, aim: Aim, given: Entries | None = None) -> Found:
+    room = None if device is None else room_for(device, entries)
+    return Found(device, entries, sized(entries, device, room), step_spent(entries, aim), given or entries)
+
+
+def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Program:
     """The program, if it fits the device; else an error that says what would."""
-    return found_for(device, imported, options, aim).program
+    return found_for(device, lowering, options, aim).program
 
 
-def found_for(device: Device, imported: Imported, options: Options, aim: Aim) -> Found:
+def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
+    best, options = joint(device, lowering, options, aim)
+    return checked_fit(device, best, lowering, options, aim)
+
+
+def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
+    """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
     quick = replace(aim, effort_s=0.0)
-    entries = lower_as(imported, options)
-    found = squeezed(device, entries, quick)
-    if limits.over_flash(device, limits.need_of(device, found.program)) and options.const == "f32":
+    entries = lowering.entries(options)
+    whole = squeezed(device, entries, quick)
+    if limits.over_flash(device, whole.need) and options.const == "f32":
         options = replace(options, const="int8")
-        found = squeezed(device, narrowed(entries), quick)
-    if found.entries is not entries:
-        tried = [found, *_in_parts(device, imported, options, entries.batch, quick)]
-        tried += _optimizer_outside(device, found, quick) if aim.page else []
-        found = _cheapest(device, tried, aim)
-    return checked_fit(device, searched(device, found, aim), imported, options, aim)
+        entries = narrowed(entries)
+        whole = squeezed(device, entries, quick)
+    others: list[Found] = []
+    if (
+        whole.entries is not entries and entries.batch > 1 and room_for(device, entries) >= 0
+    ):  # parts have as much state
+        others += in_parts(device, lowering, options, entries.batch, quick)
+    if aim.page and not (whole.entries is entries and limits.fits(device, whole.need)):
+        others += optimizer_outside(device, whole, quick)
+    if not others:
+        return searched(device, whole, aim), options
+    half = replace(aim, effort_s=aim.effort_s / 2)
+    best = cheapest(device, others, aim)
+    return cheapest(device, [searched(device, whole, half), searched(device, best, half), best], aim), options
 
 
-def searched(device: Device, found: Found, aim: Aim) -> Found:
+def searched(device: Device, best: Found, aim: Aim) -> Found:
     """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
-    if found.entries is found.given or not aim.effort_s:
-        return found
-    fits = limits.fits(device, limits.need_of(device, found.program))
-    return _cheapest(device, [squeezed(device, found.given, aim, most=MOST_SQUEEZES if fits else 1), found], aim)
+    if best.entries is best.given or not aim.effort_s or not may_fit(device, best.given, aim):
+        return best
+    fits = limits.fits(device, best.need)
+    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES if fits else 1), best], aim)
 
 
-def checked_fit(device: Device, found: Found, imported: Imported, options: Options, aim: Aim) -> Found:
+def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """What was found, unless it does not fit or takes too long: then an error with other choices that were tried."""
     quick = replace(aim, effort_s=0.0)
 
@@ -79,51 +117,78 @@ def checked_fit(device: Device, found: Found, imported: Imported, options: Optio
         if "momentum" in other:
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            tried = squeezed(device, lower_as(imported, replace(options, **changed)), quick, proven=False)
+            return squeezed(device, lowering.entries(replace(options, **changed), explained=False), quick).need
         except SmidgenError:
             return None
-        return limits.need_of(device, tried.program)
 
-    limits.check_slots(device, found.program)
-    need = limits.need_of(device, found.program)
-    plan = Plan.from_json(found.program.meta["plan"])
-    if not limits.fits(device, need):
-        raise limits.over_limit(device, plan, need, need_with)
-    if aim.deadline_s is not None and found.seconds > aim.deadline_s:
-        raise limits.too_late(plan, found.seconds, aim.deadline_s)
-    return found
-
-
-def _cheapest(device: Device, found: list[Found], aim: Aim) -> Found:
-    """Of what fits and is in time, the fastest or, if energy counts, what takes the least; in time or not, if nothing
-    is; if nothing fits, the smallest."""
-    good = [f for f in found if limits.fits(device, limits.need_of(device, f.program))]
-    smallest = min(found, key=lambda f: limits.need_of(device, f.program).ram_bytes)
-    good = [f for f in good if aim.deadline_s is None or f.seconds <= aim.deadline_s] or good
-    return min(good, key=lambda f: f.step.joules if aim.objective == "energy" else f.seconds, default=smallest)
+    if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
+        raise DoesNotFit(said)
+    if not limits.fits(device, best.need):
+        plan = outlined(best.entries, device, room_for(device, best.entries))
+        raise limits.over_limit(device, plan, best.need, need_with)
+    if device.slot_bytes:
+        limits.check_slots(device, best.program)
+    if aim.deadline_s is not None and best.seconds > aim.deadline_s:
+        raise limits.too_late(best.entries.decisions, best.seconds, aim.deadline_s)
+    return best
 
 
-def _in_parts(device: Device, imported: Imported, options: Options, samples: int, aim: Aim) -> list[Found]:
+def room_for(device: Device, entries: Entries) -> int:
+    """No larger arena can fit; negative if not even the state does."""
+    overhead = limits.Overhead(0, 0) if device.is_bare else limits.host_overhead()
+    state = place.place_state(entries.graphs.values(), device.align)[2]
+    return limits.arena_room(device, limits.Need(state, 0, overhead, 0))
+
+
+def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
+    """False: whatever is computed again or paged, it is too large, which can be told at once."""
+    room = room_for(device, entries)
+    for graph in entries.plain.values():
+        if least_peak(problem_of(graph, entries.batch, aim.prices, device.align), page=aim.page) > room:
+            return False
+    return place.lower_bound(entries.graphs["infer"], entries.batch) <= room
+
+
+def cheapest(device: Device, tried: list[Found], aim: Aim) -> Found:
+    """Of what fits, the cheapest; if nothing does, the smallest."""
+    good = [f for f in tried if limits.fits(device, f.need)]
+    if aim.deadline_s is not None:
+        good = [f for f in good if f.seconds <= aim.deadline_s] or good
+    smallest = min(tried, key=lambda f: f.need.ram_bytes)
+    return min(good, key=lambda f: f.cost(aim), default=smallest)
+
+
+def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
     """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
     again. Batch statistics are those of a part: not what was asked for, so not offered."""
-    found: list[Found] = []
+    tried: list[Found] = []
     batch = samples if options.bn == "frozen" else 1
+    try:
+        least = part(lowering, options, samples, 1)
+    except SmidgenError:  # a loss that is no sum over samples
+        return tried
+    if batch > 1 and not may_fit(device, least, aim):  # nor do larger parts
+        return [squeezed(device, least, aim)]
     while batch > 1:
         batch = ceil_div(batch, 2)
-        try:
-            entries = lower_as(imported, replace(options, batch=batch, accumulate=True))
-        except SmidgenError:  # a loss that is no sum over samples
-            return found
-        sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
-        why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
-        entries = decided(replace(entries, step_samples=samples), "split", why, 0)
-        found.append(squeezed(device, entries, aim))
-        if found[-1].entries is entries:
+        entries = least if batch == 1 else part(lowering, options, samples, batch)
+        if not may_fit(device, entries, aim):
+            continue
+        tried.append(squeezed(device, entries, aim))
+        if tried[-1].entries is entries:
             break
-    return found
+    return tried
 
 
-def _optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
+def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
+    """A step of so many samples that is taken `batch` at a time."""
+    entries = lowering.entries(replace(options, batch=batch, accumulate=True))
+    sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
+    why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
+    return decided(replace(entries, step_samples=samples), "split", why, 0)
+
+
+def optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
     """With some of the optimizer's state at home in PAGE, where every step fetches and returns it: so much of it that
     it should fit, and what should take the least RAM. Large tensors are last, since they need room to come to."""
     entries = least.given
@@ -132,7 +197,7 @@ def _optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
     names = sorted(state, key=lambda name: (state[name].bytes(1), name))
     if not names:
         return []
-    need = limits.need_of(device, least.program)
+    need = least.need
     outside = list(accumulate(state[name].bytes(1) for name in names))
     guesses = [
         replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, state[name].bytes(1)))
@@ -140,7 +205,7 @@ def _optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
     ]
     fits = [k for k, guess in enumerate(guesses) if limits.fits(device, guess)]
     smallest = min(range(len(names)), key=lambda k: guesses[k].ram_bytes)
-    return [_paging_state(device, entries, names[: k + 1], outside[k], aim) for k in {*fits[:1], smallest}]
+    return [_paging_state(device, entries, names[: k + 1], outside[k], aim) for k in sorted({*fits[:1], smallest})]
 
 
 def _paging_state(device: Device, entries: Entries, names: Sequence[str], count: int, aim: Aim) -> Found:
@@ -152,31 +217,44 @@ def _paging_state(device: Device, entries: Entries, names: Sequence[str], count:
     return squeezed(device, replace(paged, decisions=decisions), aim)
 
 
-def squeezed(device: Device, entries: Entries, aim: Aim, proven: bool = True, most: int = MOST_SQUEEZES) -> Found:
+def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
-    comes."""
-    best = _priced(encode(entries, device, proven), entries, entries, aim)
-    room = limits.arena_room(device, limits.need_of(device, best.program))
+    comes. Of the time for searching each try takes a half of what is left."""
+    end = time.monotonic() + aim.effort_s
+    best = found(device, entries, aim)
+    room = limits.arena_room(device, best.need)
     target = room
+    if best.need.arena_bytes > room and not may_fit(device, entries, aim):
+        most = 1  # as small as it comes, once
     for _ in range(most):
-        if best.program.arena_bytes <= room:
+        if best.need.arena_bytes <= room:
             break
-        trial = fitted(entries, max(target, 0), device.align, aim)
-        program = encode(trial, device, proven)
-        if program.arena_bytes >= best.program.arena_bytes:
+        left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
+        now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
+        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries)
+        if trial.need.arena_bytes >= best.need.arena_bytes:
             break
-        target -= max(program.arena_bytes - room, 0)
-        best = _priced(program, trial, entries, aim)
+        target -= max(trial.need.arena_bytes - room, 0)
+        best = trial
     return best
 
 
 def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
     """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
-    within_it = {name: within(graph, entries.batch, arena_bytes, align, aim) for name, graph in entries.plain.items()}
+    quick = replace(aim, effort_s=0.0, deadline_s=None)
+    within_it = {
+        name: within(graph, entries.batch, arena_bytes, align, aim if name == _counts(entries) else quick)
+        for name, graph in entries.plain.items()
+    }
     graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
-    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it["train"][1]
+    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it[_counts(entries)][1]
     found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found
+
+
+def _counts(entries: Entries) -> str:
+    """The entry that takes the time of a step: `train` of a program for steps in parts is for smaller ones."""
+    return "grad" if entries.step_samples else "train"
 
 
 def step_seconds(entries: Entries, aim: Aim) -> float:
@@ -192,11 +270,6 @@ def step_spent(entries: Entries, aim: Aim) -> Spent:
     if not entries.step_samples:
         return of("train")
     return of("zero").plus(of("apply")).plus(of("grad"), ceil_div(entries.step_samples, entries.batch))
-
-
-def _priced(program: Program, entries: Entries, given: Entries, aim: Aim) -> Found:
-    step = step_spent(entries, aim)
-    return Found(with_price(program, step), entries, step, given)
 
 
 def with_price(program: Program, step: Spent) -> Program:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,12 @@ def size(shape: Iterable[Dim]) -> Dim:
     return total
 
 
+@lru_cache(maxsize=1 << 16)
+def _known_size(shape: Shape) -> Dim:
+    """Asked for so often that it is remembered."""
+    return size(shape)
+
+
 def at(value: Any, n: int) -> Any:
     """`value` with every Batch inside it, also in tuples and dicts, resolved for n samples."""
     if isinstance(value, Batch):
@@ -135,10 +142,11 @@ class Tensor:
 
     @property
     def size(self) -> Dim:
-        return size(self.shape)
+        return _known_size(self.shape)
 
     def bytes(self, n: int) -> int:
-        return int(at(self.size, n)) * self.dtype.bytes
+        count = _known_size(self.shape)
+        return (count.at(n) if isinstance(count, Batch) else int(count)) * self.dtype.bytes
 
     def __str__(self) -> str:
         dims = ",".join(str(d) for d in self.shape)

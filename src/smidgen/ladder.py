@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from . import limits
 from .device import Device
 from .errors import BadOption
-from .fitting import Found, checked_fit, found_for, searched, squeezed, step_spent, with_price
-from .lower import Entries, lower_as
+from .fitting import Found, checked_fit, found, found_for, searched, squeezed, with_price
+from .lower import Entries, Lowering
 from .options import Options
 from .plan import Decision
 from .planned import encode
@@ -19,42 +18,38 @@ from .planner.within import Aim
 from .program import Program
 from .rungs import STEPS, entry_at
 
-if TYPE_CHECKING:
-    from .torch_import import Imported
-
 
 def encode_ladder(
-    budgets: Sequence[int], work_bytes: int, device: Device | None, imported: Imported, options: Options, aim: Aim
+    budgets: Sequence[int], work_bytes: int, device: Device | None, lowering: Lowering, options: Options, aim: Aim
 ) -> Program:
     """The program for `device`, if there is one, with a rung for each budget, of which `work_bytes` are taken; else an
     error that names the rung."""
     if device is not None and device.is_bare:
         raise BadOption("a ladder on a board", why=f"nobody else uses the RAM of {device.name}", help="budget='256KB'")
     if device is not None:
-        top = found_for(device, imported, options, aim)
+        top = found_for(device, lowering, options, aim)
     else:
-        entries = lower_as(imported, options)
-        top = Found(encode(entries, proven=False), entries, step_spent(entries, aim), entries)
+        top = found(None, lowering.entries(options), aim)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
-    found: list[Found] = []
+    rungs: list[Found] = []
     for number, budget in enumerate(budgets, 1):
         room = replace(limits.within(budget - work_bytes, device), name=f"rung {number} of the ladder")
-        first = squeezed(room, top.entries, replace(aim, effort_s=0.0), proven=False)
-        fits = checked_fit(room, searched(room, first, aim), imported, options, aim)
-        found.append(min(found[-1] if found else top, fits, key=lambda f: f.program.arena_bytes))
-    return with_price(encode(joined(top, found), device), top.step)
+        first = squeezed(room, top.entries, replace(aim, effort_s=0.0))
+        fits = checked_fit(room, searched(room, first, aim), lowering, options, aim)
+        rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))
+    return with_price(encode(joined(top, rungs), device), top.step)
 
 
 def joined(top: Found, rungs: Sequence[Found]) -> Entries:
     """With the steps of all rungs as entries of their own; without `evaluate` if that would be dear on one of them."""
     graphs, decisions = dict(top.entries.graphs), list(top.entries.decisions)
-    for number, found in enumerate(rungs, 1):
-        graphs |= {entry_at(name, number): found.entries.graphs[name] for name in STEPS if name in top.entries.graphs}
-        more = [d.why for d in found.entries.decisions if d not in top.entries.decisions] or ["as without a limit"]
-        saves = max(top.program.arena_bytes - found.program.arena_bytes, 0)
-        adds_s = max(found.seconds - top.seconds, 0.0)
+    for number, rung in enumerate(rungs, 1):
+        graphs |= {entry_at(name, number): rung.entries.graphs[name] for name in STEPS if name in top.entries.graphs}
+        more = [d.why for d in rung.entries.decisions if d not in top.entries.decisions] or ["as without a limit"]
+        saves = max(top.need.arena_bytes - rung.need.arena_bytes, 0)
+        adds_s = max(rung.seconds - top.seconds, 0.0)
         decisions.append(Decision(f"rung {number}", f"{entry_at('train', number)}: {'; '.join(more)}", saves, adds_s))
-        if "evaluate" not in found.program.entries and graphs.pop("evaluate", None) is not None:
+        if not rung.sized.evaluates and graphs.pop("evaluate", None) is not None:
             why = f"job.evaluate gives no loss, for the sake of rung {number}"
             decisions.append(Decision("no evaluate", why, 0))
     return replace(top.entries, graphs=graphs, decisions=tuple(decisions))

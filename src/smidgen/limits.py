@@ -13,8 +13,8 @@ from .errors import BadOption, DoesNotFit
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .place import ALIGN
-from .plan import Plan
-from .program import Program
+from .plan import Decision, Plan
+from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
@@ -41,6 +41,10 @@ def device_overhead(device: Device | None, program: Program) -> Overhead:
         return Overhead(budget.limits([program]).context_bytes, budget.stack_bytes([program], core))
     if device is not None and device.is_bare:
         return Overhead(CONTEXT_BYTES_32, native.stack_bytes())
+    return host_overhead()
+
+
+def host_overhead() -> Overhead:
     return Overhead(native.context_bytes(), native.stack_bytes())
 
 
@@ -133,7 +137,15 @@ def check_slots(device: Device, program: Program) -> None:
 
 
 def fits(device: Device, need: Need) -> bool:
-    return assigned(device, need) is not None and not over_flash(device, need)
+    return assigned(device, need) is not None and not over_flash(device, need) and not beyond(need)
+
+
+def beyond(need: Need) -> str:
+    """What is said of regions that no program can address, however much RAM there is; else nothing."""
+    for region, size in (("STATE", need.state_bytes), ("ARENA", need.arena_bytes)):
+        if size > REGION_BYTES:
+            return f"{region} needs {size} bytes, a program can address {REGION_BYTES}"
+    return ""
 
 
 # -- what is said when it does not fit ---------------------------------------------------------------------------------
@@ -203,9 +215,9 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimi
     return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price)), device=device)
 
 
-def too_late(plan: Plan, seconds: float, deadline_s: float) -> DoesNotFit:
+def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -> DoesNotFit:
     """It fits, but not in time."""
-    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in plan.decisions if d.adds_s)
+    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in decisions if d.adds_s)
     what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
     return DoesNotFit(what, why=f"of that, to fit: {spent}" if spent else "nothing in it was done to fit",
                       help="a later deadline, or more RAM")  # fmt: skip
@@ -235,7 +247,8 @@ def _peak(plan: Plan) -> tuple[str, str]:
 
 
 def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
-    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample."""
+    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample. If not even
+    one sample fits, nothing between is tried."""
 
     def priced(**arguments: str | int) -> Iterator[Option]:
         need = price(arguments)
@@ -244,6 +257,11 @@ def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
 
     for extra in ({}, {"momentum": 0}) if "momentum" in plan.optimizer else ({},):
         batch = plan.batch if extra else plan.batch // 2
+        if batch > 1:
+            least = list(priced(**extra, batch=1))
+            if not any(fits(device, option.need) for option in least):
+                yield from least
+                continue
         while batch:
             found = list(priced(**extra, **({} if batch == plan.batch else {"batch": batch})))
             yield from found

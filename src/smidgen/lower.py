@@ -53,12 +53,7 @@ class Entries:
 
 
 def lower_as(imported: Imported, options: Options) -> Entries:
-    entries = lower(
-        imported, optimizer=options.optimizer, method=options.method, batch=options.batch or imported.batch,
-        accumulate=options.accumulate, seed=options.seed, spare_classes=options.spare_classes,
-        class_names=options.class_names,
-    )  # fmt: skip
-    return narrowed(entries) if options.const == "int8" else entries
+    return Lowering(imported).entries(options)
 
 
 def lower(
@@ -73,15 +68,82 @@ def lower(
     class_names: tuple[str, ...] = (),
 ) -> Entries:
     """simplify → choose what learns → fold → autodiff → update."""
-    optimizer = optimizer or SGD(lr=0.01)
+    learning = _learning(_simplified(imported, spare_classes), method, class_names)
+    return at_batch(_built(learning, optimizer or SGD(lr=0.01), accumulate, seed), batch)
+
+
+class Lowering:
+    """One model for many choices of options: what they have in common is done once."""
+
+    def __init__(self, imported: Imported) -> None:
+        self.imported = imported
+        self._simplified: dict[int, _Simplified] = {}  # by spare classes
+        self._learning: dict[str, _Learning] = {}
+        self._built: dict[str, Built] = {}
+
+    def entries(self, options: Options, explained: bool = True) -> Entries:
+        """Unless explained, without the decisions that lowering takes anyway."""
+        spare, names = options.spare_classes, options.class_names
+        if spare not in self._simplified:
+            self._simplified[spare] = _simplified(self.imported, spare)
+        key = repr((spare, options.method, names))
+        if key not in self._learning:
+            self._learning[key] = _learning(self._simplified[spare], options.method, names)
+        full = repr((key, options.optimizer, options.accumulate, options.seed))
+        if full not in self._built:
+            self._built[full] = _built(self._learning[key], options.optimizer, options.accumulate, options.seed)
+        entries = at_batch(self._built[full], options.batch or self.imported.batch, explained)
+        return narrowed(entries) if options.const == "int8" else entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Simplified:
+    imported: Imported  # with spare classes
+    head: Head | None
+    forward: Mapping[str, Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class _Learning:
+    """Forward and backward, whatever the optimizer and the batch."""
+
+    imported: Imported
+    head: Head | None
+    class_names: tuple[str, ...]
+    method: str
+    forward: Mapping[str, Graph]
+    whole: Graph
+    grads: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """All entry points, whatever the batch. `without` has `train` without each technique, to say what it saves."""
+
+    graphs: Mapping[str, Graph]
+    without: Mapping[str, Graph]
+    method: str
+    learns: tuple[str, ...]
+    aliases: Mapping[str, tuple[str, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
+    parameters: tuple[str, ...]
+    optimizer: str
+    head: Head | None = None
+    class_names: tuple[str, ...] = ()
+
+
+def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
     head = None
     if spare_classes:
         imported, head = add_spare(imported, spare_classes)
-    keep = {imported.loss}
     captured = {"train": imported.train, "infer": imported.infer}
     if imported.evaluate is not None:
         captured["evaluate"] = imported.evaluate
-    forward = checked(simplify_all(captured, keep), "simplify")
+    return _Simplified(imported, head, checked(simplify_all(captured, {imported.loss}), "simplify"))
+
+
+def _learning(model: _Simplified, method: str | Sequence[str], class_names: tuple[str, ...]) -> _Learning:
+    imported, forward = model.imported, model.forward
     trainable = [p.name for p in imported.parameters if p.requires_grad]
     known = {alias: p.name for p in imported.parameters for alias in (p.name, *p.aliases)}
     chosen = [u.param for u in methods.choose(method, forward["train"], trainable, known)]
@@ -90,29 +152,29 @@ def lower(
         raise NotDifferentiable(
             "the loss does not depend on anything that learns", why=f"method '{method}' selects {', '.join(chosen)}"
         )
-    if head is not None:
-        check_head(head, learns, class_names)
-    forward = checked(simplify_all(_frozen(forward, set(learns)), keep), "fold")
-
-    b = Builder(forward["train"])
+    if model.head is not None:
+        check_head(model.head, learns, class_names)
+    folded = checked(simplify_all(_frozen(forward, set(learns)), {imported.loss}), "fold")
+    b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
     check(whole, "autodiff")
+    name = method if isinstance(method, str) else ", ".join(method)
+    return _Learning(imported, model.head, class_names, name, folded, whole, grads)
+
+
+def _built(model: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
+    imported = model.imported
     if accumulate:
-        check_additive(whole, imported.loss)
+        check_additive(model.whole, imported.loss)
     named = (*imported.parameters, *imported.buffers)
-    entries = assemble(
-        whole, forward["infer"], grads, optimizer, batch,
-        method if isinstance(method, str) else ", ".join(method),
+    built = build(
+        model.whole, model.forward["infer"], model.grads, optimizer, model.method,
         {p.name: tuple(p.aliases) for p in named},
         {p.name: tuple(p.shape) for p in named},
-        accumulate, seed, forward.get("evaluate"), tuple(p.name for p in imported.parameters),
+        accumulate, seed, model.forward.get("evaluate"), tuple(p.name for p in imported.parameters),
     )  # fmt: skip
-    if head is None:
-        return entries
-    graphs = {**entries.graphs, "train": with_names(entries.graphs["train"], head)}
-    plain = {**entries.plain, "train": with_names(entries.plain["train"], head)}
-    return replace(entries, graphs=graphs, plain=plain, head=head, class_names=class_names)
+    return replace(built, head=model.head, class_names=model.class_names)
 
 
 def assemble(
@@ -130,6 +192,23 @@ def assemble(
     parameters: tuple[str, ...] = (),
 ) -> Entries:
     """All entry points from the forward-and-backward graph and the graphs of inference, without and with the loss."""
+    built = build(whole, infer, grads, optimizer, method, aliases, shapes, accumulate, seed, evaluate, parameters)
+    return at_batch(built, batch)
+
+
+def build(
+    whole: Graph,
+    infer: Graph,
+    grads: Mapping[str, str],
+    optimizer: Optimizer,
+    method: str,
+    aliases: Mapping[str, tuple[str, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+    accumulate: bool,
+    seed: int,
+    evaluate: Graph | None = None,
+    parameters: tuple[str, ...] = (),
+) -> Built:
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         graphs["zero"] = zero_entry(whole, grads)
@@ -137,15 +216,30 @@ def assemble(
         graphs["apply"] = apply_entry(whole, grads, optimizer, seed)
     if evaluate is not None:
         graphs["evaluate"] = lowered(evaluate)
-    decisions = _decisions(graphs, whole, grads, optimizer, batch)
-    sound = checked(graphs, "update")
-    plain = {name: graph for name, graph in sound.items() if name in ("train", "grad")}
+    without = {
+        "fuse": train_graph(whole, grads, optimizer, fuse=False),
+        "bits": train_graph(whole, grads, optimizer, bits=False),
+        "loop": train_graph(whole, grads, optimizer, loop=False),
+    }
+    return Built(
+        checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
+        _described(optimizer),
+    )  # fmt: skip
+
+
+def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
+    """The entry points for steps of up to so many samples."""
+    plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad")}
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
-    sound |= checked({name: graph for name, (graph, _) in again.items()}, "recompute")
+    graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
+    decisions = _decisions(built, batch) if explained else ()
     decisions += tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
+    if built.head is not None:
+        graphs["train"] = with_names(graphs["train"], built.head)
+        plain["train"] = with_names(plain["train"], built.head)
     return Entries(
-        sound, batch, method, tuple(grads), aliases, shapes, decisions, parameters or tuple(grads),
-        _described(optimizer), plain=plain,
+        graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
+        built.optimizer, head=built.head, class_names=built.class_names, plain=plain,
     )  # fmt: skip
 
 
@@ -185,21 +279,18 @@ def _frozen(graphs: Mapping[str, Graph], learn: set[str]) -> dict[str, Graph]:
     return {name: fold_batch_norm(freeze(g, learn, measured)) for name, g in graphs.items()}
 
 
-def _decisions(
-    graphs: Mapping[str, Graph], whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, batch: int
-) -> tuple[Decision, ...]:
+def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:
     """What each technique of the `train` entry saves in the end: the largest entry without it, minus the largest."""
-    bounds = {name: place.lower_bound(graph, batch) for name, graph in graphs.items()}
-
-    def saved(**switch: bool) -> int:
-        without = place.lower_bound(train_graph(whole, grads, optimizer, **switch), batch)
-        return max({**bounds, "train": without}.values()) - max(bounds.values())
-
-    tried = [
-        Decision("fuse", "weight gradients go into the optimizer tile by tile", saved(fuse=False)),
-        Decision("bits", "thresholds keep one bit an element for the backward pass", saved(bits=False)),
-        Decision("loop", "what does not learn runs sample by sample", saved(loop=False)),
-    ]
+    bounds = {name: place.lower_bound(graph, batch) for name, graph in built.graphs.items()}
+    why = {
+        "fuse": "weight gradients go into the optimizer tile by tile",
+        "bits": "thresholds keep one bit an element for the backward pass",
+        "loop": "what does not learn runs sample by sample",
+    }
+    tried = []
+    for what, graph in built.without.items():
+        most = max({**bounds, "train": place.lower_bound(graph, batch)}.values())
+        tried.append(Decision(what, why[what], most - max(bounds.values())))
     return tuple(d for d in tried if d.saves_bytes > 0)
 
 

@@ -12,6 +12,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -30,21 +31,30 @@ def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_
 
 
 def html_page(plan: Plan, *, title: str = "", seconds_per_step: float | None = None) -> str:
-    parts = {name: resources.files(__package__).joinpath(f"page.{name}").read_text("utf-8") for name in ("css", "js")}
+    text = plan_text(plan, seconds_per_step=seconds_per_step, all_layers=True)
+    return filled("page", title or "a training program", text, page_data(plan, seconds_per_step))
+
+
+def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Sequence[str] = ("page",)) -> str:
+    """The page `name`.html with its script, its styles, what it draws, and the same as text."""
+
+    def part(file: str) -> str:
+        return resources.files(__package__).joinpath(file).read_text("utf-8")
+
+    parts = {"js": part(f"{name}.js"), "css": "".join(part(f"{style}.css") for style in styles)}
     policy = {
         "default-src": "'none'", "script-src": _named(parts["js"]), "style-src": _named(parts["css"]),
         "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
     }  # fmt: skip
-    text = plan_text(plan, seconds_per_step=seconds_per_step, all_layers=True)
-    filled = {
+    given = {
         **parts,
         "csp": "; ".join(f"{name} {value}" for name, value in policy.items()),
-        "title": html.escape(title or "a training program"),
+        "title": html.escape(title),
         "text": html.escape(text),
-        "data": _script_safe(page_data(plan, seconds_per_step)),
+        "data": _script_safe(data),
     }
-    template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)  # in one pass: nothing is filled twice
+    # In one pass: nothing is filled twice.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: given[found[1]], part(f"{name}.html"))
 
 
 def _named(source: str) -> str:

@@ -100,15 +100,18 @@ def place(
     const_bytes: int,
     state_bytes: int,
     align: int = ALIGN,
+    room_bytes: int | None = None,
 ) -> Layout:
-    """Offsets in the arena for one entry point at its largest batch."""
+    """Offsets in the arena for one entry point at its largest batch. What cannot be within `room_bytes` is not worth a
+    search."""
     families, birth, death = _families(graph, stored)
     scratch = _scratch(graph, batch)
     pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     pinned_end = sum(b.bytes for b in pinned)
     bound = pinned_end + peak(blocks)
-    offsets, top = _search(blocks, bound - pinned_end)
-    if (pinned_end + top - bound) * 100 > bound:
+    hopeless = room_bytes is not None and bound > room_bytes
+    offsets, top = _search(blocks, bound - pinned_end, 0 if hopeless else MOST_ROUNDS)
+    if not hopeless and (pinned_end + top - bound) * 100 > bound:
         offsets, top = improved(blocks, offsets, top, bound - pinned_end, align)
     where: dict[str, int] = {}
     start = 0
@@ -278,8 +281,9 @@ def _fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
     return offsets, top
 
 
-def _search(blocks: Sequence[Block], bound: int) -> tuple[dict[str, int], int]:
-    """The best of several orders, then of random exchanges, until the bound is met or the work is spent."""
+def _search(blocks: Sequence[Block], bound: int, most_rounds: int) -> tuple[dict[str, int], int]:
+    """The best of several orders, then of random exchanges, until the bound is met or the work is spent. Without any
+    rounds, the first order will do."""
     if not blocks:
         return {}, 0
     orders = [
@@ -289,10 +293,10 @@ def _search(blocks: Sequence[Block], bound: int) -> tuple[dict[str, int], int]:
         sorted(blocks, key=lambda b: (b.birth, -b.bytes)),
         sorted(blocks, key=lambda b: (-b.death, -b.bytes)),
     ]
-    results = [(*_fit(order), order) for order in orders]
+    results = [(*_fit(order), order) for order in orders[: None if most_rounds else 1]]
     offsets, top, order = min(results, key=lambda r: r[1])
     rng = random.Random(0)
-    for _ in range(min(MOST_ROUNDS, SEARCH_WORK // len(blocks) ** 2)):
+    for _ in range(min(most_rounds, SEARCH_WORK // len(blocks) ** 2)):
         if top == bound:
             break
         trial = list(order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import limits, place, verify
@@ -19,27 +19,55 @@ from .timeline import facts_of, traffic
 from .training_facts import run_facts
 
 
-def encode(entries: Entries, device: Device | None = None, proven: bool = True) -> Program:
+def encode(
+    entries: Entries, device: Device | None = None, proven: bool = True, room_bytes: int | None = None
+) -> Program:
     """place → encode → verify: the program, with its plan and parameter map inside."""
-    layouts, stored = placed(entries, place.ALIGN if device is None else device.align)
-    raised = _raised_by_evaluate(layouts)
-    if _is_dear(layouts):
+    layouts, stored = placed(entries, place.ALIGN if device is None else device.align, room_bytes)
+    arenas = {name: layout.arena_bytes for name, layout in layouts.items()}
+    raised = _raised_by_evaluate(arenas)
+    if _is_dear(arenas, max(layout.state_bytes for layout in layouts.values())):
         rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
         without = decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
-        return encode(without, device, proven)
+        return encode(without, device, proven, room_bytes)
     if raised > 0:
         entries = decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
     bare = encode_program(planned, entries.batch, {})
+    need = limits.Need(bare.state_bytes, bare.arena_bytes, limits.device_overhead(device, bare), bare.flash_bytes)
+    plan = _plan(entries, layouts, device, need)
+    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
+    if entries.head is not None:
+        meta["classes"] = entries.head.to_json(entries.class_names)
+    done = replace(bare, meta=checked_meta(meta))
+    if proven:
+        verify.verify(done, entries.graphs, layouts)
+    return done
+
+
+def outlined(entries: Entries, device: Device, room_bytes: int | None = None) -> Plan:
+    """The plan of a program that is not made, since it would not fit."""
+    if device.is_bare or device.flash_bytes:
+        return Plan.from_json(encode(entries, device, proven=False, room_bytes=room_bytes).meta["plan"])
+    layouts, _ = placed(entries, device.align, room_bytes)
+    state = max(layout.state_bytes for layout in layouts.values())
+    arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
+    if not evaluates:
+        rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
+        entries, layouts = replace(entries, graphs=rest), {name: layouts[name] for name in rest}
+    return _plan(entries, layouts, device, limits.Need(state, arena, limits.host_overhead(), 0))
+
+
+def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None, need: limits.Need) -> Plan:
     facts = facts_of(entries.graphs, layouts, entries.batch)
-    overhead = limits.device_overhead(device, bare)
     named = None if device is None or device.name == limits.BUDGET else device
-    plan = Plan(
-        state_bytes=bare.state_bytes,
-        arena_bytes=bare.arena_bytes,
-        context_bytes=overhead.context_bytes,
-        stack_bytes=overhead.stack_bytes,
-        flash_bytes=bare.flash_bytes,
+    page_bytes = max(layout.page_bytes for layout in layouts.values())
+    return Plan(
+        state_bytes=need.state_bytes,
+        arena_bytes=need.arena_bytes,
+        context_bytes=need.overhead.context_bytes,
+        stack_bytes=need.overhead.stack_bytes,
+        flash_bytes=need.flash_bytes,
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
         arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
         cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
@@ -54,43 +82,59 @@ def encode(entries: Entries, device: Device | None = None, proven: bool = True) 
         optimizer=entries.optimizer,
         facts=facts,
         device="" if named is None else named.name,
-        banks={} if named is None else limits.assigned(named, limits.need_of(named, bare)) or {},
+        banks={} if named is None else limits.assigned(named, need) or {},
         slot_bytes=0 if named is None else named.slot_bytes,
-        page_bytes=bare.page_bytes,
-        page_state_bytes=bare.page_state_bytes,
-        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if bare.page_bytes else {},
+        page_bytes=page_bytes,
+        page_state_bytes=max(layout.page_state_bytes for layout in layouts.values()),
+        paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
     )
-    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
-    if entries.head is not None:
-        meta["classes"] = entries.head.to_json(entries.class_names)
-    done = replace(bare, meta=checked_meta(meta))
-    if proven:
-        verify.verify(done, entries.graphs, layouts)
-    return done
 
 
-def placed(entries: Entries, align: int) -> tuple[dict[str, Layout], dict[str, Slot]]:
+@dataclass(frozen=True, slots=True)
+class Sized:
+    need: limits.Need
+    evaluates: bool  # with the loss
+
+
+def sized(entries: Entries, device: Device | None, room_bytes: int | None = None) -> Sized:
+    """What the program will take, as `encode` would find. Where neither flash nor the runtime's own memory depend on
+    it, the program is not made for that: its state may be large."""
+    if device is not None and (device.is_bare or device.flash_bytes):
+        made = encode(entries, device, proven=False)
+        return Sized(limits.need_of(device, made), "evaluate" in made.entries)
+    layouts, _ = placed(entries, place.ALIGN if device is None else device.align, room_bytes)
+    state = max(layout.state_bytes for layout in layouts.values())
+    arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
+    return Sized(limits.Need(state, arena, limits.host_overhead(), 0), evaluates)
+
+
+def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:
+    """The arena of the program, and whether `evaluate` is among its entries: not if that were dear."""
+    dear = _is_dear(by_entry, state_bytes)
+    return max(count for name, count in by_entry.items() if not (dear and name == "evaluate")), (
+        "evaluate" in by_entry and not dear
+    )
+
+
+def placed(entries: Entries, align: int, room_bytes: int | None = None) -> tuple[dict[str, Layout], dict[str, Slot]]:
     stored, const_bytes, state_bytes = place.place_state(entries.graphs.values(), align)
     layouts = {
-        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes, align)
+        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes, align, room_bytes)
         for name, graph in entries.graphs.items()
     }
     return layouts, stored
 
 
-def _raised_by_evaluate(layouts: Mapping[str, Layout]) -> int:
+def _raised_by_evaluate(by_entry: Mapping[str, int]) -> int:
     """Bytes by which `evaluate` alone would make the arena larger."""
-    sizes = {name: layout.arena_bytes for name, layout in layouts.items()}
+    sizes = dict(by_entry)
     own = sizes.pop("evaluate", 0)
     return own - max(sizes.values(), default=own)
 
 
-def _is_dear(layouts: Mapping[str, Layout]) -> bool:
+def _is_dear(by_entry: Mapping[str, int], state_bytes: int) -> bool:
     """Would `evaluate` alone raise RAM by more than 1 %?"""
-    all_of_them = layouts.values()
-    return _raised_by_evaluate(layouts) * 100 > max(n.state_bytes for n in all_of_them) + max(
-        n.arena_bytes for n in all_of_them
-    )
+    return _raised_by_evaluate(by_entry) * 100 > state_bytes + max(by_entry.values())
 
 
 def _elements(entries: Entries, names: Sequence[str]) -> int:

@@ -244,6 +244,9 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "device": plan.device or None,
         "banks": dict(plan.banks),
         "rungs": [asdict(rung) for rung in _rungs(plan)],
+        "page_bytes": plan.page_bytes,
+        "page_state_bytes": plan.page_state_bytes,
+        "paged": {name: asdict(moved) for name, moved in plan.paged.items()},
         "step_seconds": plan.step_seconds or None,
         "step_joules": plan.step_joules or None,
     }

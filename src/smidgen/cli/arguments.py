@@ -10,6 +10,7 @@ from ..errors import BadOption, did_you_mean
 from . import board, commands, target
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
+PAGES = "where tensors outside RAM are, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 
 
@@ -39,6 +40,9 @@ def parser() -> Parser:
     _add_model(plan)
     plan.add_argument("--html", metavar="FILE", help="write the plan as one page with pictures")
     plan.add_argument("--all-layers", action="store_true", help="one row for every layer")
+    swept = "budget against predicted time, for each technique alone and all together"
+    plan.add_argument("--sweep", action="store_true", help=swept)
+    plan.add_argument("--max-batch", action="store_true", help="the largest batch that fits, and its samples/s")
 
     build = command("build", commands.build, "compile your model into a program file")
     _add_model(build, with_target=False)
@@ -58,6 +62,7 @@ def parser() -> Parser:
     train.add_argument("--save", metavar="OUT.smg", help="the program with what it learned")
     train.add_argument("--export", metavar="W.safetensors", help="what was learned, under the model's names")
     _add_kernels(train)
+    train.add_argument("--page-to", metavar="FILE", help=PAGES)
     train.add_argument("--batch", type=int, help="samples a step; default: the plan's batch")
     train.add_argument("--lr", type=float, help="default: the rate the program was built with")
     train.add_argument("--schedule", help="constant (default), linear or cosine")
@@ -75,6 +80,7 @@ def parser() -> Parser:
     infer.add_argument("program", metavar="NET.smg")
     infer.add_argument("--data", required=True, metavar="TEST.npz", help="array x (or x0, x1, …); with y: accuracy")
     _add_kernels(infer)
+    infer.add_argument("--page-to", metavar="FILE", help=PAGES)
     infer.add_argument("-o", "--output", metavar="OUT.npz", help="write the predictions")
 
     inspect = command("inspect", commands.inspect, "what is in a program file")
@@ -123,7 +129,9 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--page-to", metavar="FILE", help="tensors may leave RAM for this file, to fit the budget")
     parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")
     parser.add_argument("--deadline", metavar="TIME", help="a step takes at most so many seconds, or 2x the usual time")
-    parser.add_argument("--effort", type=float, default=5.0, metavar="S", help="of search for the best plan; default 5")
+    parser.add_argument(
+        "--effort", type=float, metavar="S", help="of search for the best plan; default 5, of a sweep 1"
+    )
     timed = "of kernels: fixed, the same everywhere, or measured on this machine once; default fixed"
     parser.add_argument("--prices", default="fixed", choices=["fixed", "measured"], help=timed)
     rungs = "more budgets, as 64MB,32MB: a plan for each in one program, for `train --follow-memory`"

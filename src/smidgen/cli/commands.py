@@ -10,7 +10,7 @@ import sys
 
 from .. import terminal
 from ..options import checked_seed
-from . import board, target
+from . import board, sweep, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, device_of, need_torch, source_files
 
@@ -18,6 +18,8 @@ from .source import compiled, device_of, need_torch, source_files
 def plan(args: argparse.Namespace) -> int:
     from .. import page, report
 
+    if args.sweep or args.max_batch:
+        return sweep.plan(args)
     check_outputs(args.html, inputs=source_files(args))
     job = compiled(args)
     seconds = report.measure_step(job)
@@ -61,10 +63,11 @@ def train(args: argparse.Namespace) -> int:
     from ..data import read_npz
     from ..trainer import load
 
-    check_outputs(args.save, args.export, args.checkpoint, inputs=[args.data, args.eval])
+    check_outputs(args.save, args.export, args.checkpoint, inputs=[args.data, args.eval, args.page_to])
     check_outputs(args.export, args.checkpoint, inputs=[args.program])
     check_outputs(args.save, args.export, inputs=[args.resume])
-    job, data = load(args.program, kernels=args.kernels, threads=args.threads), read_npz(args.data)
+    job = load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
+    data = read_npz(args.data)
     held_out = None if args.eval is None else read_npz(args.eval)
     if args.resume is not None:
         job.resume(args.resume)
@@ -104,7 +107,7 @@ def infer(args: argparse.Namespace) -> int:
     from ..trainer import load
 
     check_outputs(args.output, inputs=[args.program, args.data])
-    job = load(args.program, kernels=args.kernels, threads=args.threads)
+    job = load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
     data = read_npz(args.data, needs_y=False)
     outputs = job.predict(data.x)
     found = outputs if isinstance(outputs, tuple) else (outputs,)

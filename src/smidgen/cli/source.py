@@ -33,13 +33,25 @@ def device_of(args: argparse.Namespace) -> Device | None:
 
 
 def _compiled(args: argparse.Namespace) -> Any:
+    given = described(args)
+    from .. import api
+
+    with terminal.Progress(f"compiling {args.model}") as bar:
+        bar.advance()
+        try:
+            return api.compile(**given)
+        except OverLimit as error:
+            raise error.in_command_line() from error
+
+
+def described(args: argparse.Namespace) -> dict[str, Any]:
+    """The model and options of a command line as arguments of `compile`."""
     checked_seed(args.seed)
     device, budget = device_of(args), checked_budget(args.budget)
     ladder = checked_ladder(args.ladder.split(",") if args.ladder else ())
     need_torch(args.command)
     import numpy as np
 
-    from .. import api
     from ..optimizers import by_name
     from ..source import example_of, load_example, load_function, load_model
 
@@ -50,18 +62,14 @@ def _compiled(args: argparse.Namespace) -> Any:
     target = example_of(args.target, rng) if args.target else None
     model = load_model(args.model)
     example = tuple(example_of(text, rng) for text in args.input) if args.input else load_example(args.model)
-    with terminal.Progress(f"compiling {args.model}") as bar:
-        bar.advance()
-        try:
-            return api.compile(
-                model, example, loss=loss, target=target, optimizer=optimizer, method=args.method, batch=args.batch,
-                bn=args.bn, accumulate=args.accumulate, seed=args.seed, spare_classes=args.spare_classes,
-                const=args.const, device=device, budget=budget, page_to=args.page_to, objective=args.objective,
-                deadline=args.deadline, effort=args.effort, ladder=ladder, prices=args.prices, kernels=args.kernels,
-                threads=args.threads,
-            )  # fmt: skip
-        except OverLimit as error:
-            raise error.in_command_line() from error
+    return {
+        "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
+        "method": args.method, "batch": args.batch, "bn": args.bn, "accumulate": args.accumulate, "seed": args.seed,
+        "spare_classes": args.spare_classes, "const": args.const, "device": device, "budget": budget,
+        "page_to": args.page_to, "objective": args.objective, "deadline": args.deadline,
+        "effort": 5.0 if args.effort is None else args.effort, "ladder": ladder, "prices": args.prices,
+        "kernels": args.kernels, "threads": args.threads,
+    }  # fmt: skip
 
 
 def need_torch(command: str) -> None:

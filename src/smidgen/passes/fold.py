@@ -153,7 +153,8 @@ def _folded(graph: Graph, norm: Node, layer: Node) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         current = scaled if node.outs == layer.outs else node
-        renamed = current.with_(ins=tuple(gone.get(i, i) for i in current.ins))
+        reads = any(i in gone for i in current.ins)
+        renamed = current.with_(ins=tuple(gone.get(i, i) for i in current.ins)) if reads else current
         nodes += added if node.outs == norm.outs else (renamed,)
     tensors = {name: t for name, t in tensors.items() if name not in gone}
     return _tidy(graph.with_(nodes=tuple(nodes), tensors=tensors, data=data))

@@ -67,16 +67,24 @@ def _fixpoint(
 
 def _distinct(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """With other names where graphs use one name for different constants: entry points share constants by name."""
-    known: dict[str, bytes] = {}
+    known: dict[str, Array] = {}
     done: dict[str, Graph] = {}
     for key, graph in graphs.items():
         new: dict[str, str] = {}
         for name in [t.name for t in graph.of_role(Role.CONST) if t.name in graph.data]:
-            value = np.ascontiguousarray(graph.data[name])
-            if known.setdefault(name, value.tobytes()) != value.tobytes():
-                new[name] = named_by_content(name, value)
+            value = graph.data[name]
+            if not _same_bytes(known.setdefault(name, value), value):
+                new[name] = named_by_content(name, np.ascontiguousarray(value))
         done[key] = _renamed(graph, new) if new else graph
     return done
+
+
+def _same_bytes(one: Array, other: Array) -> bool:
+    """Mostly they are the same array: weights may be large."""
+    if one is other:
+        return True
+    a, b = (np.ascontiguousarray(value).reshape(-1).view(np.uint8) for value in (one, other))
+    return np.array_equal(a, b)
 
 
 def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:

@@ -11,11 +11,10 @@ import math
 from bisect import bisect_left
 from typing import Any
 
-import numpy as np
 from ortools.linear_solver import pywraplp
 
 from .problem import NEVER, PageIn, PageOut, Problem
-from .stages import gaps, moments
+from .stages import moments
 
 LADDER = (1, 2, 4, 8, 16)  # so many steps are picked: with fractions, neither few nor many are always the best
 WORK = 20_000  # variables of the linear program
@@ -30,26 +29,6 @@ def least_extra(problem: Problem, budget_bytes: int, *, objective: str = "time",
             break
         best = max(best, _Program(problem, picked, page, objective).least(budget_bytes))
     return best
-
-
-def least_peak(problem: Problem, *, page: bool = False) -> int:
-    """No schedule has a lower peak: at each step its operands, its results, its own memory, and what can not be made
-    again before it is read are in RAM."""
-    kept = np.zeros(len(problem.steps) + 1, np.int64)
-    free: set[tuple[int, int]] = set()  # (value, step) after which it may be dropped
-    for v, a, b in gaps(problem):
-        if (page and problem.pageable[v]) or a < problem.steps[problem.maker[v]].limit:
-            free.add((v, a))
-        else:
-            kept[a + 1] += problem.bytes[v]
-            kept[b] -= problem.bytes[v]
-    over = np.cumsum(kept)
-    peak = 0
-    for k, step in enumerate(problem.steps):
-        touched = sum(problem.bytes[v] for v in {*step.reads, *step.writes})
-        taken = max((problem.bytes[v] for v in step.takes if problem.last[v] == k or (v, k) in free), default=0)
-        peak = max(peak, problem.pinned_bytes + step.own_bytes + touched - taken + int(over[k]))
-    return peak
 
 
 class _Program:

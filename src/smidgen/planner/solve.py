@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import online
-from .bound import least_extra, least_peak
+from .bound import least_extra
 from .chen import chen
 from .exact import exact, lowest
 from .greedy import fit, thinned
+from .least import least_peak
 from .problem import Problem, Profile, Schedule, profile
 from .stages import MOST, Stages, choice_of, schedule_of, stages_of
 
 MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
+LARGE = 400  # steps: with more, some of the fast methods take seconds, and are left out when time is over
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
 
 
@@ -105,17 +107,19 @@ class _Search:
     def fast(self, page: bool) -> None:
         problem, budget = self.problem, self.budget_bytes
         named: dict[str, Callable[[], Schedule | None]] = {
-            "greedy": lambda: fit(problem, budget, objective=self.objective)[0],
             "hasty": lambda: thinned(problem, fit(problem, budget, hasty=True)[0], budget, self.objective)[0],
             "chen": lambda: chen(problem),
             "melon": lambda: online.run(problem, budget, online.melon),
             "sage": lambda: online.run(problem, budget, online.sage),
             "dtr": lambda: online.run(problem, budget, online.dtr),
+            "greedy": lambda: fit(problem, budget, objective=self.objective)[0],
         }
         if page:
             named["page"] = lambda: fit(problem, budget, lambda step: False, page=True, objective=self.objective)[0]
             named["greedy and page"] = lambda: fit(problem, budget, page=True, objective=self.objective)[0]
         for name, method in named.items():
+            if self.best is not None and len(problem.steps) > LARGE and time.monotonic() > self.end:
+                break
             made = method()
             self.offer(name, made)
             if made is not None and self.tried[name] < math.inf:
@@ -135,13 +139,15 @@ class _Search:
         """Among few choices; if the best of them is found and time is left, among more."""
         end = time.monotonic() + time_limit_s
         before: Stages | None = None
+        last_s = 0.0  # what the try before took: making a model takes time too, and more for more choices
         for most in (MOST, MOST_AT_LAST):
-            left = end - time.monotonic()
+            start = time.monotonic()
+            left = end - start
             hint = choice_of(self.problem, self.best) if self.best is not None else None
             if hint is not None and hint.inward and not page:
                 hint = None
             stages = stages_of(self.problem, self.budget_bytes, page, most, hint)
-            if self.sure or left < 0.5 or stages == before:
+            if self.sure or left < max(0.5, last_s * MOST_AT_LAST / MOST) or stages == before:
                 return
             answer = exact(
                 self.problem, self.budget_bytes, stages, objective=self.objective, hint=hint,
@@ -153,7 +159,7 @@ class _Search:
                 self.proven = answer.proven
             if stages.complete or not answer.proven:
                 return
-            before = stages
+            before, last_s = stages, time.monotonic() - start
 
     def solution(self) -> Solution | None:
         if self.best is None:

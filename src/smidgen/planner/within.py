@@ -10,6 +10,7 @@ from ..plan import Decision
 from ..terminal import bytes_text
 from .cost import HOST, Prices
 from .greedy import fit
+from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
 
 
@@ -55,6 +56,11 @@ def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> 
 
 def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, float | None]:
     """The schedule, and a bound on what anything that fits must cost more than the plain one, if it was looked for."""
+    if least_peak(problem, page=aim.page) > arena_bytes:  # it cannot be: no reason to spend time on it
+        return min(
+            (fit(problem, 0, hasty=True, page=page)[0] for page in {False, aim.page}),
+            key=lambda s: profile(problem, s).peak_bytes,
+        ), None
     if not aim.effort_s and aim.objective == "time" and aim.deadline_s is None:
         return fit(problem, arena_bytes, page=aim.page)[0], None
     from .solve import smallest, solve  # needs ortools, which nobody needs who does not compile

@@ -1,0 +1,326 @@
+"""Budgets: extra time and energy of every technique alone and of all together → docs/results/fit.json and fit.md.
+
+python -m benchmarks.fit                      # goes on where it was interrupted
+python -m benchmarks.fit --net resnet50 --again
+python -m benchmarks.fit --measure            # also runs the plans, with fast kernels on one thread
+python -m benchmarks.fit --tables             # fit.md and fit.svg from fit.json, nothing else
+
+Base is the plan without a budget, floor is state and the runtime's own memory; budgets are floor + a share of (base −
+floor). Status 1 if all techniques together are worse than one alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from smidgen import atomic, limits
+from smidgen.errors import DoesNotFit, SmidgenError
+from smidgen.fitting import encode_for
+from smidgen.lower import Entries, Lowering
+from smidgen.options import Options, checked_options
+from smidgen.planned import encode
+from smidgen.planner.cost import prices_of
+from smidgen.planner.within import Aim
+from smidgen.sweep_text import share_text, sweep_json
+from smidgen.sweeping import Point, Sweep, largest_batch, sweep
+from smidgen.terminal import bytes_text, seconds_text
+from smidgen.torch_import import import_model
+
+from .make_tables import table
+from .nets import NETS
+from .nets.large import task
+
+OUT: Final = Path(__file__).parents[1] / "docs" / "results" / "fit.json"
+SHARES: Final = (0.75, 0.5, 0.35, 0.25, 0.15)
+BATCH: Final = 8
+EFFORT_S: Final = 10.0  # of searching for each budget
+MOST_MEASURED_BYTES: Final = 12 << 30
+STEPS: Final = 3
+TOLERANCE: Final = 1e-9
+COLOURS: Final = {
+    "joint": "#d55e00", "recompute": "#0072b2", "page": "#cc79a7", "split": "#009e73", "chen": "#56b4e9",
+    "sage": "#e69f00", "dtr": "#b8860b", "melon": "#6b5b95",
+}  # fmt: skip
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    label: str
+    net: str
+    pixels: int = 0  # 0: as in benchmarks.nets.large
+
+
+CASES: Final = {
+    "mcunet": Case("MCUNet-5fps, 128 px", "mcunet", 128),
+    "mobilenetv2": Case("MobileNetV2, 224 px", "mobilenetv2"),
+    "resnet18": Case("ResNet-18, 224 px", "resnet18"),
+    "vgg16": Case("VGG-16, 224 px", "vgg16"),
+    "resnet50": Case("ResNet-50, 224 px", "resnet50"),
+    "bert_base": Case("BERT-base, 128 tokens", "bert_base"),
+}
+
+
+def lowering_of(case: Case) -> tuple[Lowering, Options]:
+    if case.pixels:
+        net = replace(NETS[case.net], shape=(3, case.pixels, case.pixels))
+        model, inputs, loss = net.model().eval(), net.batch(BATCH)[0], net.loss
+    else:
+        model, inputs, loss = task(case.net, BATCH)
+    options = checked_options(model, batch=BATCH)
+    return Lowering(import_model(model, inputs, loss=loss)), options
+
+
+def row_of(name: str, measure: bool, effort_s: float) -> Json:
+    case = CASES[name]
+    lowering, options = lowering_of(case)
+    aim = Aim(effort_s=effort_s, page=True, prices=prices_of(None))
+    kept: dict[tuple[str, int], Entries] = {}
+
+    def keep(point: Point, entries: Entries) -> None:
+        if measure and point.technique in ("none", "recompute", "page", "split", "joint"):
+            kept[point.technique, point.budget_bytes] = entries
+
+    found = sweep(lowering, options, None, aim, shares=(1.0, *SHARES), told=say, made=keep)
+    broken = [
+        [p.technique, p.budget_bytes]
+        for p in found.points
+        if (mine := p.seconds) is not None
+        and ((best := found.at("joint", p.budget_bytes).seconds) is None or best > mine * (1 + TOLERANCE))
+    ]
+    return {
+        "net": name, "label": case.label, "batch": BATCH, "optimizer": "SGD", "bn": "frozen", "effort_s": effort_s,
+        **sweep_json(found),
+        "broken": broken,
+        "impossible": impossible(lowering, options, aim, found.floor_bytes // 2),
+        "largest": {f"{mb}MB": largest(lowering, options, aim, mb << 20) for mb in (64, 256)},
+        "measured": measured(found, kept) if measure else [],
+    }  # fmt: skip
+
+
+def impossible(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int) -> Json:
+    """How long it takes until the error is there."""
+    fresh = Lowering(lowering.imported)
+    start, spent = time.monotonic(), time.process_time()
+    try:
+        encode_for(limits.within(budget_bytes, None), fresh, options, aim)
+    except DoesNotFit as error:
+        said = str(error).splitlines()[0]
+        return {"budget_bytes": budget_bytes, "seconds": time.monotonic() - start,
+                "cpu_s": time.process_time() - spent, "said": said}  # fmt: skip
+    raise SystemExit(f"{budget_bytes} bytes were thought to be impossible")
+
+
+def largest(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int) -> Json | None:
+    start = time.monotonic()
+    try:
+        one = largest_batch(limits.within(budget_bytes, None), lowering, options, replace(aim, effort_s=4.0), told=say)
+    except DoesNotFit:
+        return None
+    return {"batch": one.batch, "ram_bytes": one.ram_bytes, "samples_per_s": one.samples_per_s,
+            "page_bytes": one.page_bytes, "solve_s": time.monotonic() - start}  # fmt: skip
+
+
+def measured(found: Sweep, kept: dict[tuple[str, int], Entries]) -> list[Json]:
+    """Median of a few steps of each plan, predicted and done; the base first."""
+    from smidgen.report import measure_step
+    from smidgen.trainer import Job
+
+    rows: list[Json] = []
+    for (technique, budget), entries in kept.items():
+        point = found.at(technique, budget)
+        if (point.ram_bytes or 0) > MOST_MEASURED_BYTES:
+            continue
+        say(len(rows), len(kept), f"measuring {technique}")
+        page = OUT.with_suffix(".page")
+        try:
+            job = Job(encode(entries, proven=False), kernels="fast", threads=1, page_to=page)
+            rows.append({"technique": technique, "budget_bytes": budget, "predicted_s": point.seconds,
+                         "seconds": whole_step(job, entries, measure_step)})  # fmt: skip
+        except SmidgenError as error:
+            rows.append({"technique": technique, "budget_bytes": budget, "error": str(error)})
+        finally:
+            page.unlink(missing_ok=True)
+    return rows
+
+
+def whole_step(job: Any, entries: Entries, measure: Any) -> float | None:
+    """Of all samples, in parts if the plan takes it so."""
+    if not entries.step_samples:
+        seconds: float | None = measure(job)
+        return seconds
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    spent = []
+    buffers = [b for b in job.program.entry_buffers("train") if b.direction == "input"]
+    arrays = [np.zeros(b.shape(entries.step_samples), b.dtype.numpy) for b in buffers]
+    for array in arrays:
+        if array.dtype.kind == "f":
+            array[...] = rng.standard_normal(array.shape)
+    inputs, target = tuple(arrays[:-1]), arrays[-1]
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        job.train_step(inputs, target)
+        spent.append(time.perf_counter() - start)
+    return sorted(spent)[len(spent) // 2]
+
+
+def say(done: int, total: int, what: str) -> None:
+    print(f"  {done}{f' of {total}' if total else ''}: {what}", file=sys.stderr, flush=True)
+
+
+def tables(report: Json) -> str:
+    lines = [
+        "# Within a budget\n\n",
+        "Made by `python -m benchmarks.fit` from [fit.json](fit.json). Batch 8, SGD, everything learns, batch-norm\n",
+        "frozen, float32; images of 224 px, MCUNet 128 px, BERT 128 tokens. Base is the plan without a budget, which\n",
+        "already computes again what costs next to nothing; floor is state and the runtime's own memory; a budget of\n",
+        "50 % is floor + half of (base − floor). Extra time and energy are predicted, above base; `·` does not fit,\n",
+        "`in 4` is a step in four parts. `joint` may compute again, page and split; `bound`: no step taken at once\n",
+        "can take less. `ideal`, RAM without end, is base: 0. Paging is to a disk, by the prices of the host.\n\n",
+        _summary(report["rows"]),
+        "\n![extra time](fit.svg)\n",
+    ]
+    for row in report["rows"]:
+        lines += [f"\n## {row['label']}\n\n", _points(row, "seconds", "base_s"), "\nEnergy:\n\n",
+                  _points(row, "joules", "base_j")]  # fmt: skip
+        if row["measured"]:
+            lines += ["\nMeasured here, fast kernels, one thread:\n\n", _measured(row)]
+    return "".join(lines)
+
+
+def write_tables(report: Json) -> None:
+    OUT.with_suffix(".md").write_text(tables(report))
+    OUT.with_suffix(".svg").write_text(picture(report))
+
+
+def picture(report: Json) -> str:
+    """A panel for each network: budget to the right, from the floor to base; extra time upwards, in logarithms."""
+    wide, high, left, top = 320, 230, 46, 26
+    most = math.log1p(4.0)
+    rows = report["rows"]
+    size = (wide * min(3, max(1, len(rows))), high * max(1, -(-len(rows) // 3)) + 24)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" '
+        'font-size="11">',
+        f'<rect width="{size[0]}" height="{size[1]}" fill="#ffffff"/>',
+    ]
+    for number, row in enumerate(rows):
+        x0, y0 = number % 3 * wide + left, number // 3 * high + top
+        w, h = wide - left - 14, high - top - 34
+
+        def y(extra: float, y0: int = y0, h: int = h) -> float:
+            return y0 + h - min(math.log1p(max(extra, 0.0)), most) / most * h
+
+        parts.append(f'<text x="{x0}" y="{y0 - 8}" font-weight="bold">{row["label"]}</text>')
+        for tick in (0, 0.1, 0.25, 0.5, 1, 2, 4):
+            parts.append(f'<line x1="{x0}" x2="{x0 + w}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#dddddd"/>')
+            said = f"+{tick * 100:.0f} %" if tick else "0"
+            parts.append(f'<text x="{x0 - 4}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="#555555">{said}</text>')
+        for text, at, anchor in (("floor_bytes", x0, "start"), ("base_bytes", x0 + w, "end")):
+            said = f"{text.partition('_')[0]} {bytes_text(row[text])}"
+            parts.append(f'<text x="{at}" y="{y0 + h + 15}" text-anchor="{anchor}" fill="#555555">{said}</text>')
+        span = row["base_bytes"] - row["floor_bytes"]
+        for name, colour in COLOURS.items():
+            points = sorted(
+                (x0 + (p["budget_bytes"] - row["floor_bytes"]) / span * w, y(p["extra"]))
+                for p in row["points"]
+                if p["technique"] == name and p["extra"] is not None
+            )
+            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+            thick = 4 if name == "joint" else 1.5
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
+            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{thick}" fill="{colour}"/>' for a, b in points]
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        at = left + number * 95
+        parts.append(f'<circle cx="{at}" cy="{size[1] - 12}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{at + 8}" y="{size[1] - 8}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _summary(rows: Sequence[Json]) -> str:
+    head = ["network", "floor", "base", "step", "smallest", "its extra time", "slowest answer", "impossible said in",
+            "largest at 64 MB", "at 256 MB", "joint is best"]  # fmt: skip
+    found = []
+    for row in rows:
+        joint = [p for p in row["points"] if p["technique"] == "joint"]
+        low = min((p for p in joint if p["extra"] is not None), key=lambda p: p["budget_bytes"])
+        big = [row["largest"][k] for k in ("64MB", "256MB")]
+        found.append([
+            row["label"], bytes_text(row["floor_bytes"]), bytes_text(row["base_bytes"]), seconds_text(row["base_s"]),
+            bytes_text(row["smallest_bytes"]), share_text(low["extra"]) if low["budget_bytes"] <= row["smallest_bytes"]
+            else "–", seconds_text(max(p["solve_s"] for p in joint)), seconds_text(row["impossible"]["seconds"]),
+            *[f"{b['batch']} ({b['samples_per_s']:.3g}/s)" if b else "–" for b in big],
+            "FAIL" if row["broken"] else "yes",
+        ])  # fmt: skip
+    return table(head, found)
+
+
+def _points(row: Json, figure: str, base: str) -> str:
+    names = list(row["techniques"])
+    budgets = sorted({p["budget_bytes"] for p in row["points"]}, reverse=True)
+    at = {(p["technique"], p["budget_bytes"]): p for p in row["points"]}
+    lines = []
+    for budget in budgets:
+        share = (budget - row["floor_bytes"]) / (row["base_bytes"] - row["floor_bytes"])
+        cells = []
+        for name in names:
+            point = at[name, budget]
+            extra = None if point[figure] is None else point[figure] / row[base] - 1
+            cells.append(share_text(extra) + (f" in {point['parts']}" if point["parts"] > 1 else ""))
+        bound = at["joint", budget]["bound_s"]
+        if figure == "seconds":
+            cells.append(share_text(None if bound is None else max(bound / row[base] - 1, 0.0)))
+        lines.append([f"{bytes_text(budget)} ({share:.0%})", *cells])
+    return table(["budget", *names, *(["bound"] if figure == "seconds" else [])], lines)
+
+
+def _measured(row: Json) -> str:
+    lines = []
+    base = next((m["seconds"] for m in row["measured"] if m["technique"] == "none" and m.get("seconds")), None)
+    for one in row["measured"]:
+        real, said = one.get("seconds"), one.get("predicted_s")
+        extra = share_text(real / base - 1) if real and base else "–"
+        lines.append([one["technique"], bytes_text(one["budget_bytes"]), seconds_text(real) if real else "–", extra,
+                      share_text(said / row["base_s"] - 1) if said else "–"])  # fmt: skip
+    return table(["technique", "budget", "a step", "extra", "predicted extra"], lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Extra time of every technique within a budget.")
+    parser.add_argument("--net", action="append", choices=list(CASES), help="default: all")
+    parser.add_argument("--measure", action="store_true", help="run the plans too")
+    parser.add_argument("--again", action="store_true", help="also rows that are there")
+    parser.add_argument("--tables", action="store_true", help="only fit.md, from what is there")
+    parser.add_argument("--effort", type=float, default=EFFORT_S, metavar="S", help="of search for each budget")
+    args = parser.parse_args(argv)
+    report: Json = json.loads(OUT.read_text()) if OUT.exists() else {"shares": list(SHARES), "rows": []}
+    for name in () if args.tables else args.net or CASES:
+        if any(row["net"] == name for row in report["rows"]) and not args.again:
+            continue
+        print(CASES[name].label, file=sys.stderr, flush=True)
+        row = row_of(name, args.measure, args.effort)
+        rows = [*(r for r in report["rows"] if r["net"] != name), row]
+        report["rows"] = sorted(rows, key=lambda r: list(CASES).index(r["net"]))
+        atomic.write(OUT, json.dumps(report, indent=1).encode() + b"\n")
+        write_tables(report)
+    write_tables(report)
+    broken = [row["label"] for row in report["rows"] if row["broken"]]
+    for label in broken:
+        print(f"FAIL {label}: a technique alone is better than all together", file=sys.stderr)
+    return 1 if broken else 0
+
+
+__all__ = ["CASES", "OUT", "main", "picture", "row_of", "tables"]
+
+if __name__ == "__main__":
+    sys.exit(main())

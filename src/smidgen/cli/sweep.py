@@ -1,0 +1,93 @@
+"""`plan --sweep` and `plan --max-batch`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from typing import Any
+
+from .. import terminal
+from ..errors import BadOption
+from .output import check_outputs, print_json, wrote
+from .source import described, source_files
+
+PATIENCE_S = 2.0  # without a word
+
+
+def check(args: argparse.Namespace) -> None:
+    """Before anything is imported."""
+    if args.sweep and args.max_batch:
+        raise BadOption("--sweep and --max-batch are two questions", help="ask one at a time")
+    which = "--sweep" if args.sweep else "--max-batch"
+    for name in ("ladder", "accumulate", "all_layers", *(("deadline",) if args.sweep else ("html", "batch"))):
+        if getattr(args, name):
+            raise BadOption(f"{which} does not go with --{name.replace('_', '-')}", help="leave one of them out")
+    if args.max_batch and not (args.budget or args.device):
+        raise BadOption("the largest batch within what?", help="--budget 64MB, or --device stm32h743")
+
+
+def plan(args: argparse.Namespace) -> int:
+    from .. import sweep_page, sweep_text
+    from ..limits import OverLimit
+
+    check(args)
+    check_outputs(args.html, inputs=source_files(args))
+    with contextlib.redirect_stdout(sys.stderr), _Bar(args.model) as bar:
+        try:
+            found = _asked(args, bar)
+        except OverLimit as error:
+            raise error.in_command_line() from error
+    look: dict[str, Any] = {"title": args.model, "colour": terminal.has_colour(sys.stdout), "width": terminal.width()}
+    if args.max_batch:
+        if args.json:
+            print_json({"model": args.model, **sweep_text.largest_json(found)})
+        else:
+            print(sweep_text.largest_text(found, **look))
+        return 0
+    if args.html:
+        sweep_page.write(found, args.html, title=args.model)
+    if args.json:
+        print_json({"model": args.model, **sweep_text.sweep_json(found)})
+    else:
+        print(sweep_text.sweep_text(found, **look))
+        wrote(args.html)
+    return 0
+
+
+def _asked(args: argparse.Namespace, bar: _Bar) -> Any:
+    from .. import api
+
+    given = described(args)
+    for name in ("accumulate", "spare_classes", "page_to", "ladder"):
+        given.pop(name)
+    given |= {"page": args.page_to is not None, "told": bar.told}
+    if args.effort is None:
+        given.pop("effort")
+    if args.max_batch:
+        given.pop("batch")
+        return api.max_batch(**given)
+    given.pop("deadline")
+    if args.page_to is None and args.device is not None:
+        given["page"] = None  # if the device has somewhere to
+    return api.sweep(**given)
+
+
+class _Bar:
+    """Says what is at hand when it takes longer than a moment; nothing if nobody looks."""
+
+    def __init__(self, what: str) -> None:
+        self._bar = terminal.Progress(f"planning {what}")
+        self._start = time.monotonic()
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.clear()
+
+    def told(self, done: int, total: int, what: str) -> None:
+        self._bar.done, self._bar.total = done, total or None
+        if time.monotonic() - self._start > PATIENCE_S:
+            self._bar.advance(0, what)

@@ -1,0 +1,24 @@
+"""A sweep as one HTML page with a picture: no network, no fonts, nothing but the file itself, as page.py."""
+
+from __future__ import annotations
+
+import os
+
+from . import atomic
+from .page import filled
+from .sweep_text import answer, sweep_json, sweep_text
+from .sweeping import Sweep
+
+
+def write(sweep: Sweep, path: str | os.PathLike[str], *, title: str = "") -> None:
+    """The page appears complete or not at all."""
+    target = atomic.checked_path(path, 'sweep_page.write(sweep, "sweep.html")')
+    atomic.write(target, html_page(sweep, title=title).encode("utf-8", "replace"))
+
+
+def html_page(sweep: Sweep, *, title: str = "") -> str:
+    data = {**sweep_json(sweep), "answer": answer(sweep)}
+    return filled("sweep", title or "a model", sweep_text(sweep, title=title), data, styles=("page", "sweep"))
+
+
+__all__ = ["html_page", "write"]

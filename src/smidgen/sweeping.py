@@ -1,0 +1,358 @@
+"""Budget against time: what each technique alone, and all of them together, make of one model; and the largest batch.
+
+Every point is placed: its RAM is that of a program, not of tensors. Times and energies are those of the prices.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from . import limits, place
+from .device import Device
+from .errors import SmidgenError
+from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
+from .ir import Graph, ceil_div
+from .lower import Entries, Lowering
+from .options import Options
+from .passes.recompute import recompute
+from .plan import Decision
+from .planned import arena_of
+from .planner.problem import Problem, Schedule, doings, problem_of, profile
+from .planner.within import Aim
+from .timeline import traffic
+
+POINTS: Final = 7  # from the smallest budget to that of the plan without one
+MOST_BATCH: Final = 1 << 16
+TRIES: Final = 3  # a placement above its bound asks for a lower bound
+MEANING: Final = {
+    "none": "nothing is done to fit",
+    "recompute": "results are computed again, the cheapest choice that was found",
+    "page": "tensors leave RAM for a while; nothing is computed again",
+    "split": "a step is taken in parts; nothing is computed again",
+    "chen": "checkpoints at every √n-th result (Chen et al. 2016)",
+    "sage": "checkpoints chosen while it runs, by time over bytes (SAGE)",
+    "dtr": "eviction while it runs, by staleness (DTR)",
+    "melon": "greedy eviction, by bytes and lifetime over time (Melon)",
+    "joint": "all of it, whatever is the cheapest",
+}
+
+Made = Callable[["Point", Entries], None]
+"""Gets each point that fits, with the graphs that a program can be made of."""
+Told = Callable[[int, int, str], None]
+"""(done, of how many, what is at hand)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One technique within one budget. The last fields are None if it does not fit."""
+
+    technique: str
+    budget_bytes: int
+    solve_s: float
+    parts: int = 1  # the step is taken in so many
+    ram_bytes: int | None = None
+    seconds: float | None = None
+    joules: float | None = None
+    bound_s: float | None = None  # of joint: no whole step within the budget takes less
+
+    @property
+    def fits(self) -> bool:
+        return self.ram_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """`base` is the plan without a budget, with all that costs next to nothing already done; `floor_bytes` is state and
+    the runtime's own memory: no technique goes below. `smallest_bytes` is the smallest budget that was reached."""
+
+    batch: int
+    prices: str
+    objective: str
+    page: bool
+    base_bytes: int
+    base_s: float
+    base_j: float
+    floor_bytes: int
+    smallest_bytes: int
+    points: tuple[Point, ...]
+
+    @property
+    def techniques(self) -> list[str]:
+        return list(dict.fromkeys(p.technique for p in self.points))
+
+    @property
+    def budgets(self) -> list[int]:
+        return sorted({p.budget_bytes for p in self.points})
+
+    def extra(self, point: Point) -> float | None:
+        """Time more than without a budget, as a share; energy, if that is what should be small."""
+        value, base = (point.joules, self.base_j) if self.objective == "energy" else (point.seconds, self.base_s)
+        return None if value is None or not base else value / base - 1
+
+    def at(self, technique: str, budget_bytes: int) -> Point:
+        return next(p for p in self.points if (p.technique, p.budget_bytes) == (technique, budget_bytes))
+
+
+def sweep(
+    lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int = 0,
+    budgets: Sequence[int] = (), shares: Sequence[float] = (), told: Told = lambda done, total, what: None,
+    made: Made = lambda point, entries: None,
+) -> Sweep:  # fmt: skip
+    """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
+    smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
+    work = _Bench(lowering, options, device, aim, work_bytes, made)
+    low, high = work.smallest.need.ram_bytes + work_bytes, work.base_bytes
+    chosen = {low, *(work.floor + round(share * (high - work.floor)) for share in shares)}
+    if not shares:
+        chosen |= {low + (high - low) * k // (POINTS - 1) for k in range(POINTS)}
+    points: list[Point] = []
+    total = len(chosen | set(budgets))
+    for number, budget in enumerate(sorted(chosen | set(budgets), reverse=True)):
+        told(number, total, f"{budget:,} bytes")
+        points += work.points(budget)
+    base = work.base
+    return Sweep(
+        work.entries.batch, aim.prices.name, aim.objective, work.pages, work.base_bytes, base.seconds, base.joules,
+        work.floor, work.smallest.need.ram_bytes + work_bytes, tuple(points),
+    )  # fmt: skip
+
+
+class _Bench:
+    """One model, and what is the same for all budgets."""
+
+    def __init__(
+        self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int, made: Made
+    ) -> None:
+        self.lowering, self.options, self.device, self.aim, self.work = lowering, options, device, aim, work_bytes
+        self.made = made
+        self.pages = aim.page and aim.prices.page is not None
+        self.entries = lowering.entries(options)
+        self.align = place.ALIGN if device is None else device.align
+        self.base = found(None if device is None else _unlimited(device), self.entries, aim)
+        need = self.base.need
+        self.base_bytes = need.ram_bytes + work_bytes
+        self.floor = self.base_bytes - need.arena_bytes
+        self.problem = problem_of(self.entries.plain["train"], self.entries.batch, aim.prices, self.align)
+        self.stored = place.place_state(self.entries.graphs.values(), self.align)
+        self.others = {
+            name: self._arena(graph) for name, graph in self.entries.graphs.items() if name not in self.entries.plain
+        }
+        self.smallest = self._smallest()
+        self.parts = list(self._all_parts())
+
+    def within(self, budget_bytes: int) -> Device:
+        return limits.within(budget_bytes - self.work, self.device)
+
+    def _arena(self, graph: Graph, room_bytes: int | None = None) -> int:
+        return place.place(graph, self.entries.batch, *self.stored, self.align, room_bytes).arena_bytes
+
+    def _smallest(self) -> Found:
+        """Whole or in parts of one sample, with as much as possible computed again or paged."""
+        none, quick = self.within(self.work + 1), replace(self.aim, effort_s=0.0)
+        tried = [self.base, squeezed(none, self.entries, quick)]
+        if self.entries.batch > 1 and self.options.bn == "frozen":
+            try:
+                one = part(self.lowering, self.options, self.entries.batch, 1)
+                tried.append(squeezed(none, one, quick))
+            except SmidgenError:  # a loss that is no sum over samples
+                pass
+        return min(tried, key=lambda f: f.need.ram_bytes)
+
+    def _all_parts(self) -> list[Found]:
+        """The step in ever smaller parts, nothing computed again for it."""
+        tried: list[Found] = []
+        batch = self.entries.batch if self.options.bn == "frozen" else 1
+        while batch > 1:
+            batch = ceil_div(batch, 2)
+            try:
+                entries = part(self.lowering, self.options, self.entries.batch, batch)
+            except SmidgenError:
+                break
+            tried.append(found(self.base.device, entries, self.aim))
+        return tried
+
+    def points(self, budget_bytes: int) -> list[Point]:
+        device = self.within(budget_bytes)
+        start = time.monotonic()
+
+        def since() -> float:
+            nonlocal start
+            before, start = start, time.monotonic()
+            return start - before
+
+        alone: list[Point] = []
+        for name in MEANING:
+            if name == "split":
+                good = [f for f in self.parts if limits.fits(device, f.need)]
+                best = min(good, key=lambda f: f.cost(self.aim), default=None)
+                alone.append(self._point(name, budget_bytes, best, since()))
+            elif name == "none":
+                base = self.base if limits.fits(device, self.base.need) else None
+                alone.append(self._point(name, budget_bytes, base, since()))
+            elif name != "joint" and (name != "page" or self.pages):
+                alone.append(replace(self._alone(name, device, budget_bytes), solve_s=since()))
+        return [*alone, self._joint(device, budget_bytes, alone)]
+
+    def _point(self, name: str, budget_bytes: int, best: Found | None, solve_s: float) -> Point:
+        if best is None:
+            return Point(name, budget_bytes, solve_s)
+        entries = best.entries
+        parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
+        point = Point(name, budget_bytes, solve_s, parts, best.need.ram_bytes + self.work, best.seconds, best.joules)
+        self.made(point, entries)
+        return point
+
+    def _alone(self, name: str, device: Device, budget_bytes: int) -> Point:
+        """A technique that makes a schedule. Where the base fits, nothing has to be done; paging alone may also start
+        from the base, so that it is not the worse for what the base computes again at next to no price."""
+        if limits.fits(device, self.base.need):
+            return self._point(name, budget_bytes, self.base, 0.0)
+        graphs = [self.entries.plain["train"]]
+        if name == "page" and self.entries.graphs["train"] is not graphs[0]:
+            graphs.append(self.entries.graphs["train"])
+        made = [self._scheduled(name, device, budget_bytes, graph) for graph in graphs]
+        return min(made, key=lambda point: _cost(point, self.aim))
+
+    def _scheduled(self, name: str, device: Device, budget_bytes: int, graph: Graph) -> Point:
+        """Lower and lower, until the placement is within the budget."""
+        room = target = room_for(device, self.entries)
+        state, overhead = self.base.need.state_bytes, self.base.need.overhead
+        problem = problem_of(graph, self.entries.batch, self.aim.prices, self.align)
+        for _ in range(TRIES):
+            schedule = _scheduled(name, problem, target, self.aim) if target >= 0 else None
+            if schedule is None:
+                break
+            trial = recompute(graph, doings(graph, problem, schedule))
+            arena, _ = arena_of({**self.others, "train": self._arena(trial, room)}, state)
+            need = limits.Need(state, arena, overhead, self.base.need.flash_bytes)
+            if limits.fits(device, need):
+                one = profile(problem, schedule)
+                point = Point(name, budget_bytes, 0.0, 1, need.ram_bytes + self.work, one.seconds, one.joules)
+                self.made(point, replace(self.entries, graphs={**self.entries.graphs, "train": trial}))
+                return point
+            target -= max(arena - room, self.align)
+        return Point(name, budget_bytes, 0.0)
+
+    def _joint(self, device: Device, budget_bytes: int, alone: Sequence[Point]) -> Point:
+        """As `compile` finds it, or one of the single techniques if that is cheaper: never worse than any."""
+        start = time.monotonic()
+        best, _ = joint(device, self.lowering, self.options, self.aim)
+        best = cheapest(device, [best, self.smallest], self.aim)
+        made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, 0.0)
+        singles = (replace(point, technique="joint") for point in alone)
+        made = min([made, *singles], key=lambda point: _cost(point, self.aim))
+        return replace(made, solve_s=time.monotonic() - start, bound_s=self._bound(device))
+
+    def _bound(self, device: Device) -> float | None:
+        from .planner.bound import least_extra  # needs ortools
+
+        room = room_for(device, self.entries)
+        if profile(self.problem, self.problem.plain()).peak_bytes <= room:
+            return self.problem.seconds
+        extra = least_extra(self.problem, max(room, 0), page=self.pages)
+        return self.problem.seconds + extra if extra < math.inf else None
+
+
+def _cost(point: Point, aim: Aim) -> float:
+    value = point.joules if aim.objective == "energy" else point.seconds
+    return math.inf if value is None else value
+
+
+def _unlimited(device: Device) -> Device:
+    """The same machine, with room for whatever it takes."""
+    return replace(device, ram_banks=(replace(device.ram_banks[0], bytes=1 << 50),))
+
+
+def _scheduled(name: str, problem: Problem, room_bytes: int, aim: Aim) -> Schedule | None:
+    from .planner import online  # these need ortools
+    from .planner.chen import chen
+    from .planner.greedy import fit
+    from .planner.solve import solve
+
+    made: Schedule | None
+    if name == "recompute":
+        solved = solve(problem, room_bytes, objective=aim.objective, time_limit_s=aim.effort_s)
+        made = solved.schedule if solved else None
+    elif name == "page":
+        made = fit(problem, room_bytes, lambda step: False, page=True, objective=aim.objective)[0]
+    elif name == "chen":
+        made = chen(problem)
+    else:
+        made = online.run(problem, room_bytes, {"sage": online.sage, "dtr": online.dtr, "melon": online.melon}[name])
+    if made is None or profile(problem, made).peak_bytes > room_bytes:
+        return None
+    return made
+
+
+# -- the largest batch -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The most samples whose step, taken at once, fits; `seconds` of that step are predicted."""
+
+    batch: int
+    budget_bytes: int
+    ram_bytes: int
+    page_bytes: int  # that a step brings in; 0: it does not page
+    seconds: float
+    joules: float
+    prices: str
+    decisions: tuple[Decision, ...]
+    at_most: bool = False  # more was not tried
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.batch / self.seconds
+
+
+def largest_batch(
+    device: Device, lowering: Lowering, options: Options, aim: Aim, work_bytes: int = 0,
+    told: Told = lambda done, total, what: None,
+) -> Largest:  # fmt: skip
+    best = _largest(device, lowering, options, aim, told)
+    entries = best.entries
+    return Largest(
+        entries.batch, device.ram_bytes + work_bytes, best.need.ram_bytes + work_bytes,
+        traffic(entries.graphs["train"], entries.batch)[0], best.seconds, best.joules, aim.prices.name,
+        entries.decisions, entries.batch >= MOST_BATCH,
+    )  # fmt: skip
+
+
+def _largest(device: Device, lowering: Lowering, options: Options, aim: Aim, told: Told) -> Found:
+    """The most samples whose step, taken at once, fits; with results computed again, and paged if the aim allows. The
+    error for one sample if not even that fits."""
+    quick, tried = replace(aim, effort_s=0.0), 0
+
+    def at(batch: int) -> Found | None:
+        nonlocal tried
+        tried += 1
+        told(tried, 0, f"batch {batch}")
+        one = squeezed(device, lowering.entries(replace(options, batch=batch)), quick)
+        if not limits.fits(device, one.need):
+            one = searched(device, one, replace(aim, effort_s=aim.effort_s / 4))
+        late = aim.deadline_s is not None and one.seconds > aim.deadline_s
+        return one if limits.fits(device, one.need) and not late else None
+
+    best = at(1)
+    if best is None:
+        one = replace(options, batch=1)
+        return checked_fit(device, joint(device, lowering, one, aim)[0], lowering, one, aim)
+    low, high = 1, 2  # low fits
+    while high <= MOST_BATCH and (more := at(high)) is not None:
+        low, best, high = high, more, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        more = at(middle)
+        if more is None:
+            high = middle
+        else:
+            low, best = middle, more
+    return searched(device, best, aim)
+
+
+__all__ = ["MEANING", "Largest", "Point", "Sweep", "Told", "largest_batch", "sweep"]
