@@ -143,6 +143,17 @@ def test_the_optimizers_state_may_live_outside_ram(optimizer: object, tmp_path: 
             assert np.array_equal(job.optimizer_state()[name][slot], value), (name, slot)
 
 
+def test_what_a_search_would_fit_is_fitted_without_one() -> None:
+    """By the prices of its device, the best bargains of this network lead to a peak that is too high."""
+    net = NETS["dscnn"]
+    learns = [f"{k}.{what}" for k in (17, 20, 23, 26, 31) for what in ("weight", "bias")]
+    learns += [f"{k}.weight" for k in (16, 19, 22, 25)]
+    x, _ = net.data(1)
+    job = smidgen.compile(net.model().eval(), x, loss=net.loss, method=learns, batch=1, effort=0.0,
+                          optimizer=smidgen.SGD(0.01), device="netduinoplus2")  # fmt: skip
+    assert job.plan.ram_bytes <= 192 * 1024
+
+
 def test_the_search_for_the_optimum_says_how_near_it_is() -> None:
     job = trained("dscnn", "480KB", batch=1, effort=5)
     [why] = [d.why for d in job.plan.decisions if d.what == "recompute"]

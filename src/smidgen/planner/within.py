@@ -8,7 +8,7 @@ from ..ir import Graph
 from ..passes.recompute import recompute
 from ..plan import Decision
 from ..terminal import bytes_text
-from .cost import HOST, Prices
+from .cost import HOST, ROUGH, Prices
 from .greedy import fit
 from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
@@ -32,6 +32,11 @@ def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> 
     problem = problem_of(graph, batch, aim.prices, align)
     plain = profile(problem, problem.plain())
     schedule, least = _schedule(problem, arena_bytes, aim)
+    may_be = least_peak(problem, page=aim.page) <= arena_bytes
+    if may_be and profile(problem, schedule).peak_bytes > arena_bytes:
+        # Where the best bargains lead nowhere, those by other prices may lead elsewhere.
+        other = fit(problem_of(graph, batch, ROUGH, align), arena_bytes, page=aim.page)[0]
+        schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
     after = profile(problem, schedule)
     saved = plain.peak_bytes - after.peak_bytes
     kind = "seconds" if aim.objective == "time" else "joules"
