@@ -42,7 +42,7 @@ def sweep_text(sweep: Sweep, *, title: str = "", colour: bool = False, width: in
     facts = [
         ("no budget", bytes_text(sweep.base_bytes), f"a step of {samples} takes about {seconds_text(sweep.base_s)} and "
          f"{sweep.base_j:.3g} J by the prices of {printable(sweep.prices)}"),
-        ("floor", bytes_text(sweep.floor_bytes), "state and the runtime's own memory: nothing goes below"),
+        ("floor", bytes_text(sweep.floor_bytes), "state and the runtime's own memory"),
     ]  # fmt: skip
     for name, figure, text in facts:
         first, *rest = wrapped(text, width - 25)

@@ -15,7 +15,7 @@ from . import limits, place
 from .device import Device
 from .errors import SmidgenError
 from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
-from .ir import Graph, ceil_div
+from .ir import Graph, Role, ceil_div
 from .lower import Entries, Lowering
 from .options import Options
 from .passes.recompute import recompute
@@ -67,7 +67,8 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """`base` is the plan without a budget, with all that costs next to nothing already done; `floor_bytes` is state and
-    the runtime's own memory: no technique goes below. `smallest_bytes` is the smallest budget that was reached."""
+    the runtime's own memory: nothing goes below but a plan that keeps the optimizer's state outside RAM.
+    `smallest_bytes` is the smallest budget that was reached."""
 
     batch: int
     prices: str
@@ -251,6 +252,9 @@ class _Bench:
         from .planner.bound import least_extra  # needs ortools
 
         room = room_for(device, self.entries)
+        if self.pages:  # all of the optimizer's state may be outside
+            state = {t.name.rstrip("'"): t for g in self.entries.graphs.values() for t in g.of_role(Role.OPTIM)}
+            room += sum(t.bytes(1) for t in state.values())
         if profile(self.problem, self.problem.plain()).peak_bytes <= room:
             return self.problem.seconds
         extra = least_extra(self.problem, max(room, 0), page=self.pages)
