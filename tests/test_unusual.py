@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import smidgen
 from smidgen import api, interp
-from smidgen.errors import BadData, BadOption
+from smidgen.errors import BadData, BadOption, UnsupportedOp
 from smidgen.parity import Reference, relative
 from smidgen.trainer import Job
 
@@ -157,3 +157,88 @@ def test_a_norm_over_the_features_of_a_flattened_image(method: str, bn: str) -> 
         reference.step([x], y)
     for name in job.plan.learns:
         assert relative(job.state_dict()[name], reference.values()[name]) < 1e-5, name
+
+
+# -- gradients that torch.export would not see -------------------------------------------------------------------------
+
+
+def doubled_parameter() -> nn.Module:
+    model = nn.Linear(6, 3)
+    model.weight.register_hook(lambda g: 2 * g)
+    return model
+
+
+def doubled_module() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    model[1].register_full_backward_hook(lambda module, grads, outs: tuple(2 * g for g in grads))
+    return model
+
+
+class DoubledValue(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.a(x)
+        hidden.register_hook(lambda g: 2 * g)
+        return self.b(hidden)
+
+
+class OneMemory(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randn(6, 6)
+        self.u, self.v = nn.Parameter(whole), nn.Parameter(whole.t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.u @ self.v)[:, :3]
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "at"),
+    [
+        (doubled_parameter, "a hook that may change gradients", "weight"),
+        (doubled_module, "a hook that may change gradients", "1"),
+        (DoubledValue, "a hook that may change gradients", "test_unusual.py"),
+        (OneMemory, "'u' and 'v' are one memory", "v"),
+    ],
+)
+def test_what_would_train_something_else_is_refused(make: Any, said: str, at: str) -> None:
+    with pytest.raises(UnsupportedOp, match=said) as caught:
+        smidgen.compile(make(), torch.randn(4, 6))
+    assert at in caught.value.at
+
+
+def test_hooks_on_what_does_not_learn_do_not_matter() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    model[0].weight.register_hook(lambda g: 2 * g)
+    model[0].requires_grad_(False)
+    smidgen.compile(model, torch.randn(4, 6)).train_step(torch.randn(4, 6), torch.arange(4) % 3)
+
+
+def test_gradients_by_frequency_are_refused() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(12, 3))
+    ids = torch.randint(0, 5, (4, 3))
+    with pytest.raises(UnsupportedOp, match="divided by how often"):
+        smidgen.compile(model, ids)
+
+
+class Centred(nn.Module):
+    """A sample's output depends on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.a(x)
+        return hidden - hidden.mean(0, keepdim=True)
+
+
+def test_samples_that_depend_on_each_other_are_not_predicted_in_parts() -> None:
+    x = torch.randn(6, 6)
+    job = smidgen.compile(Centred(), x[:4])
+    assert job.predict(x[:4]).shape == (4, 3)
+    with pytest.raises(BadData, match=r"depends on the others|takes 4 at a time"):
+        job.predict(x)

@@ -173,7 +173,8 @@ def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], ba
                 moved.step([_nudged(_double(x), rng, ROUNDING_F64) for x in xs], y)
             there = moved.values()
             own = {n: relative(there[n], want) for n, want in exact.values().items() if n in found}
-            limits = {n: max(A_LIMIT, C_LIMIT * max(own.values())) for n in found}
+            moves = C_LIMIT * max(own.values(), default=0.0)
+            limits = dict.fromkeys(found, max(A_LIMIT, moves) if np.isfinite(moves) else A_LIMIT)
         name = max(found, key=lambda key: found[key] / limits[key])
         if not found[name] / limits[name] <= worst.worst / worst.limit:
             note = f"; torch-f64 moves by {limits[name] / C_LIMIT:.1e}" if limits[name] > A_LIMIT else ""
@@ -198,7 +199,7 @@ def distance(
         want, theirs, ours = exact.values(), single.values(), job.state_dict()
         mine = _distance({n: ours[n] for n in want if n in ours}, want)
         other = _distance({n: theirs[n] for n in want if n in ours}, want)
-        ratio = mine / other if other > 0 else (0.0 if mine == 0 else float("inf"))
+        ratio = _finite(mine / other) if other > 0 else (0.0 if mine == 0 else float("inf"))
         where = f"ours {mine:.2e}, torch-f32 {other:.2e}" + (f"; {attempt} nudges" if attempt else "")
         if best is None or ratio < best[0].worst:
             best = Verdict("c", ratio, C_LIMIT, where), losses, job
@@ -251,7 +252,8 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
             nudged += 1
             theirs = _smaller(theirs, gradient_errors(reference.single().gradients(moved, target)[0], *wanted))
         for name, error in errors.items():
-            limit = B_LIMIT if error <= B_LIMIT else max(B_LIMIT, F32_SLACK * theirs[name])
+            slack = F32_SLACK * theirs[name] if np.isfinite(theirs[name]) else 0.0
+            limit = B_LIMIT if error <= B_LIMIT else max(B_LIMIT, slack)
             beyond += error > B_LIMIT
             note = f"; torch-f32 {theirs[name]:.1e}" if limit > B_LIMIT else ""
             found = Verdict("b", error, limit, f"{name}, step {k + 1}{note}")
@@ -277,7 +279,7 @@ def gradient_errors(
         scale = _largest(want)
         if sizes[name] <= ZERO_F32 * largest:
             scale = largest * ZERO_F32_LIMIT / B_LIMIT
-        found[name] = _largest(ours[name] - want) / max(scale, 1e-300)
+        found[name] = _finite(_largest(ours[name] - want) / max(scale, 1e-300))
     return found
 
 
@@ -318,7 +320,12 @@ def _double(x: Array) -> Array:
 
 def relative(got: Array, want: Array, least: float = 0.0) -> float:
     """Norm of the difference over that of what is wanted, or over `least` if that is more."""
-    return float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), least, 1e-12))
+    return _finite(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), least, 1e-12))
+
+
+def _finite(error: Any) -> float:
+    """What is no number is as far off as can be: no comparison may lose it."""
+    return float(error) if np.isfinite(error) else float("inf")
 
 
 def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
@@ -334,6 +341,7 @@ def _torch_loss(loss: Any) -> Any:
         "bce_with_logits": nn.functional.binary_cross_entropy_with_logits,
         "l1": nn.functional.l1_loss,
         "huber": nn.functional.huber_loss,
+        "smooth_l1": nn.functional.smooth_l1_loss,
     }
     return named[loss] if isinstance(loss, str) else loss
 

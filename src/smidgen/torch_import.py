@@ -28,6 +28,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from . import own_gradients
 from .aten import TABLE, Emit, Unsupported, Value
 from .aten.source import every_frame_noted, line_of_error, line_of_frame
 from .aten.walk import Walk, memory_of
@@ -83,6 +84,7 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     batch at hand ("batch").
     """
     _check_options(model, loss, target, bn)
+    own_gradients.check_gradients(model)
     inputs = _tensors(example, model, "example")
     batch = inputs[0].shape[0]
     labels = None if target is None else _labels(target, model, batch)
@@ -317,31 +319,13 @@ def _quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-@contextmanager
-def _own_gradients_refused(training: bool) -> Iterator[None]:
-    """torch.export takes only the forward half of a torch.autograd.Function, which would silently change gradients."""
-    real = torch.autograd.Function.apply
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if training and not cls.__module__.startswith("torch."):
-            raise UnsupportedOp(
-                f"the gradient that '{cls.__name__}' defines itself is not supported",
-                at=line_of_frame(inspect.currentframe()), why="torch.export keeps only the forward computation",
-                help="write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through",
-            )  # fmt: skip
-        return real.__func__(cls, *args, **kwargs)
-
-    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
-        yield
-
-
 def _export(module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, size: Any = None) -> ExportedProgram:
     """Capture with a free batch size; `given` are the caller's examples, `trains`: gradients will be computed."""
     inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet(), every_frame_noted(), _own_gradients_refused(trains):
+        with _quiet(), every_frame_noted(), own_gradients.refused(trains):
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise

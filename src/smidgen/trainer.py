@@ -263,25 +263,29 @@ class Job:
             count = len(part[0])
             pieces = [np.empty(b.shape(count), b.dtype.numpy) for b in outs]
             self._machine.run("infer", part, pieces, count, count)
-            mixed = self._mixed(part, outs, pieces, count)
-            if mixed:
-                raise BadData(parts[0], why=f"in '{mixed}' the rows of a sample are not together", help=parts[1])
+            if first == 0 or any(b.per_sample != 1 for b in outs):
+                mixed = self._mixed(part, outs, pieces, count)
+                if mixed:
+                    raise BadData(parts[0], why=mixed, help=parts[1])
             for out, piece, result in zip(outs, pieces, results, strict=True):
                 rows(result, out, first, count)[...] = piece
 
     def _mixed(self, part: Sequence[Array], outs: Sequence[Buffer], pieces: Sequence[Array], count: int) -> str | None:
-        """The output with several rows a sample whose rows are not in the order of samples: joining parts would mix
-        them up. The shape does not tell (n, k) from (k, n), both flattened, so the first sample runs alone."""
-        several = [i for i, b in enumerate(outs) if b.per_sample != 1]
-        if several and self.program.batch == 1:
-            return outs[several[0]].name  # one sample at a time shows no order
-        if not several or count == 1:  # one sample: the last part, and those before were looked at
+        """Why parts cannot be joined: an output of a sample depends on the others, or rows of several samples are not
+        in their order. The shape does not tell (n, k) from (k, n), both flattened, so the first sample runs alone."""
+        several = [b.name for b in outs if b.per_sample != 1]
+        if self.program.batch == 1:  # one sample at a time shows no order
+            return f"in '{several[0]}' the rows of a sample are not together" if several else None
+        if count == 1:  # the last part, and those before were looked at
             return None
         alone = [np.empty(b.shape(1), b.dtype.numpy) for b in outs]
         self._machine.run("infer", [a[:1] for a in part], alone, 1, 1)
-        for i in several:
-            if not np.allclose(rows(pieces[i], outs[i], 0, 1), alone[i], rtol=1e-4, atol=1e-6, equal_nan=True):
-                return outs[i].name
+        for out, piece, one in zip(outs, pieces, alone, strict=True):
+            near = float(np.abs(one).max(initial=0.0)) * 1e-3 if out.per_sample == 1 else 1e-6
+            if not np.allclose(rows(piece, out, 0, 1), one, rtol=1e-4, atol=near, equal_nan=True):
+                if out.name in several:
+                    return f"in '{out.name}' the rows of a sample are not together"
+                return f"'{out.name}' of a sample depends on the others"
         return None
 
     def _inputs(self, entry: str, given: Sequence[Any]) -> tuple[list[Array], int]:

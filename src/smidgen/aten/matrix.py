@@ -106,7 +106,11 @@ def bilinear(t: Emit, x: Operand, y: Operand, w: Operand, bias: Operand | None =
 
 
 @aten("embedding")
-def embedding(t: Emit, w: Operand, index: Operand, padding: int = -1, *_: Any) -> Operand:
+def embedding(
+    t: Emit, w: Operand, index: Operand, padding: int = -1, by_frequency: bool = False, sparse: bool = False
+) -> Operand:
+    if by_frequency and t.training and isinstance(w, Value):
+        raise Unsupported("gradients divided by how often a row is read", "scale_grad_by_freq=False")
     at = t.i32(index)
     rows = t.add("embedding", t.f32(w), at)
     if padding < 0 or not t.training or not isinstance(w, Value):
