@@ -18,7 +18,7 @@ def trained(net: str, budget: int | str | None, *, method: str = "full", batch: 
     x, y = made.data(batch)
     job = smidgen.compile(
         made.model().eval(), x, loss=made.loss, batch=batch, method=method, bn=bn, budget=budget, kernels="exact",
-        optimizer=smidgen.SGD(lr=0.01, momentum=0.9), **more,
+        optimizer=smidgen.SGD(lr=0.01, momentum=0.9), **{"effort": 0.5, **more},
     )  # fmt: skip
     for _ in range(3):
         job.train_step(x, y)
