@@ -104,8 +104,7 @@ def searched(device: Device, best: Found, aim: Aim) -> Found:
     """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
     if best.entries is best.given or not aim.effort_s or not may_fit(device, best.given, aim):
         return best
-    fits = limits.fits(device, best.need)
-    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES if fits else 1), best], aim)
+    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES), best], aim)
 
 
 def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
@@ -223,7 +222,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     end = time.monotonic() + aim.effort_s
     best = found(device, entries, aim)
     room = limits.arena_room(device, best.need)
-    target = room
+    target, step = room, 0
     if best.need.arena_bytes > room and not may_fit(device, entries, aim):
         most = 1  # as small as it comes, once
     for _ in range(most):
@@ -232,10 +231,14 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
         left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
         trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries)
-        if trial.need.arena_bytes >= best.need.arena_bytes:
+        if trial.need.arena_bytes < best.need.arena_bytes:
+            best = trial
+        over = trial.need.arena_bytes - room
+        counts = trial.entries.graphs[_counts(entries)]
+        if over <= 0 or place.lower_bound(counts, entries.batch) > max(target, 0):  # or it goes no lower
             break
-        target -= max(trial.need.arena_bytes - room, 0)
-        best = trial
+        step = max(2 * step, over, room // 512)
+        target -= step
     return best
 
 
