@@ -29,7 +29,7 @@ from smidgen.fitting import Found, squeezed
 from smidgen.lower import narrowed
 from smidgen.optimizers import SGD
 from smidgen.plan import Plan
-from smidgen.planner.cost import ROUGH
+from smidgen.planner.cost import prices_of
 from smidgen.planner.within import Aim
 from smidgen.program import HEADER, SECTIONS, Program
 from smidgen.trainer import Job
@@ -155,8 +155,7 @@ def fitting(case: Case) -> tuple[Found, Device]:
         device = replace(device, core=case.core, fpu="")
     entries = api.build(net.model(), x, loss=net.loss, **options)
     entries = narrowed(entries) if case.const == "int8" else entries
-    # Rough prices, so that what is published does not change with anyone's measurements.
-    found = squeezed(limits.within(1, device) if case.smallest else device, entries, Aim(prices=ROUGH))
+    found = squeezed(limits.within(1, device) if case.smallest else device, entries, Aim(prices=prices_of(device)))
     if case.tight:
         first, need = device.ram_banks[0], Plan.from_json(found.program.meta["plan"]).ram_bytes
         device = replace(device, ram_banks=(Bank(first.name, first.origin, -(-need // 32) * 32),))

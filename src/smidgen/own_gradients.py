@@ -23,7 +23,7 @@ def check_gradients(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             raise _hook(path or type(module).__name__, "remove it, or scale the loss instead")
-    seen: dict[int, tuple[str, nn.Parameter]] = {}
+    seen: dict[int, str] = {}  # address → name
     for name, parameter in model.named_parameters():  # each once, however many names it has
         if not parameter.requires_grad:
             continue
@@ -31,7 +31,7 @@ def check_gradients(model: nn.Module) -> None:
             raise _hook(name, "remove it, or scale the loss instead")
         if not parameter.numel() or parameter.is_meta:
             continue
-        other, _ = seen.setdefault(parameter.untyped_storage().data_ptr(), (name, parameter))
+        other = seen.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name:
             raise UnsupportedOp(
                 f"the parameters '{other}' and '{name}' are one memory", at=name,
@@ -42,7 +42,7 @@ def check_gradients(model: nn.Module) -> None:
 @contextmanager
 def refused(training: bool) -> Iterator[None]:
     """While a model is captured: functions that define their own gradient, and hooks on values."""
-    real = torch.autograd.Function.apply
+    real, real_hook = torch.autograd.Function.apply, torch.Tensor.register_hook
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if training and not cls.__module__.startswith("torch."):
@@ -54,15 +54,15 @@ def refused(training: bool) -> Iterator[None]:
         return real.__func__(cls, *args, **kwargs)
 
     def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
+        if not training:
+            return real_hook(tensor, hook)
         raise _hook(line_of_frame(inspect.currentframe()), "scale * x + ((1 - scale) * x).detach() scales a gradient")
 
-    hooks = mock.patch.object(torch.Tensor, "register_hook", register_hook)
-    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
-        if not training:
-            yield
-            return
-        with hooks:
-            yield
+    with (
+        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
+        mock.patch.object(torch.Tensor, "register_hook", register_hook),
+    ):
+        yield
 
 
 def _hook(at: str, help: str) -> UnsupportedOp:
