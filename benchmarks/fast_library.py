@@ -61,22 +61,21 @@ def build(out: Path, isa: str, cc: str = "cc", flags: Sequence[str] = (), main: 
 
 
 class FastLibrary:
-    """Fast kernels with a pool of `threads` threads."""
+    """Fast kernels with a pool of `threads` threads; `wide`: with the memory that they have beside a large program."""
 
-    def __init__(self, path: Path, threads: int = 1) -> None:
+    def __init__(self, path: Path, threads: int = 1, wide: bool = False) -> None:
         self.lib = ctypes.CDLL(str(path))
         self.lib.fast_open.restype = ctypes.c_void_p
         self.lib.fast_close.argtypes = [ctypes.c_void_p]
         self.lib.fast_run.restype = ctypes.c_char_p
         self.lib.fast_time.restype = self.lib.fast_peak.restype = ctypes.c_double
-        self.lib.fast_work_bytes.restype = ctypes.c_size_t
         call = [
             ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, CRun,
         ]  # fmt: skip
         self.lib.fast_run.argtypes = call
         self.lib.fast_time.argtypes = [*call, ctypes.c_double, ctypes.c_int]
         self.threads = threads
-        self.work = self.lib.fast_open(threads)
+        self.work = self.lib.fast_open(threads, wide)
 
     def close(self) -> None:
         self.lib.fast_close(self.work)

@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        library = FastLibrary(build(Path(folder) / "libfast.so", args.set, args.cc), args.threads)
+        library = FastLibrary(build(Path(folder) / "libfast.so", args.set, args.cc), args.threads, wide=True)
         results: dict[str, Any] = {"batch": args.batch, "threads": args.threads, "set": args.set, "nets": {}}
         for net in args.nets:
             peak = library.peak_flops()

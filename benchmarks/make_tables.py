@@ -58,16 +58,17 @@ def heading(row: Json) -> list[str]:
 
 def against_fastest(report: Json, rows: Sequence[Json]) -> str:
     """smidgen beside the fastest other contestant of each row, and beside PyTorch's memory."""
-    head = ["network", "batch", "smidgen", "fastest other", "", "ratio", "share of peak", "memory", "PyTorch's",
-            "cold start", "PyTorch's"]  # fmt: skip
+    head = ["network", "batch", "at a time", "smidgen", "fastest other", "", "ratio", "share of peak", "memory",
+            "PyTorch's", "of the plan", "cold start", "PyTorch's"]  # fmt: skip
     lines = []
     for row in rows:
         ours, torch, fastest = of(row, "smidgen"), of(row, "torch"), row["fastest_other"]
         ratio = f"{row['ratio']:.2f} ×" if row["ratio"] else "–"
         label = report["contestants"].get(fastest, {}).get("label", fastest)
         lines.append([
-            *heading(row), time_text(ours), time_text(of(row, fastest)), label, ratio,
+            *heading(row), str(row.get("at_a_time", "–")), time_text(ours), time_text(of(row, fastest)), label, ratio,
             f"{ours['share_of_peak']:.1%}" if "share_of_peak" in ours else "–", memory_text(ours), memory_text(torch),
+            planned(row),
             *[seconds_text(r["cold_s"]) if "cold_s" in r else "–" for r in (ours, torch)],
         ])  # fmt: skip
     return table(head, lines)
@@ -80,20 +81,28 @@ def everyone(report: Json, rows: Sequence[Json], text: Callable[[Json], str]) ->
     return table(head, [[*heading(row), *[text(of(row, n)) for n in names]] for row in rows])
 
 
+def planned(row: Json) -> str:
+    """Memory as a share of the RAM that the plan states."""
+    ours = of(row, "smidgen")
+    return f"{ours['anon_bytes'] / row['ram_bytes']:.0%}" if "anon_bytes" in ours else "–"
+
+
 def methods(report: Json) -> str:
     """What learning less saves: time and multiply-accumulates as shares of `full`."""
     full = {(r["net"], r["batch"], r["threads"]): r for r in report["rows"] if r["method"] == "full"}
-    head = ["network", "batch", "method", "smidgen", "PyTorch", "time of full", "MACs of full", "memory", "PyTorch's"]
+    head = ["network", "batch", "method", "smidgen", "PyTorch", "time of full", "MACs of full", "memory", "PyTorch's",
+            "share", "of the plan"]  # fmt: skip
     lines = []
     for row in report["rows"]:
         whole = full.get((row["net"], row["batch"], row["threads"]))
         if row["method"] not in ("last_layer", "bias") or whole is None:
             continue
-        ours, before = of(row, "smidgen"), of(whole, "smidgen")
+        ours, before, torch = of(row, "smidgen"), of(whole, "smidgen"), of(row, "torch")
         share = f"{ours['step_s'] / before['step_s']:.0%}" if "step_s" in ours and "step_s" in before else "–"
         lines.append([
-            *heading(row), row["method"], time_text(ours), time_text(of(row, "torch")), share,
-            f"{row['macs'] / whole['macs']:.0%}", memory_text(ours), memory_text(of(row, "torch")),
+            *heading(row), row["method"], time_text(ours), time_text(torch), share,
+            f"{row['macs'] / whole['macs']:.0%}", memory_text(ours), memory_text(torch),
+            f"{ours['anon_bytes'] / torch['anon_bytes']:.3f}" if torch.get("anon_bytes") else "–", planned(row),
         ])  # fmt: skip
     return table(head, lines)
 
@@ -121,7 +130,6 @@ def who(report: Json) -> str:
 def markdown(report: Json) -> str:
     rows = [r for r in report["rows"] if r["method"] == "full"]
     one, two = [r for r in rows if r["threads"] == 1], [r for r in rows if r["threads"] == 2]
-    modes = sorted({of(r, "smidgen")["facts"]["kernels"] for r in rows if of(r, "smidgen").get("facts")})
     cpu = report["machine"]
     starts = sorted(r["numpy_s"] for r in report["rows"])
     middle = seconds_text(starts[len(starts) // 2]) if starts else "–"
@@ -131,13 +139,15 @@ def markdown(report: Json) -> str:
     return f"""# A whole training step
 
 Made by `python -m benchmarks.make_tables` from [step.json](step.json), which `python -m benchmarks.step` writes.
-{cpu["cpu"]}, {cpu["cores"]} cores, {report["date"]}. smidgen's kernels: {", ".join(modes) or "–"}.
+{cpu["cpu"]}, {cpu["cores"]} cores, {report["date"]}.
 Same network, weights, batch, loss (cross-entropy) and optimizer (SGD, momentum 0.9), batch-norm statistics frozen,
 float32. Medians; each measurement is a fresh process, contestants take turns. Other programs kept up to {busy:.2f}
 processors busy meanwhile.
 
 - **ratio**: time of the fastest other contestant / time of smidgen; above 1, smidgen is faster.
-- **memory**: peak of anonymous memory through settled steps, above what it was after importing the library.
+- **memory**: peak of anonymous memory through settled steps, above what it was after importing the library;
+  **of the plan**: as a share of the RAM that smidgen's plan states.
+- **at a time**: samples that smidgen takes at once; gradients add up ([why](../decisions/0012-steps-in-parts.md)).
 - **cold start**: from the start of the process to the end of its first step. `import numpy` alone: {middle}.
 - **share of peak**: of the fused multiply-adds that the machine was measured to do in the same minute.
 - Multiply-accumulates of one step at batch 1: {sizes or "–"}.

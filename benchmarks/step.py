@@ -35,6 +35,7 @@ METHODS = ("full", "last_layer", "bias")
 CONTENDS = 2.0  # who is slower than the fastest by more than this is not measured again
 REPEATED_S = 20.0  # nor who takes longer than this for one step
 SAME_LOSS = 2e-3
+A_TENTH = 10
 PARTLY = ("smidgen", "torch", "torch_channels_last")  # all that methods other than `full` are compared with
 QUICK_PEERS = ("smidgen", "torch", "torch_channels_last", "onnxruntime", "litert")
 MEANING = {
@@ -46,6 +47,9 @@ MEANING = {
     "installed_bytes": "the package and all that it requires",
     "peak_gflops": "fused multiply-adds in registers, best of the row's rounds, with the row's threads",
     "share_of_peak": "2 * macs / step_s / peak; macs are those that smidgen's plan counts, for everyone",
+    "at_a_time": "samples that smidgen takes at a time; their gradients add up",
+    "budget": "given to smidgen where a part of the network learns and it would take more by itself: a tenth of what"
+    " PyTorch takes; else none",
     "ratio": "step_s of the fastest other contestant / step_s of smidgen",
     "others": "processors that other programs kept busy meanwhile, largest of the rounds",
 }
@@ -166,7 +170,8 @@ def finished(row: Row, facts: Json, results: Json, peaks: Sequence[float], numpy
     fastest, ours = fastest_of(results), results.get("smidgen", {})
     ratio = results[fastest]["step_s"] / ours["step_s"] if fastest and "step_s" in ours else None
     return {
-        **asdict(row), "macs": macs, "ram_bytes": facts["ram_bytes"], "date": time.strftime("%Y-%m-%d %H:%M"),
+        **asdict(row), "macs": macs, "ram_bytes": facts["ram_bytes"], "at_a_time": facts["at_a_time"],
+        "budget": facts["budget"], "date": time.strftime("%Y-%m-%d %H:%M"),
         "sources": facts["stamp"], "machine": machine.describe()["cpu"], "peak_gflops": peak,
         "numpy_s": statistics.median(numpy_s), "fastest_other": fastest, "ratio": ratio, "results": results,
     }  # fmt: skip
@@ -176,7 +181,7 @@ def finished(row: Row, facts: Json, results: Json, peaks: Sequence[float], numpy
 
 
 def measure(row: Row, peers: Sequence[Peer], rounds: int, seconds: float, before: Sequence[Json]) -> Json:
-    from benchmarks.peers.prepare import case_folder, write_case
+    from benchmarks.peers.prepare import case_folder, write_case, write_program
 
     method = "last_layer" if row.method == "output" else row.method
     facts = write_case(row.net, row.batch, method)
@@ -191,6 +196,11 @@ def measure(row: Row, peers: Sequence[Peer], rounds: int, seconds: float, before
             if problem:
                 results[peer.name] = {"error": problem}
     taking = [p for p in peers if p.name not in results]
+    program = write_program(row.net, row.batch, method, row.threads)
+    if row.method in METHODS[1:] and row.batch > 1 and BY_NAME["torch"] in taking:
+        limit = spawn.measured(BY_NAME["torch"], case, row.threads, seconds).get("anon_bytes", 0) // A_TENTH
+        if 0 < limit < program["ram_bytes"]:
+            program = write_program(row.net, row.batch, method, row.threads, limit)
     runs: dict[str, list[Json]] = {p.name: [] for p in taking}
     peaks, starts = [], []
     for number in range(rounds):
@@ -203,7 +213,7 @@ def measure(row: Row, peers: Sequence[Peer], rounds: int, seconds: float, before
                 runs[peer.name].append(spawn.measured(peer, case, row.threads, seconds, what))
         results |= {name: combined(found) for name, found in runs.items() if found}
     ordered = {p.name: results[p.name] for p in PEERS if p.name in results}
-    return finished(row, facts, ordered, peaks, starts)
+    return finished(row, {**facts, **program, "stamp": facts["stamp"]}, ordered, peaks, starts)
 
 
 def said(row: Row, done: Json) -> str:

@@ -31,9 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def libraries(folder: Path) -> Iterator[list[FastLibrary]]:
-    """The same kernels with one, two and three threads."""
+    """The same kernels with one, two (and the memory that they have beside a large program) and three threads."""
     path = build(folder / "libfast.so", best_set())
-    opened = [FastLibrary(path, threads) for threads in (1, 2, 3)]
+    opened = [FastLibrary(path, threads, wide=threads == 2) for threads in (1, 2, 3)]
     yield opened
     for library in opened:
         library.close()
@@ -178,6 +178,15 @@ def test_random_products_agree_with_the_exact_kernels(libraries: list[FastLibrar
     for seed in range(40):
         for case in matrix_cases(np.random.default_rng(seed)):
             agree(libraries, case, SINKS[seed % 5] if case[0].endswith("_dw") else "", seed)
+
+
+def test_long_sums_over_many_rows_agree_whatever_memory_there_is(libraries: list[FastLibrary]) -> None:
+    r, o, k = 211, 101, 701
+    agree(libraries, ("linear", [(r, o), (r, k), (o, k), (o,)], [r, o, k]))
+    agree(libraries, ("linear_dx", [(r, k), (r, o), (o, k)], [r, o, k]))
+    agree(libraries, ("matmul", [(2, r, o), (2, r, k), (2, k, o)], [2, r, k, o, 0, 0]))
+    for case in conv_cases([1, 15, 16, 90, 70, 15, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1]):
+        agree(libraries, case)
 
 
 def test_sums_over_nothing_are_zero(libraries: list[FastLibrary]) -> None:

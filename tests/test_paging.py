@@ -78,7 +78,7 @@ def test_a_program_that_pages_gives_the_same_bits_and_moves_what_the_plan_says(a
 
 def test_fast_kernels_page_too(tmp_path: Path) -> None:
     entries = small.entries()
-    if not native.work_bytes("fast", 1):
+    if not native.has_fast():
         pytest.skip("the runtime has no fast kernels")
     plain = Job(api.encode(entries), kernels="fast", threads=2)
     job = Job(api.encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")

@@ -18,7 +18,7 @@ from benchmarks import make_tables, step
 from benchmarks.nets.neutral import layers_of
 from benchmarks.nets.workloads import SMALL
 from benchmarks.peers import machine, spawn, use_torch
-from benchmarks.peers.prepare import case_folder, write_case
+from benchmarks.peers.prepare import case_folder, write_case, write_program
 from benchmarks.peers.protocol import Case, Options
 from benchmarks.peers.table import BY_NAME, PEERS, Peer
 from benchmarks.peers.worker import quartiles, timed
@@ -37,6 +37,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any
     found = {}
     for name, method in (("small_images", "full"), ("small_sequences", "full"), ("small_images", "bias")):
         write_case(name, 2, method, lr=0.02, base=base)
+        write_program(name, 2, method, 1, lr=0.02, base=base)
         folder = case_folder(name, 2, method, base)
         run = use_torch.build(Case.read(folder), Options(1))
         found[f"{name}-{method}"] = folder, run.forward(), [run.step(), run.step()]
@@ -131,7 +132,7 @@ def test_the_ratio_is_to_the_fastest_other_that_computed_the_same() -> None:
         "tinygrad": {"error": "no"},
         "litert": {"left_out": "slow"},
     }
-    facts = {"macs": {"train": 4_000_000_000, "infer": 1}, "ram_bytes": 5, "stamp": {}}
+    facts = {"macs": {"train": 4_000_000_000, "infer": 1}, "ram_bytes": 5, "at_a_time": 1, "budget": None, "stamp": {}}
     row = step.finished(step.Row("lenet5", 1, "full", 1), facts, results, [80.0, 100.0], [0.3, 0.1, 0.2])
     assert (row["fastest_other"], row["ratio"]) == ("jax", 2.5)
     assert "PyTorch has [1.0, 0.9]" in results["mnn"]["differs"]
@@ -148,7 +149,7 @@ def test_losses_that_are_no_numbers_differ(losses: list[float]) -> None:
 
 
 def test_without_smidgen_or_others_there_is_no_ratio() -> None:
-    facts = {"macs": {"train": 1}, "ram_bytes": 5, "stamp": {}}
+    facts = {"macs": {"train": 1}, "ram_bytes": 5, "at_a_time": 1, "budget": None, "stamp": {}}
     for results in ({"smidgen": {"step_s": 1.0}}, {"torch": {"step_s": 1.0}}, {"torch": {"error": "no"}}):
         row = step.finished(step.Row("lenet5", 1, "full", 1), facts, dict(results), [1.0], [1.0])
         assert row["ratio"] is None
@@ -240,7 +241,7 @@ def row_of(row: step.Row, ours: float, theirs: float, macs: int) -> dict[str, An
         "smidgen": {"step_s": ours, "anon_bytes": 2048, "cold_s": 0.2, "others": 0.25, "facts": {"kernels": "fast"}},
         "torch": {"step_s": theirs, "anon_bytes": 1 << 20, "cold_s": 3.0, "others": 0.0},
     }
-    facts = {"macs": {"train": macs, "infer": macs}, "ram_bytes": 5, "stamp": {}}
+    facts = {"macs": {"train": macs, "infer": macs}, "ram_bytes": 5, "at_a_time": 1, "budget": None, "stamp": {}}
     return step.finished(row, facts, results, [100.0], [0.1])
 
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-SmgWork *fast_open(int threads);
+SmgWork *fast_open(int threads, int wide);
 void fast_close(SmgWork *work);
 int fast_has(const char *name);
 const char *fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
@@ -30,7 +30,7 @@ int main(void) {
         for (int i = 0; i < params; i++)
             if (scanf("%d", &p[i]) != 1) return 1;
         if (!fast_has(name)) return 1;
-        SmgWork *work = fast_open(threads);
+        SmgWork *work = fast_open(threads, threads == 2);
         const char *said = fast_run(work, name, op, operands, p, params, (SmgRun){1, 1, 0});
         if (said) puts(said);
         fast_close(work);

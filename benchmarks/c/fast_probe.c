@@ -23,13 +23,13 @@ static SmgKernelFn find(const char *name) {
     return NULL;
 }
 int fast_has(const char *name) { return find(name) != NULL; }
-size_t fast_work_bytes(void) { return SMG_WORK_BYTES; }
 
 /* The work block comes from malloc in exactly its size, so that a sanitizer sees any step outside. */
-SmgWork *fast_open(int threads) {
+SmgWork *fast_open(int threads, int wide) {
     SmgWork *work = calloc(1, sizeof *work);
     if (!work) return NULL;
-    work->threads = threads, work->bytes = (size_t)threads * SMG_WORK_BYTES;
+    work->threads = threads, work->each = wide ? SMG_WIDE_BYTES : SMG_WORK_BYTES;
+    work->bytes = (size_t)threads * work->each;
     work->memory = aligned_alloc(64, work->bytes);
     if (threads > 1) work->pool = smg_pool_start(malloc(smg_pool_bytes()), threads);
     return work;

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from .table import ROOT
 
 FOLDER = ROOT / "build" / "step"
 SMIDGEN = Path(smidgen.__file__).parent
-MOST_THREADS = 2
 LR, MOMENTUM = 1e-3, 0.9  # small, so that weights stay where they are however many steps are timed
 
 
@@ -40,14 +38,30 @@ def write_case(net: str, batch: int, method: str, lr: float = LR, base: Path = F
     model = _with_files(net, base)
     _write_batch(net, batch, folder.parent, model)
     folder.mkdir(parents=True, exist_ok=True)
-    job = _compiled(net, batch, method, lr, model)
-    job.save(folder / "program.smg")
+    job = _compiled(net, batch, method, lr, model, accumulate=False)
     found = {
         "net": net, "batch": batch, "method": method, "lr": lr, "momentum": MOMENTUM, "classes": find(net).classes,
-        "learns": list(job.plan.learns), "macs": dict(job.plan.cost.macs), "ram_bytes": job.plan.ram_bytes,
-        "stamp": stamp,
+        "learns": list(job.plan.learns), "macs": dict(job.plan.cost.macs), "stamp": stamp,
     }  # fmt: skip
     facts.write_text(json.dumps(found, indent=1))  # last: its presence says that the rest is there
+    return found
+
+
+def write_program(
+    net: str, batch: int, method: str, threads: int, budget: int | None = None, lr: float = LR, base: Path = FOLDER
+) -> dict[str, Any]:
+    """smidgen's program beside its case, and what is to be said of it."""
+    folder = case_folder(net, batch, method, base)
+    facts = folder / f"program_{threads}.json"
+    stamp = {**stamp_of(lr), "budget": budget}
+    if facts.exists() and json.loads(facts.read_text())["stamp"] == stamp:
+        found: dict[str, Any] = json.loads(facts.read_text())
+        return found
+    job = _compiled(net, batch, method, lr, _model(net), kernels="fast", threads=threads, budget=budget)
+    job.save(folder / f"program_{threads}.smg")
+    plan = job.plan
+    found = {"ram_bytes": plan.ram_bytes, "budget": budget, "at_a_time": plan.batch, "stamp": stamp}
+    facts.write_text(json.dumps(found, indent=1))
     return found
 
 
@@ -56,9 +70,7 @@ def stamp_of(lr: float = LR) -> dict[str, Any]:
     return {"nets": hash_of(ROOT / "benchmarks" / "nets"), "smidgen": hash_of(SMIDGEN), "lr": lr}
 
 
-def _compiled(net: str, batch: int, method: str, lr: float, model: torch.nn.Module) -> smidgen.Job:
-    known = inspect.signature(smidgen.compile).parameters
-    asked: dict[str, Any] = {k: v for k, v in {"kernels": "fast", "threads": MOST_THREADS}.items() if k in known}
+def _compiled(net: str, batch: int, method: str, lr: float, model: torch.nn.Module, **asked: Any) -> smidgen.Job:
     example = torch.from_numpy(find(net).data(2)[0])
     optimizer = smidgen.SGD(lr=lr, momentum=MOMENTUM)
     return smidgen.compile(model, example, optimizer=optimizer, method=method, batch=batch, bn="frozen", **asked)
@@ -101,4 +113,4 @@ def hash_of(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-__all__ = ["FOLDER", "case_folder", "stamp_of", "write_case"]
+__all__ = ["FOLDER", "case_folder", "stamp_of", "write_case", "write_program"]

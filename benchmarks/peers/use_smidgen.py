@@ -1,4 +1,4 @@
-"""smidgen: a program file that is loaded and trained with numpy alone. Which kernels it has depends on the version."""
+"""smidgen: a program file that is loaded and trained with numpy alone, by fast kernels."""
 
 from __future__ import annotations
 
@@ -13,33 +13,18 @@ def start(options: Options) -> str:
     return ""  # asking for it would take longer than the import
 
 
-def kernels(threads: int) -> dict[str, Any]:
-    """What `smidgen.load` is asked for, as far as this version of it knows the words."""
-    import inspect
-
-    import smidgen
-
-    known = inspect.signature(smidgen.load).parameters
-    return {k: v for k, v in {"kernels": "fast", "threads": threads}.items() if k in known}
-
-
 class Run:
     def __init__(self, case: Case, options: Options) -> None:
         import smidgen
 
-        asked = kernels(options.threads)
-        self.job = smidgen.load(case.folder / "program.smg", **asked)
+        path = case.folder / f"program_{options.threads}.smg"
+        self.job = smidgen.load(path, kernels="fast", threads=options.threads)
         self.x, self.y = case.data()
-        self.asked = asked
 
     @property
     def facts(self) -> dict[str, Any]:
         """Asked for at the end: reading a plan takes memory that training does not need."""
-        return {
-            "kernels": self.asked.get("kernels", "exact"),
-            "threads": self.asked.get("threads", 1),
-            "ram_bytes": self.job.plan.ram_bytes,
-        }
+        return {"ram_bytes": self.job.plan.ram_bytes, "at_a_time": self.job.plan.batch}
 
     def step(self) -> float:
         return self.job.train_step(self.x, self.y)

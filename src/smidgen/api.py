@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .device import Device
 from .errors import BadOption, MissingPart
-from .fitting import encode_for, step_seconds
+from .fitting import as_parts, encode_for, step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
-from .native import checked_kernels, work_bytes
+from .native import Work, checked_kernels
 from .optimizers import Optimizer
 from .options import (
     Options,
@@ -48,7 +48,7 @@ def compile(
     method: str | Sequence[str] = "full",
     batch: int | None = None,
     bn: str = "frozen",
-    accumulate: bool = False,
+    accumulate: bool | None = None,
     seed: int = 0,
     spare_classes: int = 0,
     class_names: Sequence[str] = (),
@@ -67,17 +67,18 @@ def compile(
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts. `spare_classes`: so many
-    classes can be added later, with `job.add_class`; `class_names` are those of the known ones. `const="int8"`
-    stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of `smidgen devices`, makes
-    its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as "256KB", is a hard limit
-    of RAM: what does not fit is computed again instead of kept, or a step is taken in parts, at a price that the plan
-    states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time" or "energy", is what
-    shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a step may take; `effort`
-    the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`, adds the same step
-    planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned stays.
-    `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
-    `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
+    example's). `accumulate=True` adds the entries that take larger batches in parts, `False` leaves them away; by
+    default fast kernels take a step in parts, `plan.batch` samples at a time, where that saves both RAM and time.
+    `spare_classes`: so many classes can be added later, with `job.add_class`; `class_names` are those of the known
+    ones. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of
+    `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as
+    "256KB", is a hard limit of RAM: what does not fit is computed again instead of kept, or a step is taken in parts,
+    at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time"
+    or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a
+    step may take; `effort` the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`,
+    adds the same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is
+    learned stays. `prices="measured"` times every kernel on this machine, once, instead of taking the same prices
+    everywhere. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
     """
     rungs = checked_ladder(ladder)
     with _prepared(
@@ -85,13 +86,15 @@ def compile(
         optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
         spare_classes=spare_classes, class_names=class_names, const=const,
     ) as task:  # fmt: skip
+        in_parts = task.work.kernels == "fast" and device is None and accumulate is None
+        aim = replace(task.aim, threads=task.work.threads if in_parts else 0)
         if rungs:
-            made = encode_ladder(rungs, task.work_bytes, task.device, task.lowering, task.options, task.aim)
+            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, task.aim)
         elif task.device is not None:
-            made = encode_for(task.device, task.lowering, task.options, task.aim)
+            made = encode_for(task.device, task.lowering, task.options, aim)
         else:
-            made = encode(task.lowering.entries(task.options))
-    return Job(made, kernels=task.kernels, threads=task.threads, page_to=page_to if made.page_bytes else None)
+            made = encode(as_parts(task.lowering, task.options, task.lowering.entries(task.options), aim))
+    return Job(made, kernels=task.work.kernels, threads=task.work.threads, page_to=page_to if made.page_bytes else None)
 
 
 def sweep(
@@ -130,7 +133,7 @@ def sweep(
         prices, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, const=const,
     ) as task:  # fmt: skip
         return sweep_all(
-            task.lowering, task.options, task.device, task.aim, task.work_bytes, [limit] if limit else [], told=told
+            task.lowering, task.options, task.device, task.aim, task.work, [limit] if limit else [], told=told
         )
 
 
@@ -166,7 +169,8 @@ def max_batch(
         effort, prices, optimizer=optimizer, method=method, bn=bn, seed=seed, const=const,
     ) as task:  # fmt: skip
         assert task.device is not None
-        return largest_batch(task.device, task.lowering, task.options, task.aim, task.work_bytes, told)
+        limit = checked_budget(budget)
+        return largest_batch(task.device, task.lowering, task.options, task.aim, task.work, limit, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,7 @@ class _Task:
     lowering: Lowering
     options: Options
     aim: Aim
-    work_bytes: int
-    kernels: str
-    threads: int
+    work: Work
 
 
 @contextlib.contextmanager
@@ -191,16 +193,15 @@ def _prepared(
     place_for, ram_bytes = checked_device(device), checked_budget(budget)
     measure = checked_prices(prices, place_for)
     import_model = _importer()
-    kernels, threads = checked_kernels("exact" if kernels is None and place_for else kernels, threads)
-    work = work_bytes(kernels, threads)
+    work = Work(*checked_kernels("exact" if kernels is None and place_for else kernels, threads))
     if ram_bytes is not None:
-        place_for = limits.within(ram_bytes - work, place_for)
+        place_for = limits.within(work.left(ram_bytes), place_for)
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
-    with measured(kernels, threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
+    with measured(work.kernels, work.threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
         aim = checked_aim(objective, effort, page_to is not None, priced)
         aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
-        yield _Task(place_for, lowering, options, aim, work, kernels, threads)
+        yield _Task(place_for, lowering, options, aim, work)
 
 
 def build(

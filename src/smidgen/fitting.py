@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from . import limits, place
+from . import limits, ops, place
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .ir import Role, ceil_div
+from .ir import Graph, Role, ceil_div
 from .lower import Entries, Lowering, checked, decided, narrowed
 from .options import Options
 from .passes.page import page_state
@@ -28,6 +28,10 @@ from .terminal import bytes_text
 
 MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
 MOST_SEARCHES = 3  # the same, where each try is a search
+CACHE_BYTES = 2 << 20  # near to one core of most hosts; a constant, so that plans are the same everywhere
+ENOUGH_SAMPLES = 4  # to keep a thread busy
+MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
+WORTH = 0.75  # of the RAM: parts that save less are not worth it
 LEAST_EFFORT_S = 0.1  # of searching, when the time for it is over: the fast methods remain
 
 
@@ -86,12 +90,13 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         options = replace(options, const="int8")
         entries = narrowed(entries)
         whole = squeezed(device, entries, quick)
+    if whole.entries is entries and limits.fits(device, whole.need):
+        parts = as_parts(lowering, options, entries, aim)
+        return (whole if parts is entries else found(device, parts, aim)), options
     others: list[Found] = []
-    if (
-        whole.entries is not entries and entries.batch > 1 and room_for(device, entries) >= 0
-    ):  # parts have as much state
+    if whole.entries is not entries and entries.batch > 1 and room_for(device, entries) >= 0:  # parts have that state
         others += in_parts(device, lowering, options, entries.batch, quick)
-    if aim.page and not (whole.entries is entries and limits.fits(device, whole.need)):
+    if aim.page:
         others += optimizer_outside(device, whole, quick)
     if not others:
         return searched(device, whole, aim), options
@@ -185,6 +190,42 @@ def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entr
     sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
     why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
     return decided(replace(entries, step_samples=samples), "split", why, 0)
+
+
+def as_parts(lowering: Lowering, options: Options, entries: Entries, aim: Aim) -> Entries:
+    """So few samples at a time that their values come nearer to fit the caches of a processor, which is faster and
+    takes less RAM, unless the weights, which every part goes through, are as large as the values."""
+    if not aim.threads or aim.deadline_s is not None or options.bn != "frozen":
+        return entries
+    whole = sized(entries, None).need
+    values, weights = _operand_bytes(entries.graphs["train"], entries.batch)
+    samples = entries.batch
+    while whole.arena_bytes * samples > aim.threads * CACHE_BYTES * entries.batch:
+        fewer = ceil_div(samples, 2)
+        if fewer < aim.threads * ENOUGH_SAMPLES or weights * entries.batch > MOST_WEIGHTS * values * fewer:
+            break
+        samples = fewer
+    if samples == entries.batch:
+        return entries
+    try:
+        parts = part(lowering, options, entries.batch, samples)
+    except SmidgenError:  # a loss that is no sum over samples
+        return entries
+    return parts if sized(parts, None).need.ram_bytes < WORTH * whole.ram_bytes else entries
+
+
+def _operand_bytes(graph: Graph, batch: int) -> tuple[int, int]:
+    """What the kernels of a step read and write: of values, and of all that is the same for any batch."""
+    values = weights = 0
+    for node in graph.nodes:
+        if not ops.get(node.op).is_view:
+            for tensor in (graph[name] for name in (*node.ins, *node.outs)):
+                count = tensor.bytes(batch)
+                if tensor.role is Role.VALUE and count != tensor.bytes(1):
+                    values += count
+                else:
+                    weights += count
+    return values, weights
 
 
 def optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:

@@ -11,6 +11,7 @@ from .device import Device
 from .errors import BadOption
 from .fitting import Found, checked_fit, found, found_for, searched, squeezed, with_price
 from .lower import Entries, Lowering
+from .native import Work
 from .options import Options
 from .plan import Decision
 from .planned import encode
@@ -20,10 +21,9 @@ from .rungs import STEPS, entry_at
 
 
 def encode_ladder(
-    budgets: Sequence[int], work_bytes: int, device: Device | None, lowering: Lowering, options: Options, aim: Aim
+    budgets: Sequence[int], work: Work, device: Device | None, lowering: Lowering, options: Options, aim: Aim
 ) -> Program:
-    """The program for `device`, if there is one, with a rung for each budget, of which `work_bytes` are taken; else an
-    error that names the rung."""
+    """The program for `device`, if there is one, with a rung for each budget; else an error that names the rung."""
     if device is not None and device.is_bare:
         raise BadOption("a ladder on a board", why=f"nobody else uses the RAM of {device.name}", help="budget='256KB'")
     if device is not None:
@@ -31,9 +31,10 @@ def encode_ladder(
     else:
         top = found(None, lowering.entries(options), aim)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
+    taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Found] = []
     for number, budget in enumerate(budgets, 1):
-        room = replace(limits.within(budget - work_bytes, device), name=f"rung {number} of the ladder")
+        room = replace(limits.within(budget - taken, device), name=f"rung {number} of the ladder")
         first = squeezed(room, top.entries, replace(aim, effort_s=0.0))
         fits = checked_fit(room, searched(room, first, aim), lowering, options, aim)
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))

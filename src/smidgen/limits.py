@@ -3,6 +3,7 @@ does not fit. STATE is whole in one bank and so is ARENA; context and stack are 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,6 +19,7 @@ from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
+TRYING_S: Final = 4.0  # after which no further choice is tried
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
 BUDGET: Final = "the budget"  # stands for a device of just that much RAM
 SLOT_HEADER_BYTES: Final = 32  # slots.h
@@ -60,6 +62,10 @@ class Need:
     @property
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
+
+    def with_work(self, work: native.Work) -> int:
+        """RAM, with what the kernels take beside the program."""
+        return self.ram_bytes + work.beside(self.state_bytes + self.arena_bytes)
 
 
 def need_of(device: Device, program: Program) -> Need:
@@ -248,10 +254,12 @@ def _peak(plan: Plan) -> tuple[str, str]:
 
 def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
     """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample. If not even
-    one sample fits, nothing between is tried."""
+    one sample fits, nothing between is tried; nor is anything more when the time for it is over."""
+
+    end = time.monotonic() + TRYING_S
 
     def priced(**arguments: str | int) -> Iterator[Option]:
-        need = price(arguments)
+        need = price(arguments) if time.monotonic() < end else None
         if need is not None:
             yield Option(arguments, need)
 

@@ -113,7 +113,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_posix_close": (None, [handle]),
         "smg_posix_use_fast": (text, [handle, text, number]),
         "smg_posix_set": (text, [handle]),
-        "smg_posix_work_bytes": (size, [number]),
+        "smg_posix_work_bytes": (size, [number, size]),
         "smg_posix_context": (handle, [handle]),
         "smg_posix_state": (handle, [handle]),
         "smg_posix_arena": (handle, [handle]),
@@ -157,15 +157,34 @@ def stack_bytes() -> int:
     return int(library().smg_stack_bytes())
 
 
-def work_bytes(kernels: str, threads: int) -> int:
-    """RAM that fast kernels need beside STATE and ARENA; 0 for exact ones."""
-    return int(library().smg_posix_work_bytes(threads)) if kernels == "fast" else 0
+@dataclass(frozen=True, slots=True)
+class Work:
+    """RAM that kernels need beside STATE and ARENA: none if they are exact."""
+
+    kernels: str
+    threads: int
+
+    def beside(self, program_bytes: int) -> int:
+        """Beside a program with so many bytes of STATE and ARENA."""
+        return int(library().smg_posix_work_bytes(self.threads, program_bytes)) if self.kernels == "fast" else 0
+
+    def left(self, budget_bytes: int) -> int:
+        """What a budget leaves for the program and all else."""
+        return budget_bytes - self.beside(max(budget_bytes - self.beside(0), 0))
+
+
+EXACT: Final = Work("exact", 1)
+
+
+def has_fast() -> bool:
+    """Whether the runtime was built with fast kernels."""
+    return Work("fast", 1).beside(0) > 0
 
 
 def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
     if kernels is None:
-        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if work_bytes("fast", 1) else "exact")
+        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if has_fast() else "exact")
     if kernels not in ("exact", "fast"):
         raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
     if type(threads) is not int or not 1 <= threads <= 64:

@@ -202,7 +202,7 @@ def _checked_bn(bn: Any) -> str:
 
 
 def _checked_accumulate(accumulate: Any) -> bool:
-    if not isinstance(accumulate, (bool, np.bool_)):
+    if accumulate is not None and not isinstance(accumulate, (bool, np.bool_)):
         raise BadOption(f"accumulate={accumulate!r} is not True or False", help="accumulate=True")
     return bool(accumulate)
 

@@ -17,6 +17,7 @@ from .errors import SmidgenError
 from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
 from .ir import Graph, Role, ceil_div
 from .lower import Entries, Lowering
+from .native import EXACT, Work
 from .options import Options
 from .passes.recompute import recompute
 from .plan import Decision
@@ -99,26 +100,26 @@ class Sweep:
 
 
 def sweep(
-    lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int = 0,
+    lowering: Lowering, options: Options, device: Device | None, aim: Aim, work: Work = EXACT,
     budgets: Sequence[int] = (), shares: Sequence[float] = (), told: Told = lambda done, total, what: None,
     made: Made = lambda point, entries: None,
 ) -> Sweep:  # fmt: skip
     """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
     smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
-    work = _Bench(lowering, options, device, aim, work_bytes, made)
-    low, high = work.smallest.need.ram_bytes + work_bytes, work.base_bytes
-    chosen = {low, *(work.floor + round(share * (high - work.floor)) for share in shares)}
+    bench = _Bench(lowering, options, device, aim, work, made)
+    low, high = bench.smallest.need.with_work(work), bench.base_bytes
+    chosen = {low, *(bench.floor + round(share * (high - bench.floor)) for share in shares)}
     if not shares:
         chosen |= {low + (high - low) * k // (POINTS - 1) for k in range(POINTS)}
     points: list[Point] = []
     total = len(chosen | set(budgets))
     for number, budget in enumerate(sorted(chosen | set(budgets), reverse=True)):
         told(number, total, f"{budget:,} bytes")
-        points += work.points(budget)
-    base = work.base
+        points += bench.points(budget)
+    base = bench.base
     return Sweep(
-        work.entries.batch, aim.prices.name, aim.objective, work.pages, work.base_bytes, base.seconds, base.joules,
-        work.floor, work.smallest.need.ram_bytes + work_bytes, tuple(points),
+        bench.entries.batch, aim.prices.name, aim.objective, bench.pages, bench.base_bytes, base.seconds, base.joules,
+        bench.floor, low, tuple(points),
     )  # fmt: skip
 
 
@@ -126,16 +127,16 @@ class _Bench:
     """One model, and what is the same for all budgets."""
 
     def __init__(
-        self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work_bytes: int, made: Made
+        self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work: Work, made: Made
     ) -> None:
-        self.lowering, self.options, self.device, self.aim, self.work = lowering, options, device, aim, work_bytes
+        self.lowering, self.options, self.device, self.aim, self.work = lowering, options, device, aim, work
         self.made = made
         self.pages = aim.page and aim.prices.page is not None
         self.entries = lowering.entries(options)
         self.align = place.ALIGN if device is None else device.align
         self.base = found(None if device is None else _unlimited(device), self.entries, aim)
         need = self.base.need
-        self.base_bytes = need.ram_bytes + work_bytes
+        self.base_bytes = need.with_work(work)
         self.floor = self.base_bytes - need.arena_bytes
         self.problem = problem_of(self.entries.plain["train"], self.entries.batch, aim.prices, self.align)
         self.stored = place.place_state(self.entries.graphs.values(), self.align)
@@ -146,14 +147,14 @@ class _Bench:
         self.parts = list(self._all_parts())
 
     def within(self, budget_bytes: int) -> Device:
-        return limits.within(budget_bytes - self.work, self.device)
+        return limits.within(self.work.left(budget_bytes), self.device)
 
     def _arena(self, graph: Graph, room_bytes: int | None = None) -> int:
         return place.place(graph, self.entries.batch, *self.stored, self.align, room_bytes).arena_bytes
 
     def _smallest(self) -> Found:
         """Whole or in parts of one sample, with as much as possible computed again or paged."""
-        none, quick = self.within(self.work + 1), replace(self.aim, effort_s=0.0)
+        none, quick = limits.within(1, self.device), replace(self.aim, effort_s=0.0)
         tried = [self.base, squeezed(none, self.entries, quick)]
         if self.entries.batch > 1 and self.options.bn == "frozen":
             try:
@@ -203,7 +204,7 @@ class _Bench:
             return Point(name, budget_bytes, solve_s)
         entries = best.entries
         parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
-        point = Point(name, budget_bytes, solve_s, parts, best.need.ram_bytes + self.work, best.seconds, best.joules)
+        point = Point(name, budget_bytes, solve_s, parts, best.need.with_work(self.work), best.seconds, best.joules)
         self.made(point, entries)
         return point
 
@@ -232,7 +233,7 @@ class _Bench:
             need = limits.Need(state, arena, overhead, self.base.need.flash_bytes)
             if limits.fits(device, need):
                 one = profile(problem, schedule)
-                point = Point(name, budget_bytes, 0.0, 1, need.ram_bytes + self.work, one.seconds, one.joules)
+                point = Point(name, budget_bytes, 0.0, 1, need.with_work(self.work), one.seconds, one.joules)
                 self.made(point, replace(self.entries, graphs={**self.entries.graphs, "train": trial}))
                 return point
             target -= max(arena - room, self.align)
@@ -315,13 +316,14 @@ class Largest:
 
 
 def largest_batch(
-    device: Device, lowering: Lowering, options: Options, aim: Aim, work_bytes: int = 0,
+    device: Device, lowering: Lowering, options: Options, aim: Aim, work: Work = EXACT,
+    budget_bytes: int | None = None,
     told: Told = lambda done, total, what: None,
 ) -> Largest:  # fmt: skip
     best = _largest(device, lowering, options, aim, told)
     entries = best.entries
     return Largest(
-        entries.batch, device.ram_bytes + work_bytes, best.need.ram_bytes + work_bytes,
+        entries.batch, budget_bytes or device.ram_bytes, best.need.with_work(work),
         traffic(entries.graphs["train"], entries.batch)[0], best.seconds, best.joules, aim.prices.name,
         entries.decisions, entries.batch >= MOST_BATCH,
     )  # fmt: skip

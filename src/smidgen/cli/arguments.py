@@ -114,7 +114,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     if with_target:
         parser.add_argument("--target", metavar="SHAPE", help="of the target of a loss function, as --input")
     parser.add_argument("--batch", type=int, help="the most samples of one step; default: the input's")
-    parser.add_argument("--accumulate", action="store_true", help="can take larger batches in parts")
+    parts = "can take larger batches in parts; default: if fast kernels are quicker and smaller that way"
+    parser.add_argument("--accumulate", action=argparse.BooleanOptionalAction, help=parts)
     _add_training(parser, optimizers=["sgd", "adam", "adamw"])
     parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
     parser.add_argument("--weight-decay", type=float)

@@ -11,6 +11,7 @@ reading it in makes a new one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,6 +94,10 @@ class Problem:
         return watts * self.action_seconds(action)
 
     @cached_property
+    def table(self) -> _Table:
+        return _Table.of(self)
+
+    @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """Value → the steps that read it, in order."""
         found: list[list[int]] = [[] for _ in self.bytes]
@@ -109,9 +114,9 @@ class Problem:
     @cached_property
     def pageable(self) -> tuple[bool, ...]:
         """Value → may it be paged? Not what several steps write into, one after the other, or change in place."""
-        written = [v for step in self.steps for v in step.writes]
+        written = Counter(v for step in self.steps for v in step.writes)
         return tuple(
-            self.prices.page is not None and written.count(v) == 1 and v not in self.changed
+            self.prices.page is not None and written[v] == 1 and v not in self.changed
             for v in range(len(self.bytes))
         )  # fmt: skip
 
@@ -222,19 +227,6 @@ class _Reader:
         return Step(step.node, step.reads, step.writes, step.seconds, step.own_bytes, step.takes, limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One life of a value: written at position `birth` of the schedule, read at `uses`."""
-
-    value: int
-    birth: int
-    uses: tuple[int, ...]
-
-    @property
-    def death(self) -> int:
-        return self.uses[-1] if self.uses else self.birth
-
-
 @dataclass(frozen=True)
 class Profile:
     """What a schedule needs, position by position."""
@@ -242,60 +234,102 @@ class Profile:
     live: Array  # position → bytes, with accumulators
     seconds: float
     joules: float
-    lives: tuple[tuple[int, int, list[int]], ...] = field(repr=False)  # value, birth, uses of each instance
-
-    @cached_property
-    def instances(self) -> tuple[Instance, ...]:
-        return tuple(Instance(v, b, tuple(u)) for v, b, u in self.lives)
+    _events: tuple[Array, Array, Array, Array] = field(repr=False)  # value, position, is it written, number: by value
 
     @property
     def peak_bytes(self) -> int:
         return int(self.live.max(initial=0))
 
+    @cached_property
+    def lives(self) -> tuple[tuple[int, int, list[int]], ...]:
+        """Value, birth and uses of each instance, from the first written to the last."""
+        values, positions, written, numbers = self._events
+        starts = np.flatnonzero(written)
+        ends = [*starts[1:].tolist(), len(written)]
+        at = positions.tolist()
+        found = [
+            (number, value, at[start], at[start + 1 : end])
+            for number, value, start, end in zip(
+                numbers[starts].tolist(), values[starts].tolist(), starts.tolist(), ends, strict=True
+            )
+        ]
+        return tuple((value, birth, uses) for _, value, birth, uses in sorted(found))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """All actions of a problem as arrays: steps, then writing out each value, then reading in each."""
+
+    start: Array  # action → its first event; one more at the end
+    value: Array  # event → value; a step's reads stand before its writes
+    is_write: Array
+    takes_start: Array  # the same for values whose memory may be taken
+    takes: Array
+    own: Array  # action → bytes
+    seconds: Array
+    joules: Array
+    bytes: Array  # of values
+
+    @staticmethod
+    def of(problem: Problem) -> _Table:
+        steps, values = problem.steps, range(len(problem.bytes))
+        paging = problem.prices.page is not None
+        pages: list[Action] = [*map(PageOut, values), *map(PageIn, values)] if paging else []
+        actions: list[Action] = [*range(len(steps)), *pages]
+        events = [[(v, False) for v in s.reads] + [(v, True) for v in s.writes] for s in steps]
+        events += [[(action.value, isinstance(action, PageIn))] for action in pages if not isinstance(action, int)]
+        takes = [s.takes for s in steps] + [()] * len(pages)
+        flat = [event for one in events for event in one]
+        return _Table(
+            np.cumsum([0, *map(len, events)]), np.array([v for v, _ in flat], np.int64),
+            np.array([w for _, w in flat], bool), np.cumsum([0, *map(len, takes)]),
+            np.array([v for one in takes for v in one], np.int64),
+            np.array([s.own_bytes for s in steps] + [0] * len(pages), np.int64),
+            np.array([problem.action_seconds(k) for k in actions], np.float64),
+            np.array([problem.action_joules(k) for k in actions], np.float64), np.array(problem.bytes, np.int64),
+        )  # fmt: skip
+
+
+def _listed(start: Array, actions: Array) -> tuple[Array, Array]:
+    """The entries of all actions, one action after the other, and whose position each belongs to."""
+    counts = start[actions + 1] - start[actions]
+    positions = np.repeat(np.arange(len(actions)), counts)
+    first = np.repeat(start[actions] - (np.cumsum(counts) - counts), counts)
+    return first + np.arange(len(positions)), positions
+
 
 def profile(problem: Problem, schedule: Schedule) -> Profile:
-    newest: dict[int, tuple[int, int, list[int]]] = {}
-    lives: list[tuple[int, int, list[int]]] = []
-    reading: list[tuple[int, tuple[int, ...]]] = []  # positions with something that may be taken
-    own = [0] * len(schedule)
-    seconds = joules = 0.0
-    steps = problem.steps
-    watts = problem.prices.watts
-    for p, k in enumerate(schedule):
-        if isinstance(k, int):
-            step = steps[k]
-            seconds += step.seconds
-            joules += step.seconds * watts
-            own[p] = step.own_bytes
-            reads, writes = step.reads, step.writes
-            if step.takes:
-                reading.append((p, step.takes))
-        else:
-            seconds += problem.action_seconds(k)
-            joules += problem.action_joules(k)
-            reads, writes = ((k.value,), ()) if isinstance(k, PageOut) else ((), (k.value,))
-        for v in reads:
-            newest[v][2].append(p)
-        for v in writes:
-            one = newest[v] = (v, p, [])
-            lives.append(one)
-    size = problem.bytes
-    change = [0] * (len(schedule) + 1)
-    ends: set[tuple[int, int]] = set()  # (value, position) where an instance is read for the last time
-    for v, born, uses in lives:
-        change[born] += size[v]
-        if uses:
-            ends.add((v, uses[-1]))
-            change[uses[-1] + 1] -= size[v]
-        else:
-            change[born + 1] -= size[v]
-    live = np.cumsum(np.array(change[:-1], np.int64)) + np.array(own, np.int64) + problem.pinned_bytes
-    for p, takes in reading:
-        for v in takes:
-            if (v, p) in ends:
-                live[p] -= size[v]
-                break
-    return Profile(live, seconds, joules, tuple(lives))
+    table = problem.table
+    steps, values = len(problem.steps), len(problem.bytes)
+    actions = np.array(
+        [k if isinstance(k, int) else steps + k.value + (values if isinstance(k, PageIn) else 0) for k in schedule],
+        np.int64,
+    )
+    if len(schedule) and actions.max() >= len(table.own):
+        raise Internal("a schedule pages, and there is nowhere to page to")
+    entries, positions = _listed(table.start, actions)
+    by_value = np.argsort(table.value[entries], kind="stable")
+    entries, positions = entries[by_value], positions[by_value]
+    value, written = table.value[entries], table.is_write[entries]
+    if len(value) and not written[np.append(True, value[1:] != value[:-1])].all():
+        raise Internal("a schedule reads what is not there")
+    birth = np.flatnonzero(written)
+    death = np.append(birth[1:], len(written))[: len(birth)] - 1
+    size, last = table.bytes[value[birth]], positions[death]
+    change = np.zeros(len(schedule) + 1, np.int64)
+    np.add.at(change, positions[birth], size)
+    np.subtract.at(change, last + 1, size)
+    live = np.cumsum(change[:-1]) + table.own[actions] + problem.pinned_bytes
+    taken, where = _listed(table.takes_start, actions)
+    if len(taken):
+        ends = np.unique((value[birth] * (len(schedule) + 1) + last)[death > birth])
+        dies = np.isin(table.takes[taken] * (len(schedule) + 1) + where, ends)
+        where, first = np.unique(where[dies], return_index=True)
+        live[where] -= table.bytes[table.takes[taken[dies][first]]]
+    seconds, joules = (
+        float(np.cumsum(per[actions])[-1]) if len(schedule) else 0.0 for per in (table.seconds, table.joules)
+    )
+    return Profile(live, seconds, joules, (value, positions, written, by_value))
 
 
 def _stages(schedule: Schedule) -> list[tuple[int, list[Action]]]:

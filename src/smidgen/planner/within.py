@@ -24,6 +24,7 @@ class Aim:
     effort_s: float = 0.0
     page: bool = False
     prices: Prices = HOST
+    threads: int = 0  # of kernels that are faster in parts, though the whole fits; 0: they are not
 
 
 def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> tuple[Graph, list[Decision]]:

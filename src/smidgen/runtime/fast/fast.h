@@ -6,19 +6,23 @@
 #define SMG_FAST_H
 #include "../kernel.h"
 
-#define SMG_WORK_BYTES 77824 /* of each thread, aligned to 64: a packed block of 64 KB (product.c), and tables */
+/* Memory of each thread, aligned to 64: tables, and a packed block (product.c) of 64 KB, or of 256 KB beside programs that
+ * are large anyway. */
+#define SMG_WORK_BYTES 77824
+#define SMG_WIDE_BYTES (SMG_WORK_BYTES + 196608)
+#define SMG_WIDE_FROM (4u << 20) /* bytes of STATE and ARENA */
 
 struct SmgPool;
 typedef struct SmgWork {
-    void *memory; /* threads * SMG_WORK_BYTES */
-    size_t bytes;
+    void *memory;
+    size_t each, bytes;   /* of one thread and of all */
     struct SmgPool *pool; /* NULL for one thread */
     int threads;
 } SmgWork;
 
 static inline const SmgWork *smg_work(const SmgCall *c) { return c->work; }
 static inline void *smg_work_of(const SmgWork *work, int thread) {
-    return (char *)work->memory + (size_t)thread * SMG_WORK_BYTES;
+    return (char *)work->memory + (size_t)thread * work->each;
 }
 
 #define FAST_KERNEL(name)                           \

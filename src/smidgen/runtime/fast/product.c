@@ -4,23 +4,30 @@
 #include "pool.h"
 
 #define PIECE 320           /* of the sum: a panel of B, PIECE by NR, and a strip of A share the first cache */
-#define PACKED_FLOATS 16384 /* of B: four panels of 256; more gains nothing */
+#define PACKED_FLOATS 16384 /* of B, at least: four panels of 256 */
+#define SIDE_BY_SIDE 4      /* panels that are packed at once */
 #define SIDE_FLOATS (BLOCK_ROWS * (NR > 20 ? NR : 20)) /* C on its way to be turned, or windows that stick out */
 #define IN_PLACE_ROWS 24    /* so few rows of A do not repay packing */
+#define WHOLE_COLUMNS (2 * NR) /* whose packed sum repays to be kept whole, */
+#define WHOLE_ROWS 96          /* if so many rows use it */
 #define SMALL 16384         /* multiplications that are not worth waking a thread */
 
 typedef struct {
-    float b[PACKED_FLOATS], side[SIDE_FLOATS], zero[PIECE > NR ? PIECE : NR], bias[NR];
     const float *table[SEGMENTS * BLOCK_ROWS];
     float *out[BLOCK_ROWS];
+    float side[SIDE_FLOATS], zero[PIECE > NR ? PIECE : NR], bias[NR];
+    _Alignas(64) float b[]; /* all that is left */
 } Room;
-_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+_Static_assert(sizeof(Room) + PACKED_FLOATS * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
 _Static_assert(PIECE <= SIDE_FLOATS, "a window that sticks out does not fit");
 
-/* How the sum is cut: `taps` taps with `depth` channels each. */
+/* How the sum is cut, and one piece of it: taps tap.. with channels depth0.. each. */
 typedef struct {
     int32_t taps, depth;
 } Pieces;
+typedef struct {
+    int32_t tap, taps, depth0, depth;
+} Piece;
 
 static inline int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
@@ -42,6 +49,38 @@ static Pieces pieces_of(const Product *p) {
     if (p->depth > PIECE) return (Pieces){1, (ceil_div(p->depth, ceil_div(p->depth, PIECE)) + 3) & ~3};
     const int32_t most = least(PIECE / p->depth, SEGMENTS);
     return (Pieces){ceil_div(taps, ceil_div(taps, most)), p->depth};
+}
+
+/* The piece behind the first `done` elements of the sum. */
+static Piece piece_at(const Product *p, Pieces cut, int32_t done) {
+    const int32_t tap = done / p->depth, depth0 = done % p->depth;
+    return (Piece){tap, (int32_t)least(taps_of(p) - tap, cut.taps), depth0, (int32_t)least(p->depth - depth0, cut.depth)};
+}
+
+/* Panels side by side, row by row: of rows that are a power of two apart, the lines of one panel would push each other
+ * out of the cache before their neighbours are wanted. */
+static void pack_panels(float *to, ptrdiff_t panel, const float *from, ptrdiff_t b_k, int32_t k) {
+    for (int32_t i = 0; i < k; i++, to += NR, from += b_k)
+        UNROLL for (int j = 0; j < SIDE_BY_SIDE; j++)
+            UNROLL for (int v = 0; v < NR; v += VL) vstore(to + j * panel + v, vload(from + j * NR + v));
+}
+
+/* Columns n0..n0 + n of one piece of B. */
+static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece at) {
+    const ptrdiff_t k = (ptrdiff_t)at.taps * at.depth;
+    const float *b = p->b + at.depth0 * p->b_k + n0 * p->b_n;
+    for (int32_t j = 0, panels; j < n; j += panels * NR) {
+        const int width = (int)least(n - j, NR), pitch = width > VL ? NR : VL;
+        panels = p->b_n == 1 && n - j >= SIDE_BY_SIDE * NR ? SIDE_BY_SIDE : 1;
+        for (int32_t s = 0; s < at.taps; s++) {
+            const float *from = b + tap_offset(p, at.tap + s) + j * p->b_n;
+            float *panel = to + j * k + (ptrdiff_t)s * at.depth * pitch;
+            if (panels > 1)
+                pack_panels(panel, k * NR, from, p->b_k, at.depth);
+            else
+                SMG_LOCAL(pack)(panel, pitch, from, p->b_k, p->b_n, at.depth, width);
+        }
+    }
 }
 
 /* All rows of a block against one panel. */
@@ -88,47 +127,72 @@ typedef struct {
     int32_t by_rows, by_columns; /* threads along each axis */
 } Job;
 
-/* Some columns, at most one packed block, and one piece of the sum: all rows from..to. */
-APART void piece(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int32_t n0, int32_t n, Tile2 *t, int32_t tap,
-                  int32_t taps, int32_t depth0, int32_t depth) {
+/* Columns n0..n0 + n of rows from..to: one piece of the sum. `packed` is NULL if B is used where it is. */
+APART void multiply(const Job *job, Room *r, const float *packed, ptrdiff_t from, ptrdiff_t to, int32_t n0, int32_t n,
+                    Piece at) {
     const Product *p = job->p;
-    const int32_t k = taps * depth;
-    const int in_place = p->b_n == 1 && taps == 1 && to - from <= IN_PLACE_ROWS;
-    const float *b = p->b + depth0 * p->b_k;
-    for (int32_t j = 0; j < n; j += NR) {
-        if (in_place && n - j >= NR) continue;
-        const int width = (int)least(n - j, NR), pitch = width > VL ? NR : VL;
-        for (int32_t s = 0; s < taps; s++)
-            SMG_LOCAL(pack)(r->b + (ptrdiff_t)j * k + (ptrdiff_t)s * depth * pitch, pitch,
-                            b + tap_offset(p, tap + s) + (n0 + j) * p->b_n, p->b_k, p->b_n, depth, width);
-    }
-    t->pitch = BLOCK_ROWS, t->step = p->a_step, t->segments = taps, t->run = depth;
+    const ptrdiff_t k = (ptrdiff_t)at.taps * at.depth;
+    Tile2 t = {.pitch = BLOCK_ROWS, .step = p->a_step, .segments = at.taps, .run = at.depth,
+               .add = (at.tap || at.depth0) && !job->turned};
     int count;
     for (ptrdiff_t m = from; m < to; m += count) {
-        count = SMG_LOCAL(gather)(p, r->table, r->out, m, (int)least(to - m, BLOCK_ROWS), tap, taps, depth0, r->zero,
-                                  r->side, SIDE_FLOATS);
+        count = SMG_LOCAL(gather)(p, r->table, r->out, m, (int)least(to - m, BLOCK_ROWS), at.tap, at.taps, at.depth0,
+                                  r->zero, r->side, SIDE_FLOATS);
         for (int32_t j = 0; j < n; j += NR) {
             const int width = (int)least(n - j, NR), vectors = width > VL ? 2 : 1;
-            const int direct = in_place && width == NR;
-            t->b = direct ? b + tap_offset(p, tap) + n0 + j : r->b + (ptrdiff_t)j * k;
-            t->ldb = direct ? p->b_k : vectors * VL;
-            t->width = width, t->column = n0 + j, t->start = r->zero;
+            t.b = packed ? packed + j * k : p->b + at.depth0 * p->b_k + tap_offset(p, at.tap) + n0 + j;
+            t.ldb = packed ? vectors * VL : p->b_k;
+            t.width = width, t.column = n0 + j, t.start = r->zero;
             if (job->turned) {
                 for (int i = 0; i < count; i++) r->out[i] = r->side + i * vectors * VL;
-                t->column = 0, t->width = vectors * VL;
-            } else if (t->add || !p->bias) {
+                t.column = 0, t.width = vectors * VL;
+            } else if (t.add || !p->bias) {
             } else if (width == vectors * VL) {
-                t->start = p->bias + n0 + j;
+                t.start = p->bias + n0 + j;
             } else {
                 memcpy(r->bias, p->bias + n0 + j, (size_t)width * sizeof(float));
-                t->start = r->bias;
+                t.start = r->bias;
             }
-            panel(t, vectors, r->table, r->out, count);
+            panel(&t, vectors, r->table, r->out, count);
             if (job->turned)
                 turn(p->c + (ptrdiff_t)(n0 + j) * p->c_row + m, p->c_row, r->side, vectors * VL, count, width,
-                     p->bias ? p->bias + m : NULL, tap || depth0);
+                     p->bias ? p->bias + m : NULL, at.tap || at.depth0);
         }
     }
+}
+
+/* Some columns of rows from..to, piece by piece. Few rows do not repay packing: they use whole panels where they are. */
+static void by_pieces(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int32_t n0, int32_t n, Pieces cut) {
+    const Product *p = job->p;
+    const int32_t all = taps_of(p) * p->depth;
+    Piece at;
+    for (int32_t done = 0; done < all; done += at.taps * at.depth) {
+        at = piece_at(p, cut, done);
+        const int in_place = p->b_n == 1 && at.taps == 1 && to - from <= IN_PLACE_ROWS;
+        const int32_t whole = in_place ? n / NR * NR : 0;
+        if (whole) multiply(job, r, NULL, from, to, n0, whole, at);
+        if (whole == n) continue;
+        pack_piece(p, r->b, n0 + whole, n - whole, at);
+        multiply(job, r, r->b, from, to, n0 + whole, n - whole, at);
+    }
+}
+
+/* Some columns of rows from..to, B being packed for all pieces: a block of C stays in the cache till its sum is complete,
+ * and A is read row after row. */
+static void by_rows(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int32_t n0, int32_t n, Pieces cut) {
+    const Product *p = job->p;
+    const int32_t all = taps_of(p) * p->depth;
+    const ptrdiff_t width = (n + NR - 1) / NR * NR;
+    Piece at;
+    for (int32_t done = 0; done < all; done += at.taps * at.depth) {
+        at = piece_at(p, cut, done);
+        pack_piece(p, r->b + done * width, n0, n, at);
+    }
+    for (ptrdiff_t m = from; m < to; m += BLOCK_ROWS)
+        for (int32_t done = 0; done < all; done += at.taps * at.depth) {
+            at = piece_at(p, cut, done);
+            multiply(job, r, r->b + done * width, m, least(to, m + BLOCK_ROWS), n0, n, at);
+        }
 }
 
 static void part(void *arg, ptrdiff_t i, int thread) {
@@ -141,19 +205,16 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     const int32_t begin = (int32_t)(units * column / job->by_columns * unit);
     const int32_t end = (int32_t)least(units * (column + 1) / job->by_columns * unit, p->N);
     const Pieces cut = pieces_of(p);
-    const int32_t all = taps_of(p), columns = PACKED_FLOATS / (cut.taps * cut.depth) / NR * NR;
+    const ptrdiff_t room = (ptrdiff_t)((job->work->each - sizeof(Room)) / sizeof(float));
+    const ptrdiff_t whole = room / ((ptrdiff_t)taps_of(p) * p->depth) / NR * NR;
+    const int long_sum = cut.taps < taps_of(p) || cut.depth < p->depth;
+    const int at_once = long_sum && !job->turned && whole >= WHOLE_COLUMNS && to - from >= WHOLE_ROWS;
+    const int32_t columns = (int32_t)(at_once ? least(whole, p->N + NR) : PACKED_FLOATS / (cut.taps * cut.depth) / NR * NR);
     if (from >= to) return;
     memset(r->zero, 0, sizeof r->zero);
     memset(r->bias, 0, sizeof r->bias);
-    for (int32_t n = begin; n < end; n += columns) {
-        Tile2 t = {.add = 0};
-        for (int32_t tap = 0; tap < all; tap += cut.taps)
-            for (int32_t d = 0; d < p->depth; d += cut.depth) {
-                piece(job, r, from, to, n, (int32_t)least(end - n, columns), &t, tap,
-                      (int32_t)least(all - tap, cut.taps), d, (int32_t)least(p->depth - d, cut.depth));
-                t.add = !job->turned;
-            }
-    }
+    for (int32_t n = begin; n < end; n += columns)
+        (at_once ? by_rows : by_pieces)(job, r, from, to, n, (int32_t)least(end - n, columns), cut);
 }
 
 static void thin(void *arg, ptrdiff_t i, int thread) {

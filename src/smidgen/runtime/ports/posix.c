@@ -129,9 +129,12 @@ void smg_posix_close(SmgPosix *p) {
 SmgContext *smg_posix_context(SmgPosix *p) { return &p->context; }
 uint8_t *smg_posix_state(SmgPosix *p) { return p->context.state; }
 uint8_t *smg_posix_arena(SmgPosix *p) { return p->context.arena; }
+static size_t program_bytes(const SmgPosix *p) {
+    return (size_t)smg_state_bytes(&p->context) + smg_arena_bytes(&p->context);
+}
 size_t smg_posix_mapped_bytes(const SmgPosix *p) {
-    return (size_t)smg_state_bytes(&p->context) + smg_arena_bytes(&p->context) +
-           (p->set ? smg_posix_work_bytes(p->work.threads) : 0) + smg_posix_pager_bytes(p->pager.has_thread);
+    const size_t program = program_bytes(p);
+    return program + (p->set ? smg_posix_work_bytes(p->work.threads, program) : 0) + smg_posix_pager_bytes(p->pager.has_thread);
 }
 
 /* ---- pages ---- */
@@ -188,9 +191,13 @@ const SmgWork *smg_posix_work(const SmgPosix *p) { return &p->work; }
 #ifdef SMG_HAS_FAST
 static size_t pool_bytes(int threads) { return threads > 1 ? aligned(smg_pool_bytes()) : 0; }
 
-size_t smg_posix_work_bytes(int threads) {
+static size_t work_each(size_t program_bytes) {
+    return program_bytes < SMG_WIDE_FROM ? SMG_WORK_BYTES : SMG_WIDE_BYTES;
+}
+
+size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
     const size_t stacks = (size_t)(threads - 1) * (SMG_POOL_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
-    return (size_t)threads * SMG_WORK_BYTES + pool_bytes(threads) + stacks;
+    return (size_t)threads * work_each(program_bytes) + pool_bytes(threads) + stacks;
 }
 
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
@@ -199,10 +206,10 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     if (!s->name) return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
     if (threads < 1 || threads > SMG_MAX_THREADS) return "the number of threads is out of range";
     if (p->set) return "fast kernels are in use already";
-    const size_t work = (size_t)threads * SMG_WORK_BYTES;
+    const size_t each = work_each(program_bytes(p)), work = (size_t)threads * each;
     uint8_t *memory = map_guarded(&p->work_memory, work + pool_bytes(threads), 64, SMG_GUARD_START);
     if (!memory) return "the system does not give the memory that fast kernels need";
-    p->work = (SmgWork){.memory = memory, .bytes = work, .threads = threads};
+    p->work = (SmgWork){.memory = memory, .each = each, .bytes = work, .threads = threads};
     if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) return "threads cannot be started";
     p->set = s->name;
     p->context.runs = s->runs;
@@ -210,7 +217,7 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     return NULL;
 }
 #else
-size_t smg_posix_work_bytes(int threads) { return (void)threads, 0; }
+size_t smg_posix_work_bytes(int threads, size_t program_bytes) { return (void)threads, (void)program_bytes, 0; }
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     return (void)p, (void)set, (void)threads, (void)has, (void)aligned, "built without fast kernels";
 }

@@ -1,0 +1,117 @@
+"""A step in parts where that is faster and smaller; work memory of fast kernels beside small and large programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import smidgen
+from smidgen.native import EXACT, Work
+
+SAMPLES = 24
+X = torch.from_numpy(np.random.default_rng(0).standard_normal((SAMPLES, 3, 40, 40)).astype(np.float32))
+Y = np.arange(SAMPLES) % 5
+
+
+def images(norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)]
+    layers += [nn.BatchNorm2d(16)] if norm else []
+    return nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)).eval()
+
+
+class Mixed(nn.Module):
+    """Every sample's output depends on all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = images()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        return torch.as_tensor(y - y.mean(0, keepdim=True))
+
+
+def compiled(model: nn.Module, x: torch.Tensor = X, **more: Any) -> smidgen.Job:
+    return smidgen.compile(model, x, optimizer=smidgen.SGD(lr=0.1, momentum=0.9), **{"kernels": "fast", **more})
+
+
+def test_large_values_and_small_weights_are_taken_in_parts() -> None:
+    parts, whole = compiled(images()), compiled(images(), accumulate=False)
+    assert (whole.plan.batch, whole.plan.step_samples) == (SAMPLES, SAMPLES)
+    assert 4 <= parts.plan.batch < SAMPLES == parts.plan.step_samples
+    assert parts.plan.ram_bytes < 0.75 * whole.plan.ram_bytes
+    assert any(d.what == "split" and f"{parts.plan.batch} at a time" in d.why for d in parts.plan.decisions)
+    losses = [[job.train_step(X.numpy(), Y) for _ in range(4)] for job in (parts, whole)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_parts_learn_the_bits_of_the_whole(tmp_path: Path) -> None:
+    compiled(images()).save(tmp_path / "net.smg")
+    parts, whole = smidgen.load(tmp_path / "net.smg", kernels="exact"), compiled(images(), kernels="exact")
+    assert parts.plan.batch < whole.plan.batch == SAMPLES
+    for _ in range(3):
+        assert parts.train_step(X.numpy(), Y) == pytest.approx(
+            whole.train_step(X.numpy(), Y), rel=1e-6
+        )
+    for name, value in whole.state_dict().items():
+        np.testing.assert_array_equal(parts.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_thread_has_samples_enough(threads: int) -> None:
+    assert compiled(images(), threads=threads).plan.batch >= 4 * threads
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        (images(), {"kernels": "exact"}),
+        (images(), {"device": "raspberry-pi-zero-2"}),
+        (images(), {"deadline": "3x"}),
+        (images(norm=True), {"bn": "batch"}),
+        (Mixed(), {}),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4800, 900), nn.ReLU(), nn.Linear(900, 5)), {}),
+    ],
+    ids=["exact", "device", "deadline", "batch statistics", "mixed samples", "large weights"],
+)
+def test_others_are_taken_at_once(model: nn.Module, more: dict[str, Any]) -> None:
+    assert compiled(model, **more).plan.batch == SAMPLES
+
+
+def test_a_budget_that_is_large_enough_changes_nothing() -> None:
+    free = compiled(images())
+    assert compiled(images(), budget="1GB").plan.batch == free.plan.batch
+    whole = compiled(images(), accumulate=False).plan.ram_bytes
+    tight = compiled(images(), budget=whole)
+    assert tight.plan.ram_bytes <= whole
+
+
+def test_fewer_and_more_samples_than_planned_are_taken() -> None:
+    job = compiled(images())
+    for count in (1, 5, SAMPLES):
+        assert np.isfinite(job.train_step(X.numpy()[:count], Y[:count]))
+    assert job.predict(X.numpy()).shape == (SAMPLES, 5)
+
+
+def test_work_memory_is_wide_beside_a_large_program_only() -> None:
+    work = Work("fast", 1)
+    small, large = compiled(images(), X[:1]), compiled(images(), accumulate=False)
+    for job in (small, large):
+        assert job.plan.work_bytes == work.beside(job.plan.state_bytes + job.plan.arena_bytes)
+    assert small.plan.arena_bytes < 4 << 20 < large.plan.arena_bytes
+    assert small.plan.work_bytes < large.plan.work_bytes
+    assert EXACT.beside(1 << 30) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_a_budget_leaves_and_its_work_memory_are_within_it(threads: int) -> None:
+    work = Work("fast", threads)
+    for budget in range(1 << 20, 6 << 20, 8192):
+        left = work.left(budget)
+        assert left + work.beside(left) <= budget
