@@ -111,7 +111,13 @@ def test_evaluate_of_a_segmentation_leaves_ignored_labels_out() -> None:
     job = smidgen.compile(
         model, x[:4], loss=lambda o, t: F.cross_entropy(o, t, ignore_index=255), target=y[:4], optimizer=SGD(0.1)
     )
-    assert job.program.meta["loss"] == {"kind": "cross_entropy", "classes": 3, "ignore": 255, "mean": True}
+    assert job.program.meta["loss"] == {
+        "kind": "cross_entropy",
+        "classes": 3,
+        "ignore": 255,
+        "mean": True,
+        "alone": True,
+    }
     output = model(torch.from_numpy(x)).detach()
     found = job.evaluate(x, y)
     assert found["loss"] == pytest.approx(float(F.cross_entropy(output, torch.from_numpy(y), ignore_index=255)))

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.errors import DoesNotFit
 from smidgen.native import EXACT, Work
+from smidgen.summary import answer
 
 SAMPLES = 24
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((SAMPLES, 3, 40, 40)).astype(np.float32))
@@ -56,9 +58,7 @@ def test_parts_learn_the_bits_of_the_whole(tmp_path: Path) -> None:
     parts, whole = smidgen.load(tmp_path / "net.smg", kernels="exact"), compiled(images(), kernels="exact")
     assert parts.plan.batch < whole.plan.batch == SAMPLES
     for _ in range(3):
-        assert parts.train_step(X.numpy(), Y) == pytest.approx(
-            whole.train_step(X.numpy(), Y), rel=1e-6
-        )
+        assert parts.train_step(X.numpy(), Y) == pytest.approx(whole.train_step(X.numpy(), Y), rel=1e-6)
     for name, value in whole.state_dict().items():
         np.testing.assert_array_equal(parts.state_dict()[name], value)
 
@@ -87,6 +87,7 @@ def test_others_are_taken_at_once(model: nn.Module, more: dict[str, Any]) -> Non
 def test_a_budget_that_is_large_enough_changes_nothing() -> None:
     free = compiled(images())
     assert compiled(images(), budget="1GB").plan.batch == free.plan.batch
+    assert compiled(images(), budget=free.plan.ram_bytes).plan.ram_bytes <= free.plan.ram_bytes
     whole = compiled(images(), accumulate=False).plan.ram_bytes
     tight = compiled(images(), budget=whole)
     assert tight.plan.ram_bytes <= whole
@@ -97,6 +98,64 @@ def test_fewer_and_more_samples_than_planned_are_taken() -> None:
     for count in (1, 5, SAMPLES):
         assert np.isfinite(job.train_step(X.numpy()[:count], Y[:count]))
     assert job.predict(X.numpy()).shape == (SAMPLES, 5)
+
+
+def test_ignored_labels_are_left_out_with_their_samples() -> None:
+    y = np.where(np.arange(SAMPLES) % 5 == 1, -100, Y)
+    parts, whole = compiled(images()), compiled(images(), accumulate=False)
+    assert parts.plan.batch < SAMPLES
+    for labels in (y, np.where(np.arange(SAMPLES) < 3, Y, -100)):
+        assert parts.train_step(X.numpy(), labels) == pytest.approx(whole.train_step(X.numpy(), labels), rel=1e-5)
+    for name, value in whole.state_dict().items():
+        np.testing.assert_allclose(parts.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def dense(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A label for every pixel: how many are ignored is known of the whole batch only."""
+    return nn.functional.cross_entropy(output, target, ignore_index=4)
+
+
+def compound(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target) + 0.1 * (output**2).mean()
+
+
+def test_labels_that_cannot_be_left_out_are_taken_at_once() -> None:
+    pixels = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 5, 1)).eval()
+    target = torch.zeros(SAMPLES, 40, 40, dtype=torch.int64)
+    assert compiled(pixels, loss=dense, target=target).plan.batch == SAMPLES
+    assert compiled(images(), loss=compound, target=torch.from_numpy(Y)).plan.batch == SAMPLES
+
+
+def first_of_two(outputs: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs[0], target)
+
+
+class WithMean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = images()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.inner(x)
+        return y, y.mean(0)
+
+
+def test_outputs_over_all_samples_are_still_predicted() -> None:
+    job = compiled(WithMean(), loss=first_of_two, target=torch.from_numpy(Y))
+    assert job.predict(X.numpy())[1].shape == (5,)
+
+
+def test_asked_for_at_once_means_at_once_within_a_budget_too() -> None:
+    whole = compiled(images(), accumulate=False).plan.ram_bytes
+    assert compiled(images(), budget=whole - 100_000).plan.batch < SAMPLES
+    with pytest.raises(DoesNotFit):
+        compiled(images(), budget=whole - 100_000, accumulate=False)
+
+
+def test_a_plan_says_how_many_samples_its_figures_are_about() -> None:
+    plan = compiled(images()).plan
+    text = answer(plan, seconds_per_step=0.01)
+    assert f"{plan.batch} samples, of the {SAMPLES} of a step" in text
 
 
 def test_work_memory_is_wide_beside_a_large_program_only() -> None:
@@ -112,6 +171,9 @@ def test_work_memory_is_wide_beside_a_large_program_only() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_a_budget_leaves_and_its_work_memory_are_within_it(threads: int) -> None:
     work = Work("fast", threads)
+    before = 0
     for budget in range(1 << 20, 6 << 20, 8192):
         left = work.left(budget)
         assert left + work.beside(left) <= budget
+        assert left >= before
+        before = left

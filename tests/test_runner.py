@@ -14,6 +14,7 @@ import struct
 import subprocess
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import smidgen
 from smidgen import cli, cross
 from smidgen.errors import BadCheckpoint, BadOption, MissingPart
 from smidgen.runtime.compile import HERE
+from smidgen.trainer import Job
 
 C = Path(__file__).parent / "c"
 SAMPLES, EPOCHS = 76, 10  # 100 steps of up to 8 samples, every tenth with 4
@@ -341,3 +343,22 @@ def test_an_unknown_target_is_met_with_a_suggestion(tmp_path: Path) -> None:
         cross.checked_target("arm7-linux")
     assert cli.main(["build", "net.smg", "--target", "aarch64-linux"]) == 2
     assert os.listdir(tmp_path) == []
+
+
+def test_a_step_in_parts_learns_the_bits_of_the_host(tmp_path: Path) -> None:
+    run = ready("x86_64-linux")
+    x, y = data()
+    program = smidgen.compile(lenet(), torch.zeros(3, 1, 28, 28), accumulate=True, kernels="exact").program
+    plan = {**program.meta["plan"], "step_samples": 8}  # eight samples, three at a time
+    program = replace(program, meta={**program.meta, "plan": plan})
+    job = Job(program, kernels="exact")
+    losses = [job.train_step(x[i : i + 8], y[i : i + 8]) for i in range(0, SAMPLES, 8)]
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    runner = tmp_path / "runner"
+    cross.build_binary(program, "x86_64-linux", runner)
+    words = ("train", "--data", tmp_path / "data.npz", "--no-shuffle", "--json")
+    told = json.loads(command(run, runner, *words, "--losses", tmp_path / "losses"))
+    assert told["steps"] == len(losses)
+    assert told["state_hash"] == fnv(job._machine.state.tobytes())
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "losses", "<f4"), np.float32(losses))
+    assert json.loads(command(run, runner, *words, "--batch", "5"))["steps"] == -(-SAMPLES // 5)

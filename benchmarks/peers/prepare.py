@@ -21,14 +21,20 @@ from .table import ROOT
 FOLDER = ROOT / "build" / "step"
 SMIDGEN = Path(smidgen.__file__).parent
 LR, MOMENTUM = 1e-3, 0.9  # small, so that weights stay where they are however many steps are timed
+SMALLER_LR = {"resnet18": 1e-4}  # whose loss would rise
 
 
 def case_folder(net: str, batch: int, method: str, base: Path = FOLDER) -> Path:
     return base / net / f"b{batch}" / method
 
 
-def write_case(net: str, batch: int, method: str, lr: float = LR, base: Path = FOLDER) -> dict[str, Any]:
+def lr_of(net: str) -> float:
+    return SMALLER_LR.get(net, LR)
+
+
+def write_case(net: str, batch: int, method: str, lr: float | None = None, base: Path = FOLDER) -> dict[str, Any]:
     """The case's facts, as in its case.json; files that are there and up to date are used."""
+    lr = lr or lr_of(net)
     folder = case_folder(net, batch, method, base)
     stamp = stamp_of(lr)
     facts = folder / "case.json"
@@ -48,9 +54,16 @@ def write_case(net: str, batch: int, method: str, lr: float = LR, base: Path = F
 
 
 def write_program(
-    net: str, batch: int, method: str, threads: int, budget: int | None = None, lr: float = LR, base: Path = FOLDER
+    net: str,
+    batch: int,
+    method: str,
+    threads: int,
+    budget: int | None = None,
+    lr: float | None = None,
+    base: Path = FOLDER,
 ) -> dict[str, Any]:
     """smidgen's program beside its case, and what is to be said of it."""
+    lr = lr or lr_of(net)
     folder = case_folder(net, batch, method, base)
     facts = folder / f"program_{threads}.json"
     stamp = {**stamp_of(lr), "budget": budget}
@@ -113,4 +126,4 @@ def hash_of(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-__all__ = ["FOLDER", "case_folder", "stamp_of", "write_case", "write_program"]
+__all__ = ["FOLDER", "case_folder", "lr_of", "stamp_of", "write_case", "write_program"]

@@ -87,7 +87,7 @@ def compile(
         spare_classes=spare_classes, class_names=class_names, const=const,
     ) as task:  # fmt: skip
         in_parts = task.work.kernels == "fast" and device is None and accumulate is None
-        aim = replace(task.aim, threads=task.work.threads if in_parts else 0)
+        aim = replace(task.aim, threads=task.work.threads if in_parts else 0, at_once=accumulate is False)
         if rungs:
             made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, task.aim)
         elif task.device is not None:

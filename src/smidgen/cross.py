@@ -129,10 +129,12 @@ def public_functions() -> list[str]:
 
 
 def _places(program: Program) -> str:
-    """Where in STATE the runner finds the learning rate and the seed."""
+    """Where in STATE the runner finds the learning rate and the seed; how many samples a step has."""
     state = program.meta.get("state", {})
     lr, counter = (state[name]["offset"] if name in state else -1 for name in (LR, COUNTER))
-    return f'#include "runner/places.h"\nconst int net_lr = {lr}, net_counter = {counter};\n'
+    samples = max(program.meta.get("plan", {}).get("step_samples", 0), program.batch)
+    numbers = f"net_lr = {lr}, net_counter = {counter}, net_samples = {samples}"
+    return f'#include "runner/places.h"\nconst int {numbers};\n'
 
 
 def emulator(target: str) -> Sequence[str]:

@@ -13,9 +13,10 @@ from typing import Any
 from . import limits, ops, place
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .ir import Graph, Role, ceil_div
+from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, checked, decided, narrowed
 from .options import Options
+from .passes.additive import WEIGHTED
 from .passes.page import page_state
 from .plan import Decision
 from .planned import Sized, encode, outlined, sized
@@ -25,6 +26,7 @@ from .planner.problem import problem_of
 from .planner.within import Aim, within
 from .program import Program, checked_meta
 from .terminal import bytes_text
+from .training_facts import loss_facts
 
 MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
 MOST_SEARCHES = 3  # the same, where each try is a search
@@ -94,7 +96,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         parts = as_parts(lowering, options, entries, aim)
         return (whole if parts is entries else found(device, parts, aim)), options
     others: list[Found] = []
-    if whole.entries is not entries and entries.batch > 1 and room_for(device, entries) >= 0:  # parts have that state
+    if not aim.at_once and entries.batch > 1 and room_for(device, entries) >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page:
         others += optimizer_outside(device, whole, quick)
@@ -195,7 +197,7 @@ def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entr
 def as_parts(lowering: Lowering, options: Options, entries: Entries, aim: Aim) -> Entries:
     """So few samples at a time that their values come nearer to fit the caches of a processor, which is faster and
     takes less RAM, unless the weights, which every part goes through, are as large as the values."""
-    if not aim.threads or aim.deadline_s is not None or options.bn != "frozen":
+    if not aim.threads or aim.deadline_s is not None or options.bn != "frozen" or not _sample_by_sample(entries):
         return entries
     whole = sized(entries, None).need
     values, weights = _operand_bytes(entries.graphs["train"], entries.batch)
@@ -212,6 +214,22 @@ def as_parts(lowering: Lowering, options: Options, entries: Entries, aim: Aim) -
     except SmidgenError:  # a loss that is no sum over samples
         return entries
     return parts if sized(parts, None).need.ram_bytes < WORTH * whole.ram_bytes else entries
+
+
+def _sample_by_sample(entries: Entries) -> bool:
+    """Every sample has outputs of its own, and labels that are ignored, which a mean does not count, can be left out
+    with their samples."""
+    infer, train = entries.graphs["infer"], entries.graphs["train"]
+    for output in infer.of_role(Role.OUTPUT):
+        one, two = at(output.shape, 1), at(output.shape, 2)
+        if one[:1] != (1,) or two != (2, *one[1:]):
+            return False
+    if any(ops.get(node.op).batchwise for node in infer.nodes):
+        return False
+    means = [n for n in train.nodes if n.op in WEIGHTED and n.attrs["reduction"] == "mean"]
+    if not all(at(train[n.ins[1]].shape, 2) == (2,) for n in means):
+        return False
+    return not means or bool(loss_facts(train).get("alone"))
 
 
 def _operand_bytes(graph: Graph, batch: int) -> tuple[int, int]:

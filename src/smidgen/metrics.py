@@ -25,6 +25,7 @@ class LossFacts:
     classes: int = 0
     ignore: int | None = None  # the label that counts for nothing
     mean: bool = False  # over the labels that count
+    alone: bool = False  # it is all of the loss
     in_use: int | None = None  # of the classes; None: all of them
 
     @staticmethod
@@ -34,7 +35,8 @@ class LossFacts:
             return LossFacts()
         if data["kind"] == YES_OR_NO:
             return LossFacts(YES_OR_NO)
-        return LossFacts("cross_entropy", int(data["classes"]), int(data["ignore"]), bool(data["mean"]))
+        return LossFacts("cross_entropy", int(data["classes"]), int(data["ignore"]), bool(data["mean"]),
+                         data.get("alone") is True)  # fmt: skip
 
 
 # -- labels ------------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_posix_use_fast": (text, [handle, text, number]),
         "smg_posix_set": (text, [handle]),
         "smg_posix_work_bytes": (size, [number, size]),
+        "smg_posix_wide_from": (size, []),
         "smg_posix_context": (handle, [handle]),
         "smg_posix_state": (handle, [handle]),
         "smg_posix_arena": (handle, [handle]),
@@ -169,8 +170,12 @@ class Work:
         return int(library().smg_posix_work_bytes(self.threads, program_bytes)) if self.kernels == "fast" else 0
 
     def left(self, budget_bytes: int) -> int:
-        """What a budget leaves for the program and all else."""
-        return budget_bytes - self.beside(max(budget_bytes - self.beside(0), 0))
+        """What a budget leaves for the program and all else: more work memory is taken beside a large program, so one
+        that is a little smaller may have more room."""
+        if self.kernels != "fast":
+            return budget_bytes
+        large = int(library().smg_posix_wide_from())
+        return max(budget_bytes - self.beside(large), min(budget_bytes - self.beside(0), large - 1))
 
 
 EXACT: Final = Work("exact", 1)

@@ -79,7 +79,7 @@ def answer(
          f"{plan.flash_bytes:,} bytes: program, constants, initial state"
          + (f"; two slots of {plan.slot_bytes:,} for saved state" if plan.slot_bytes else "")),
         ("MACs", count_text(plan.cost.macs.get("train", 0)),
-         f"a step of {_samples(plan.batch)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
+         f"{_step(plan)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
     ]  # fmt: skip
     if plan.page_bytes:
@@ -97,7 +97,8 @@ def answer(
         sizes = ", ".join(bytes_text(rung.ram_bytes) for rung in rungs)
         rows.append(("ladder", f"{len(rungs)}", f"plans in one program, for {sizes} of RAM"))
     if seconds is not None:
-        rows.append(("time", seconds_text(seconds), f"a step on this machine: {_rate(plan.batch / seconds)} samples/s"))
+        rate = f"{_rate(plan.batch / seconds)} samples/s"
+        rows.append(("time", seconds_text(seconds), f"{_step(plan)} on this machine: {rate}"))
     rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     for name, figure, text in rows:
@@ -130,6 +131,13 @@ def _joules_text(joules: float) -> str:
             break
         joules *= 1000
     return f"{joules:.3g} {unit}"
+
+
+def _step(plan: Plan) -> str:
+    """What figures of the entry `train` are about."""
+    if plan.step_samples > plan.batch:
+        return f"{_samples(plan.batch)}, of the {plan.step_samples} of a step"
+    return f"a step of {_samples(plan.batch)}"
 
 
 def _samples(count: int) -> str:
@@ -228,6 +236,7 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "slot_bytes": plan.slot_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
         "batch": plan.batch,
+        "step_samples": plan.step_samples,
         "macs": {name: plan.cost.macs[name] for name in ordered(plan.cost.macs)},
         "seconds_per_step": seconds_per_step,
         "samples_per_s": plan.batch / seconds_per_step if seconds_per_step else None,

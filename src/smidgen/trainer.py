@@ -164,6 +164,9 @@ class Job:
                 f"{n} samples given, the program takes at most {self.program.batch} at a time",
                 help=f"give up to {self.program.batch} samples, or compile with accumulate=True",
             )
+        inputs, n = self._without_ignored(inputs, n)
+        if n <= self.program.batch:
+            return self._train_once(inputs, n)
         self._touched = self._rung
         self._machine.run("zero", [], [], 1, 1)
         total = 0.0
@@ -174,6 +177,14 @@ class Job:
             total += float(loss)
         self._machine.run("apply", [], [], 1, 1)
         return total
+
+    def _without_ignored(self, inputs: Sequence[Array], n: int) -> tuple[Sequence[Array], int]:
+        """Samples whose label is ignored count for nothing, but a part of a batch cannot know how many there are."""
+        facts, labels = self._loss, inputs[-1]
+        if not facts.mean or not facts.alone or labels.shape != (n,):
+            return inputs, n
+        counts = labels != facts.ignore
+        return (inputs, n) if counts.all() or not counts.any() else ([a[counts] for a in inputs], int(counts.sum()))
 
     def fit(
         self,

@@ -34,12 +34,21 @@ def loss_facts(graph: Graph) -> dict[str, Any]:
                 "ignore": node.attrs["ignore_index"],
                 "mean": node.attrs["reduction"] == "mean",
             }
-            found.append({"kind": "cross_entropy", **facts})
+            alone = {"alone": True} if _loss(graph) in node.outs else {}
+            found.append({"kind": "cross_entropy", **facts, **alone})
         elif node.op == YES_OR_NO and node.ins[1] in same:
             found.append({"kind": YES_OR_NO})
     if len({f["kind"] for f in found}) != 1:
         return {"kind": "other"}
     return min(found, key=lambda f: int(f.get("classes", 0)))  # with two heads, a label must be a class of both
+
+
+def _loss(graph: Graph) -> str:
+    """The value that is given to the caller as the loss."""
+    producer, name = graph.producer(), graph.outputs[0] if graph.outputs else ""
+    while name in producer and (producer[name].op == "fetch" or ops.get(producer[name].op).is_view):
+        name = producer[name].ins[0]
+    return name
 
 
 def optimizer_facts(graph: Graph) -> dict[str, Any]:

@@ -245,7 +245,7 @@ class Profile:
         """Value, birth and uses of each instance, from the first written to the last."""
         values, positions, written, numbers = self._events
         starts = np.flatnonzero(written)
-        ends = [*starts[1:].tolist(), len(written)]
+        ends = [*starts[1:].tolist(), len(written)][: len(starts)]
         at = positions.tolist()
         found = [
             (number, value, at[start], at[start + 1 : end])

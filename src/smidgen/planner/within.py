@@ -25,6 +25,7 @@ class Aim:
     page: bool = False
     prices: Prices = HOST
     threads: int = 0  # of kernels that are faster in parts, though the whole fits; 0: they are not
+    at_once: bool = False  # never in parts
 
 
 def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> tuple[Graph, list[Decision]]:

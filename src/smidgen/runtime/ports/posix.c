@@ -200,6 +200,8 @@ size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
     return (size_t)threads * work_each(program_bytes) + pool_bytes(threads) + stacks;
 }
 
+size_t smg_posix_wide_from(void) { return SMG_WIDE_FROM; }
+
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     const SmgKernelSet *s = smg_kernel_sets;
     while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) s++;
@@ -218,6 +220,7 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
 }
 #else
 size_t smg_posix_work_bytes(int threads, size_t program_bytes) { return (void)threads, (void)program_bytes, 0; }
+size_t smg_posix_wide_from(void) { return 0; }
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     return (void)p, (void)set, (void)threads, (void)has, (void)aligned, "built without fast kernels";
 }

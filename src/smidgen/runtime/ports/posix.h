@@ -18,6 +18,7 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads);
 const char *smg_posix_set(const SmgPosix *p); /* the instruction set in use; "exact" without */
 /* What `threads` threads of fast kernels need beside STATE and ARENA, their stacks included. */
 size_t smg_posix_work_bytes(int threads, size_t program_bytes);
+size_t smg_posix_wide_from(void); /* bytes of STATE and ARENA beside which it is more */
 struct SmgWork;
 const struct SmgWork *smg_posix_work(const SmgPosix *p);
 SmgPosix *smg_posix_empty(void); /* without a program: for smg_posix_use_fast alone */

@@ -1,6 +1,7 @@
-/* Offsets in STATE, noted when a runner is built; -1: not known. */
+/* Noted when a runner is built: offsets in STATE, -1 if not known, and the samples of a step. */
 #ifndef SMG_RUNNER_PLACES_H
 #define SMG_RUNNER_PLACES_H
 extern const int net_lr;      /* f32 */
 extern const int net_counter; /* i32: seed, steps done */
+extern const int net_samples;
 #endif

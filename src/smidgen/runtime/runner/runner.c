@@ -143,6 +143,37 @@ static uint64_t program_seed(void) {
 
 /* ---- commands ---- */
 
+/* Some samples through an entry: `total` are in the whole step, `before` of them were taken already. */
+static const char *take(int entry, uint64_t first, SmgSamples n, float *loss) {
+    SmgBuffer io[DATA_MOST_INPUTS + 1];
+    if (data_take(&samples, first, n.n)) return samples.message;
+    for (int i = 0; i < samples.count; i++)
+        io[i] = (SmgBuffer){samples.inputs[i].staged.data, (size_t)smg_buffer_bytes(&context, entry, i, n.n)};
+    io[samples.count] = (SmgBuffer){loss, sizeof *loss};
+    return smg_run(&context, entry, io, samples.count + 1, n) ? smg_error(&context) : NULL;
+}
+
+/* An entry that takes no samples. */
+static const char *pass(const char *name) {
+    return smg_run(&context, smg_entry(&context, name), NULL, 0, (SmgSamples){1, 1, 0}) ? smg_error(&context) : NULL;
+}
+
+/* A step of n samples: at once, or in parts whose gradients add up. */
+static const char *step(uint64_t first, int32_t n, float *loss) {
+    const int32_t most = smg_batch(&context);
+    if (n <= most) return take(smg_entry(&context, "train"), first, (SmgSamples){n, n, 0}, loss);
+    const int grad = smg_entry(&context, "grad");
+    const char *why = pass("zero");
+    double sum = 0;
+    for (int32_t done = 0; !why && done < n; done += most) {
+        const int32_t part = n - done < most ? n - done : most;
+        why = take(grad, first + (uint64_t)done, (SmgSamples){part, n, done}, loss);
+        sum += (double)*loss;
+    }
+    *loss = (float)sum;
+    return why ? why : pass("apply");
+}
+
 static int train(const Options *o) {
     const int entry = smg_entry(&context, "train");
     Store store;
@@ -150,15 +181,15 @@ static int train(const Options *o) {
     const char *why;
     if (entry < 0) return fail(1, "the program cannot train", NULL);
     if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0)) return fail(1, samples.message, NULL);
-    const long batch = o->batch ? o->batch : smg_batch(&context);
-    if (batch > smg_batch(&context)) return fail(2, "--batch is larger than the program's", NULL);
+    const long batch = o->batch ? o->batch : net_samples;
+    if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0)
+        return fail(2, "--batch is larger than the program's", NULL);
     if (o->state && (why = store_open(&store, &context, o->state, &is_new))) return fail(1, o->state, why);
     if (!is_new && smg_restore(&context, &store.slots)) return fail(1, o->state, smg_error(&context));
     if (o->has_lr && net_lr < 0) return fail(2, "this runner cannot change its learning rate", NULL);
     if (o->has_lr) memcpy(context.state + net_lr, &o->lr, 4);
     FILE *losses = o->losses ? fopen(o->losses, "wb") : NULL;
     if (o->losses && !losses) return fail(1, o->losses, strerror(errno));
-    SmgBuffer io[DATA_MOST_INPUTS + 1];
     float loss = 0;
     double mean = 0;
     long steps = 0;
@@ -169,11 +200,7 @@ static int train(const Options *o) {
         for (uint64_t first = 0; first < samples.samples; first += (uint64_t)batch) {
             const uint64_t left = samples.samples - first;
             const int32_t n = (int32_t)(left < (uint64_t)batch ? left : (uint64_t)batch);
-            if (data_take(&samples, first, n)) return fail(1, samples.message, NULL);
-            for (int i = 0; i < samples.count; i++)
-                io[i] = (SmgBuffer){samples.inputs[i].staged.data, (size_t)smg_buffer_bytes(&context, entry, i, n)};
-            io[samples.count] = (SmgBuffer){&loss, sizeof loss};
-            if (smg_run(&context, entry, io, samples.count + 1, (SmgSamples){n, n, 0})) return fail(1, smg_error(&context), NULL);
+            if ((why = step(first, n, &loss))) return fail(1, why, NULL);
             sum += (double)loss * n;
             steps++;
             if (losses && fwrite(&loss, sizeof loss, 1, losses) != 1) return fail(1, o->losses, strerror(errno));
