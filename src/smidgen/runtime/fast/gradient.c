@@ -7,30 +7,30 @@
 
 #define HIGH 72      /* rows of a block */
 #define WIDE 96      /* its columns */
+#define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
 #define PIECE 96     /* positions */
 #define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
 #define FLAT_WIDE 512
 #define FLAT_HIGH 96 /* if x is packed */
-#define TALLEST 96
+#define TALLEST LARGE
 #define FEW 64       /* positions that need no packing */
 #define NEAR 64      /* rows of dy that are so close need no packing */
 #define THIN 3       /* so few positions are summed row by row */
 #define SMALL 16384  /* multiplications that are not worth waking a thread */
 
+#define BLOCK_FLOATS(high, wide) ((high) * (wide) + PIECE * (high)) /* with packed dy behind it */
+
 typedef struct {
-    union {
-        struct {
-            float block[HIGH * WIDE], a[PIECE * HIGH];
-        };
-        float flat[FLAT];
-    };
     float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart */
     const float *rows[TALLEST], *pixel[PIECE]; /* pixel: of positions m.. at one tap */
     float *out[TALLEST];
     ptrdiff_t m, packed_m; /* whose pixels and whose dy are at hand */
     int32_t tap, packed_o;
+    _Alignas(64) float flat[]; /* the block */
 } Room;
-_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+_Static_assert(sizeof(Room) + FLAT * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
+_Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
+_Static_assert(sizeof(Room) + BLOCK_FLOATS(LARGE, LARGE) * sizeof(float) <= SMG_WIDE_BYTES, "the same");
 
 typedef struct {
     const Gradient *g;
@@ -151,8 +151,8 @@ static void panel(Tile2 *t, Room *r, int vectors, int high) {
     }
 }
 
-/* Rows o..o+high and columns j..j+wide of dw, in r->flat with `pitch` floats a row. */
-APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wide, int pitch) {
+/* Rows o..o+high and columns j..j+wide of dw, in r->flat with `pitch` floats a row, at most `tallest` rows. */
+APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wide, int pitch, int tallest) {
     const Gradient *g = job->g;
     Tile2 t = {.segments = 1, .start = r->zero};
     const int few = g->M <= FEW;
@@ -164,8 +164,9 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
         t.run = count, t.add = m > 0, t.step = g->dy_row;
         if (!few && wide > NR && g->dy_row > NEAR) {
             t.step = (high + VL - 1) / VL * VL;
-            if (r->packed_o != o || r->packed_m != m) SMG_LOCAL(pack)(r->a, (int)t.step, dy, g->dy_row, 1, count, high);
-            dy = r->a, r->packed_o = o, r->packed_m = m;
+            float *a = r->flat + (ptrdiff_t)tallest * pitch;
+            if (r->packed_o != o || r->packed_m != m) SMG_LOCAL(pack)(a, (int)t.step, dy, g->dy_row, 1, count, high);
+            dy = a, r->packed_o = o, r->packed_m = m;
         }
         for (int i = 0; i < high; i++) r->rows[i] = dy + i;
         for (int q = 0; q < wide; q += NR) {
@@ -220,12 +221,13 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     }
     memset(r->zero, 0, sizeof r->zero);
     r->tap = r->packed_o = -1;
-    if (!g->M) memset(r->flat, 0, sizeof r->flat);
+    if (!g->M) memset(r->flat, 0, FLAT * sizeof(float));
     const int few = g->M <= FEW, flat_high = g->v ? FLAT_HIGH : FLAT / FLAT_WIDE;
-    const int high = few ? flat_high : HIGH, wide = few ? FLAT / flat_high : WIDE;
+    const int large = job->work->each >= SMG_WIDE_BYTES;
+    const int high = few ? flat_high : large ? LARGE : HIGH, wide = few ? FLAT / flat_high : large ? LARGE : WIDE;
     for (int32_t o = o0; o < o1; o += high)
         for (int32_t j = j0; j < j1; j += wide)
-            block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide);
+            block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide, high);
 }
 
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink) {
