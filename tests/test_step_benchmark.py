@@ -238,10 +238,10 @@ def report_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def row_of(row: step.Row, ours: float, theirs: float, macs: int) -> dict[str, Any]:
     results = {
-        "smidgen": {"step_s": ours, "anon_bytes": 2048, "cold_s": 0.2, "others": 0.25, "facts": {"kernels": "fast"}},
+        "smidgen": {"step_s": ours, "anon_bytes": 2048, "cold_s": 0.2, "others": 0.25},
         "torch": {"step_s": theirs, "anon_bytes": 1 << 20, "cold_s": 3.0, "others": 0.0},
     }
-    facts = {"macs": {"train": macs, "infer": macs}, "ram_bytes": 5, "at_a_time": 1, "budget": None, "stamp": {}}
+    facts = {"macs": {"train": macs, "infer": macs}, "ram_bytes": 2560, "at_a_time": 1, "budget": None, "stamp": {}}
     return step.finished(row, facts, results, [100.0], [0.1])
 
 
@@ -252,12 +252,13 @@ def test_tables_say_what_the_json_says() -> None:
         row_of(step.Row("mcunet", 8, "bias", 1), 0.004, 0.020, 4 * 10**6),
     ]
     text = make_tables.markdown(report_of(rows))
-    full = "| MCUNet-5fps, 128 px | 8 | 10 ms | 25 ms | PyTorch | 2.50 × | 2.0% | 2 KB | 1 MB | 200 ms | 3 s |"
+    full = (
+        "| MCUNet-5fps, 128 px | 8 | 1 | 10 ms | 25 ms | PyTorch | 2.50 × | 2.0% | 2 KB | 1 MB | 80% | 200 ms | 3 s |"
+    )
     assert full in text
-    assert "| MCUNet-5fps, 128 px | 8 | bias | 4 ms | 20 ms | 40% | 40% | 2 KB | 1 MB |" in text
+    assert "| MCUNet-5fps, 128 px | 8 | bias | 4 ms | 20 ms | 40% | 40% | 2 KB | 1 MB | 0.002 | 80% |" in text
     assert "| n = 256 | 100% | 50% | 100.0 GFLOP/s |" in text
     assert "| MNN | – | – | absent: no wheel |" in text
-    assert "kernels: fast." in text
     drawn = make_tables.svg(report_of(rows))
     assert drawn.count("<title>") == 2  # rows that are a full step with one thread
 
