@@ -117,8 +117,9 @@ class Watch:
     """Memory above the import of the library. The batch itself is loaded before, so that it counts for nobody, and what
     the import left to be freed is freed.
 
-    The peak through settled steps is exact: the kernel's mark of all resident memory, set back before, minus the pages
-    of files, which no longer change.
+    The peak through settled steps is the kernel's mark of all resident memory, set back before, minus the pages of
+    files, which no longer change. The mark is of a counter that is off by some pages; by how many is seen afterwards,
+    when all pages are counted.
     """
 
     def __init__(self, case: Any) -> None:
@@ -137,10 +138,10 @@ class Watch:
         Path("/proc/self/clear_refs").write_text("5")
         for _ in range(count):
             step()
-        now = status()
-        peak = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
-        after = anonymous_bytes()
-        return {"anon_start_bytes": self.start_bytes, "anon_bytes": max(peak, after) - self.start_bytes,
+        now, counted = status(), pages()
+        above = now["VmHWM"] - now["VmRSS"]  # what was given back since the peak
+        return {"anon_start_bytes": self.start_bytes,
+                "anon_bytes": counted["Anonymous"] + max(above, 0) - self.start_bytes,
                 "anon_first_bytes": self.all_bytes, "file_bytes": now["RssFile"]}  # fmt: skip
 
 
@@ -156,14 +157,19 @@ def free_unused() -> None:
 
 def anonymous_bytes() -> int:
     """Counted page by page; /proc/self/status may lag by some."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("the kernel does not say how much memory is anonymous")
+    return pages()["Anonymous"]
+
+
+def pages() -> dict[str, int]:
+    lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()]
+    found = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
+    if "Anonymous" not in found:
+        raise OSError("the kernel does not say how much memory is anonymous")
+    return found
 
 
 def status() -> dict[str, int]:
-    wanted = ("VmHWM", "RssAnon", "RssFile", "RssShmem")
+    wanted = ("VmHWM", "VmRSS", "RssAnon", "RssFile", "RssShmem")
     lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
     return {name: int(value) * 1024 for name, value, *_ in (line for line in lines if len(line) > 1)
             for name in [name.rstrip(":")] if name in wanted}  # fmt: skip
