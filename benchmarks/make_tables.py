@@ -59,7 +59,7 @@ def heading(row: Json) -> list[str]:
 def against_fastest(report: Json, rows: Sequence[Json]) -> str:
     """smidgen beside the fastest other contestant of each row, and beside PyTorch's memory."""
     head = ["network", "batch", "at a time", "smidgen", "fastest other", "", "ratio", "share of peak", "memory",
-            "PyTorch's", "of the plan", "cold start", "PyTorch's"]  # fmt: skip
+            "PyTorch's", "of the plan", "in a file", "cold start", "PyTorch's"]  # fmt: skip
     lines = []
     for row in rows:
         ours, torch, fastest = of(row, "smidgen"), of(row, "torch"), row["fastest_other"]
@@ -68,7 +68,7 @@ def against_fastest(report: Json, rows: Sequence[Json]) -> str:
         lines.append([
             *heading(row), str(row.get("at_a_time", "–")), time_text(ours), time_text(of(row, fastest)), label, ratio,
             f"{ours['share_of_peak']:.1%}" if "share_of_peak" in ours else "–", memory_text(ours), memory_text(torch),
-            planned(row),
+            planned(row), bytes_text(row["page_bytes"]) if row.get("page_bytes") else "–",
             *[seconds_text(r["cold_s"]) if "cold_s" in r else "–" for r in (ours, torch)],
         ])  # fmt: skip
     return table(head, lines)
@@ -147,8 +147,8 @@ processors busy meanwhile.
 - **ratio**: time of the fastest other contestant / time of smidgen; above 1, smidgen is faster.
 - **memory**: peak of anonymous memory through settled steps, above what it was after importing the library;
   **of the plan**: as a share of the RAM that smidgen's plan states.
-- smidgen has a budget at batch 8 and 32 where by itself it would take more than 31 % of PyTorch's memory, or 9 % where
-  less learns.
+- smidgen has a budget at batch 8 and 32 where by itself it would take more than 32 % of PyTorch's memory, or 9 % where
+  less learns; **in a file**: what it keeps outside RAM where its weights and their momentum alone are more than that.
 - **at a time**: samples that smidgen takes at once; gradients add up ([why](../decisions/0012-steps-in-parts.md)).
 - **cold start**: from the start of the process to the end of its first step. `import numpy` alone: {middle}.
 - **share of peak**: of the fused multiply-adds that the machine was measured to do in the same minute.

@@ -59,7 +59,9 @@ def test_a_loss_that_is_no_sum_over_samples_is_refused(name: str) -> None:
         smidgen.compile(model(), X, loss=loss, target=y, accumulate=True)
 
 
-def test_ignored_labels_need_the_whole_batch() -> None:
-    job = smidgen.compile(model(), X, batch=3, accumulate=True)
+def test_ignored_labels_of_a_part_of_a_sample_need_the_whole_batch() -> None:
+    x, y = torch.randn(6, 2, 4, 4), torch.randint(0, 3, (6, 4, 4))
+    job = smidgen.compile(nn.Conv2d(2, 3, 1), x, loss="cross_entropy", target=y, batch=3, accumulate=True)
+    job.train_step(x, y)
     with pytest.raises(RunFailed, match="ignored labels needs the whole batch"):
-        job.train_step(X, np.where(LABELS == 2, -100, LABELS))
+        job.train_step(x, torch.where(y == 2, -100, y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -296,6 +297,29 @@ def test_a_file_is_used_where_it_lies(tmp_path: Path) -> None:
 
 
 # -- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", 'a "quoted" one', "]}[{", "ends with \\", ',"facts":{', "new\nline"])
+def test_figures_of_a_plan_are_read_without_its_facts(tmp_path: Path, name: str, monkeypatch: Any) -> None:
+    plan = {"a": 1, "facts": {"rows": [[1, 2], [], [3, [4]]], "strings": [name, "}"]}, "ram_bytes": 7, "z": [name]}
+    meta = {"loss": {name: 1}, "plan": plan, "state": {name: {"facts": {"a": []}}}}
+    path = tmp_path / "net.smg"
+    encoded({"infer": chain()}, 4, meta).save(path)
+    decoded: list[bytes] = []
+    read = json.loads
+
+    def seen(text: bytes, **how: Any) -> Any:
+        decoded.append(text)
+        return read(text, **how)
+
+    monkeypatch.setattr(json, "loads", seen)
+    found = Program.open(path)
+    assert found.figures == {**plan, "facts": {}}
+    assert "plan" in found.meta
+    assert found.meta["state"] == meta["state"]
+    assert not any(b"rows" in text for text in decoded)
+    assert dict(found.meta) == meta
+    assert Program.load(path).figures == plan
 
 
 def test_wrong_arrays_are_refused_with_their_names() -> None:

@@ -59,21 +59,26 @@ def write_program(
     method: str,
     threads: int,
     budget: int | None = None,
+    page: bool = False,
     lr: float | None = None,
     base: Path = FOLDER,
 ) -> dict[str, Any]:
-    """smidgen's program beside its case, and what is to be said of it."""
+    """smidgen's program beside its case, and what is to be said of it. `page`: it may keep a part in a file."""
     lr = lr or lr_of(net)
     folder = case_folder(net, batch, method, base)
     facts = folder / f"program_{threads}.json"
-    stamp = {**stamp_of(lr), "budget": budget}
+    stamp = {**stamp_of(lr), "budget": budget, "page": page}
     if facts.exists() and json.loads(facts.read_text())["stamp"] == stamp:
         found: dict[str, Any] = json.loads(facts.read_text())
         return found
-    job = _compiled(net, batch, method, lr, _model(net), kernels="fast", threads=threads, budget=budget)
+    asked = {"budget": budget, "page_to": folder / f"program_{threads}.pages" if page else None}
+    job = _compiled(net, batch, method, lr, _model(net), kernels="fast", threads=threads, **asked)
     job.save(folder / f"program_{threads}.smg")
     plan = job.plan
-    found = {"ram_bytes": plan.ram_bytes, "budget": budget, "at_a_time": plan.batch, "stamp": stamp}
+    found = {
+        "ram_bytes": plan.ram_bytes, "page_bytes": plan.page_bytes, "budget": budget, "at_a_time": plan.batch,
+        "stamp": stamp,
+    }  # fmt: skip
     facts.write_text(json.dumps(found, indent=1))
     return found
 

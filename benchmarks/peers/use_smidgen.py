@@ -18,7 +18,7 @@ class Run:
         import smidgen
 
         path = case.folder / f"program_{options.threads}.smg"
-        self.job = smidgen.load(path, kernels="fast", threads=options.threads)
+        self.job = smidgen.load(path, kernels="fast", threads=options.threads, page_to=path.with_suffix(".pages"))
         self.x, self.y = case.data()
 
     @property

@@ -90,7 +90,7 @@ def checked_batch(batch: Any, program: Program) -> int:
     """Samples of a step."""
     most = program.batch
     if batch is None:
-        asked = program.meta["plan"].get("step_samples", 0)
+        asked = program.figures.get("step_samples", 0)
         return asked if isinstance(asked, int) and asked > most and "grad" in program.entries else most
     batch = positive("batch", batch, f"batch={most}")
     if batch > most and "grad" not in program.entries:

@@ -10,6 +10,7 @@ import functools
 import json
 import mmap
 import os
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,11 @@ class Program:
     def blocks(self) -> tuple[tuple[Word, ...], ...]:
         """Different lists of parameters, in the order of their first use."""
         return tuple(dict.fromkeys(i.params for e in self.entries.values() for i in e.code if i.kernel))
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The plan in `meta`, perhaps without its facts: quick to ask for."""
+        return self.meta.figures if isinstance(self.meta, _StoredMeta) else self.meta["plan"]  # type: ignore[no-any-return]
 
     def entry_code(self, entry: str) -> tuple[Instruction, ...]:
         return self.entries[entry].code
@@ -182,12 +188,19 @@ class _Stored(Mapping[str, Entry]):
 
 
 class _StoredMeta(Mapping[str, Any]):
-    """The description of a mapped file. The plan in it is larger than all the rest: it is read each time somebody asks
-    for it, and not kept."""
+    """The description of a mapped file. The facts of its plan are larger than all the rest: they are read each time
+    somebody asks for the plan, and not kept."""
 
-    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, read: Callable[[], dict[str, Any]], brief: Callable[[], dict[str, Any]]) -> None:
         self._read = read
-        self._rest = {key: None if key == "plan" else value for key, value in read().items()}
+        self._rest = brief()
+
+    @property
+    def figures(self) -> Any:
+        return self._rest["plan"]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rest
 
     def __getitem__(self, key: str) -> Any:
         return self._read()[key] if key == "plan" and key in self._rest else self._rest[key]
@@ -197,6 +210,21 @@ class _StoredMeta(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._rest)
+
+
+_PLAN: Final = b'"plan":{'
+_FACTS: Final = b',"facts":{'
+_MARKS: Final = re.compile(rb'\[[^][{}"]*\]|"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # plain lists and texts as a whole
+
+
+def _end_of(text: bytes, start: int) -> int:
+    """Behind the JSON value whose bracket opens at `start`."""
+    depth = 0
+    for mark in _MARKS.finditer(text, start):
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(mark.group(), 0)
+        if not depth:
+            return mark.end()
+    return len(text)
 
 
 _ZEROS: Final = bytes(1 << 16)
@@ -385,7 +413,7 @@ class _Reader:
     def stored(self) -> Program:
         assert isinstance(self.data, memoryview)
         buffers = {name: own for name, own, _, _ in self._entries()}
-        return self._with(_Stored(self.data, buffers), _StoredMeta(self._meta))
+        return self._with(_Stored(self.data, buffers), _StoredMeta(self._meta, self._brief))
 
     def _entries(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
         """Name, buffers, first code word, code words."""
@@ -397,8 +425,17 @@ class _Reader:
             yield self._name(name), own, start, words
 
     def _meta(self) -> dict[str, Any]:
+        return self._json(bytes(self.parts["meta"]))
+
+    def _brief(self) -> dict[str, Any]:
+        """`_meta`, but for the facts of the plan, which are not even decoded: that would take many times their size."""
+        text = bytes(self.parts["meta"])
+        start = text.find(_FACTS, text.find(_PLAN) + 1) + len(_FACTS) - 1
+        return self._json(text if start < len(_FACTS) else text[:start] + b"{}" + text[_end_of(text, start) :])
+
+    def _json(self, text: bytes) -> dict[str, Any]:
         try:
-            meta = json.loads(bytes(self.parts["meta"]), parse_constant=_refuse)
+            meta = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as e:
             raise BadProgram("the description in the file is not JSON") from e
         if not isinstance(meta, dict):

@@ -598,7 +598,7 @@ def _classes(program: Program, state: State) -> Classes | None:
 def _rungs(program: Program, work_bytes: int) -> tuple[Rung, ...]:
     """From the description alone: the facts for pictures are many, and not needed."""
     with _meant(program):
-        plan = program.meta["plan"]
+        plan = program.figures
         arenas = {str(entry): int(count) for entry, count in plan["arena_by_entry"].items()}
         other = sum(int(plan[f"{part}_bytes"]) for part in ("state", "context", "stack"))
         if min(arenas.values(), default=0) < 0:
