@@ -54,7 +54,7 @@ MEANING = {
     "budget": "given to smidgen at batch 8 and 32 where it would take more by itself: 32 % of what PyTorch takes if all"
     " learns, 9 % if a part does; else none",
     "page_bytes": "of a file that smidgen pages to, where its budget is less than what has to stay in RAM without one",
-    "ratio": "step_s of the fastest other contestant / step_s of smidgen",
+    "ratio": "step_s of the fastest other contestant, fastest_s, / step_s of smidgen",
     "others": "processors that other programs kept busy meanwhile, largest of the rounds",
 }
 
@@ -178,6 +178,7 @@ def finished(row: Row, facts: Json, results: Json, peaks: Sequence[float], numpy
         "budget": facts["budget"], "page_bytes": facts["page_bytes"], "date": time.strftime("%Y-%m-%d %H:%M"),
         "sources": facts["stamp"], "machine": machine.describe()["cpu"], "peak_gflops": peak,
         "numpy_s": statistics.median(numpy_s), "fastest_other": fastest, "ratio": ratio, "results": results,
+        **({"fastest_label": BY_NAME[fastest].label, "fastest_s": results[fastest]["step_s"]} if fastest else {}),
     }  # fmt: skip
 
 
