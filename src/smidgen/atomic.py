@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -115,6 +114,8 @@ def _partial_name(name: str) -> str:
     partial = f".{name}.part"
     if len(os.fsencode(partial)) <= NAME_BYTES:
         return partial
+    import hashlib  # takes milliseconds, and nobody needs it who only reads
+
     return f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.part"
 
 

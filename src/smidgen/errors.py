@@ -5,7 +5,6 @@ A message says what went wrong, where, why, and what to type next; `help` lists 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -166,5 +165,7 @@ def all_errors() -> dict[str, type[SmidgenError]]:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` for the closest known word, else the list of known words."""
     options = sorted(known)
+    import difflib
+
     close = difflib.get_close_matches(word, options, n=1)
     return f"did you mean '{close[0]}'?" if close else "one of " + ", ".join(options)

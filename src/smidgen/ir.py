@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]  # NDArray[Any], without its import
 
 
 @dataclass(frozen=True, slots=True, order=True)

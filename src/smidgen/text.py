@@ -216,7 +216,7 @@ class _Reader:
         shape, dtype = spec
         try:
             value = np.array(self.value(), np.float64 if dtype is DType.F32 else dtype.numpy)
-            self.data[name] = value.reshape(shape)  # type: ignore[arg-type]
+            self.data[name] = value.reshape(shape)
         except ValueError:
             raise self.wrong("a value of this shape") from None
 

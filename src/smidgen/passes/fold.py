@@ -75,7 +75,7 @@ def _worth_it(graph: Graph, node: Node) -> bool:
 
 def _stored(tensor: Tensor, value: Array) -> Array:
     kind = np.float64 if tensor.dtype is DType.F32 else tensor.dtype.numpy
-    return np.ascontiguousarray(value, dtype=kind).reshape(tensor.shape)  # type: ignore[arg-type]
+    return np.ascontiguousarray(value, dtype=kind).reshape(tensor.shape)
 
 
 def _tidy(graph: Graph) -> Graph:

@@ -221,7 +221,7 @@ class _Relaid:
         if name in self.data:
             value = self.data[name]
             if id(value) not in moved:
-                moved[id(value)] = _rearranged(value, step).reshape(shape)  # type: ignore[arg-type]
+                moved[id(value)] = _rearranged(value, step).reshape(shape)
                 moved[id(value)].flags.writeable = False
             self.data[name] = moved[id(value)]
         steps = self.layouts.get(name, ())
