@@ -453,3 +453,7 @@ def test_zeros_at_the_end_of_state_are_not_stored(length: int) -> None:
         if last >= 0:
             state[last] = 1
         assert trimmed(memoryview(state)) == trimmed(bytes(state)) == bytes(state[: last // 4 * 4 + 4])
+
+
+def test_the_library_is_bound_once() -> None:
+    assert native.library() is native.library(None) is native.library(native.library_path())

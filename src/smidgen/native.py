@@ -75,9 +75,12 @@ def library_path() -> Path:
     return Path(os.environ.get("SMIDGEN_LIBRARY", LIBRARY))
 
 
-@functools.cache
 def library(path: Path | None = None) -> ctypes.CDLL:
-    path = path or library_path()
+    return _opened(path or library_path())
+
+
+@functools.cache
+def _opened(path: Path) -> ctypes.CDLL:
     if not path.exists():
         raise MissingPart(
             "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.compile (needs a C compiler)"
