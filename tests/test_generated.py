@@ -1,4 +1,4 @@
-"""300 random networks: the exact C runtime equals the interpreter, the verifier passes, and nearly all compile."""
+"""300 random networks: the C runtime, exact and fast, equals the interpreter, the verifier passes, all compile."""
 
 from __future__ import annotations
 
@@ -33,21 +33,27 @@ def one(seed: int) -> str:
             net, tuple(xs), loss=loss, optimizer=OPTIMIZERS[optimizer], method=method, batch=batch,
             bn="batch" if seed % 4 == 0 and batch > 1 else "frozen",
         )  # fmt: skip
-        job = Job(api.encode(entries))
+        program = api.encode(entries)
     except (Internal, UnsafeLayout):
         raise
     except SmidgenError as refusal:
         return refusal.code
     train = entries.graphs["train"]
     state = interp.initial_state(train)
+    fast = [Job(program, kernels="fast", threads=threads) for threads in (1, 2 + seed % 2)]
+    jobs = [Job(program, kernels="exact"), *fast]
     for step, n in enumerate((batch, max(2, batch - 1) if batch > 1 else 1)):
         xs, y = generated.data(net, loss, n, seed + step)
         feeds = dict(zip(train.inputs, [*xs, y.astype(np.float32 if loss == "mse" else np.int32)], strict=True))
         outputs, after = interp.advance(train, state, feeds, n=n)
-        got = job.train_step(tuple(xs), y)
-        assert got == pytest.approx(float(outputs["loss"]), rel=2e-4, abs=1e-5), f"seed {seed}: loss of step {step}"
+        for job in jobs:
+            got = job.train_step(tuple(xs), y)
+            assert got == pytest.approx(float(outputs["loss"]), rel=2e-4, abs=1e-5), f"seed {seed}: loss of step {step}"
         state = after
-    close(job, train, state, seed)
+    for job in jobs:
+        close(job, train, state, seed)
+    bits = [job._machine.state.tobytes() for job in fast]
+    assert bits[0] == bits[1], f"seed {seed}: the number of threads changes bits"
     return ""
 
 
