@@ -55,8 +55,8 @@ static inline float gelu_tanh_slope(float x) {
     const float bend = x * (1.59576912f + 0.214064449f * (x * x)) * (s * (1.0f - s));
     return s + (smg_absf(x) > 20.0f ? 0 : bend); /* there s (1 - s) is 0 and x^3 may be infinite */
 }
-MAP(gelu, 1, x * (a != 0 ? gelu_tanh_gate(x) : gelu_gate(x)))
-MAP_DX(gelu_dx, 1, dy * (a != 0 ? gelu_tanh_slope(v) : gelu_slope(v)))
+MAP_EITHER(gelu, x * gelu_tanh_gate(x), x * gelu_gate(x))
+MAP_DX_EITHER(gelu_dx, dy * gelu_tanh_slope(v), dy * gelu_slope(v))
 
 /* mish = x tanh(log(1 + e^x)) = x w / (w + 2) with w = e^x (e^x + 2); the quotient is 1 from x = 20 on */
 static inline float mish(float x) {
