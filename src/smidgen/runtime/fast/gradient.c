@@ -8,13 +8,15 @@
 #define HIGH 72      /* rows of a block */
 #define WIDE 96      /* its columns */
 #define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
+#define STRIP ROWS2  /* rows of packed dy that lie side by side */
 #define PIECE 96     /* positions */
 #define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
 #define FLAT_WIDE 512
 #define FLAT_HIGH 96 /* if x is packed */
 #define TALLEST LARGE
 #define FEW 64       /* positions that need no packing */
-#define NEAR 64      /* rows of dy that are so close need no packing */
+#define NEAR 64      /* rows that are so close need no packing, and come by themselves */
+#define NEARBY (1 << 17) /* floats that stay in the second cache */
 #define THIN 3       /* so few positions are summed row by row */
 #define SMALL 16384  /* multiplications that are not worth waking a thread */
 
@@ -139,13 +141,56 @@ APART void pack_x(const Gradient *g, Room *r, float *to, int pitch, ptrdiff_t m,
     }
 }
 
+/* to[strip][k][STRIP] = from[k * row + i], i counting through the strips of a block. What is copied too much lies in the
+ * same row of dy, which has `length` floats from here on. */
+static void pack_strips(float *to, const float *from, ptrdiff_t row, int count, int high, ptrdiff_t length) {
+    for (int k = 0; k < count; k++, to += STRIP, from += row) {
+        float *t = to;
+        int i = 0;
+        for (; i < high && length - i >= STRIP; i += STRIP, t += (ptrdiff_t)count * STRIP)
+            memcpy(t, from + i, STRIP * sizeof(float));
+        for (; i < high; i++) t[i % STRIP] = from[i];
+    }
+}
+
+/* Rows of memory that are wanted soon: their lines are asked for a few at a time, and come while we multiply. */
+#define LINE 16 /* floats */
+typedef struct {
+    const float *at;
+    ptrdiff_t row;
+    int rows, width, done, each; /* width: floats of a row; each: lines at a time */
+} Soon;
+typedef struct {
+    Soon list[4];
+    int count;
+} Ahead;
+
+/* `calls` calls of look_ahead reach the end. */
+static void expect(Ahead *a, const float *at, ptrdiff_t row, int rows, int width, int calls) {
+    const int lines = rows * ((width + LINE - 1) / LINE);
+    if (lines > 0) a->list[a->count++] = (Soon){at, row, rows, width, 0, (lines + calls - 1) / calls};
+}
+static void look_ahead(Ahead *a) {
+    for (int i = 0; i < a->count; i++) {
+        Soon *s = &a->list[i];
+        for (int n = 0; n < s->each && s->rows; n++) {
+            __builtin_prefetch(s->at + s->done, 0, 2);
+            s->done += LINE;
+            if (s->done < s->width) continue;
+            s->done = 0;
+            if (--s->rows) s->at += s->row;
+        }
+    }
+}
+
 /* All rows of a block against columns q.. of it, in strips. */
-static void panel(Tile2 *t, Room *r, int vectors, int high) {
+static void panel(Tile2 *t, Room *r, Ahead *ahead, int vectors, int high) {
     const int most = vectors == 2 ? ROWS2 : ROWS1;
     t->width = vectors * VL;
     for (int strips = (high + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (high - i + strips - 1) / strips;
         t->rows = r->rows + i, t->out = r->out + i;
+        look_ahead(ahead);
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
     }
@@ -154,35 +199,50 @@ static void panel(Tile2 *t, Room *r, int vectors, int high) {
 /* Rows o..o+high and columns j..j+wide of dw, in r->flat with `pitch` floats a row, at most `tallest` rows. */
 APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wide, int pitch, int tallest) {
     const Gradient *g = job->g;
+    const Sink *sink = job->sink;
+    const size_t first = g->at + (size_t)o * (size_t)g->J + (size_t)j;
     Tile2 t = {.segments = 1, .start = r->zero};
-    const int few = g->M <= FEW;
+    const int few = g->M <= FEW, strips = (high + ROWS2 - 1) / ROWS2 * ((wide + NR - 1) / NR);
+    const int far = g->M * (g->O + g->J) > NEARBY;
     for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
     const ptrdiff_t pieces = (g->M + PIECE - 1) / PIECE, each = pieces ? (g->M + pieces - 1) / pieces : 0;
     for (ptrdiff_t m = 0; m < g->M; m += each) {
-        const int count = (int)least(g->M - m, each);
-        const float *dy = g->dy + m * g->dy_row + o;
+        const int count = (int)least(g->M - m, each), more = (int)least(g->M - m - count, each);
+        const float *dy = g->dy + m * g->dy_row + o, *x = g->v ? NULL : g->x + m * g->x_row + j;
+        Ahead ahead = {.count = 0};
         t.run = count, t.add = m > 0, t.step = g->dy_row;
-        if (!few && wide > NR && g->dy_row > NEAR) {
-            t.step = (high + VL - 1) / VL * VL;
-            float *a = r->flat + (ptrdiff_t)tallest * pitch;
-            if (r->packed_o != o || r->packed_m != m) SMG_LOCAL(pack)(a, (int)t.step, dy, g->dy_row, 1, count, high);
-            dy = a, r->packed_o = o, r->packed_m = m;
+        if (more && far) {
+            if (g->dy_row > NEAR) expect(&ahead, dy + each * g->dy_row, g->dy_row, more, high, strips);
+            if (!g->v && g->x_row > NEAR) expect(&ahead, x + each * g->x_row, g->x_row, more, wide, strips);
+        } else if (!more && (ptrdiff_t)g->O * g->J > NEARBY / 2) {
+            expect(&ahead, sink->w + first, g->J, high, wide, strips);
+            if (sink->m) expect(&ahead, sink->m + first, g->J, high, wide, strips);
+            if (sink->v) expect(&ahead, sink->v + first, g->J, high, wide, strips);
+            const int next = (int)least(g->J - j - wide, wide); /* columns of the next block */
+            if (!g->v && far) expect(&ahead, g->x + j + wide, g->x_row, (int)least(g->M, each), next, strips);
         }
-        for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+        if (!few && wide > NR && g->dy_row > NEAR) {
+            float *a = r->flat + (ptrdiff_t)tallest * pitch;
+            t.step = STRIP;
+            if (r->packed_o != o || r->packed_m != m) pack_strips(a, dy, g->dy_row, count, high, g->O - o);
+            for (int i = 0; i < high; i++) r->rows[i] = a + (ptrdiff_t)(i / STRIP) * count * STRIP + i % STRIP;
+            r->packed_o = o, r->packed_m = m;
+        } else {
+            for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+        }
         for (int q = 0; q < wide; q += NR) {
             const int width = (int)least(wide - q, NR), vectors = width > VL ? 2 : 1;
             if (!g->v && width == NR && (few || high <= 2 * ROWS2)) {
-                t.b = g->x + m * g->x_row + j + q, t.ldb = g->x_row;
+                t.b = x + q, t.ldb = g->x_row;
             } else {
                 t.b = r->b, t.ldb = (g->v ? vectors + 1 : vectors) * VL;
                 pack_x(g, r, r->b, (int)t.ldb, m, count, j + q, width);
             }
             t.column = q;
-            panel(&t, r, vectors, high);
+            panel(&t, r, &ahead, vectors, high);
         }
     }
-    for (int i = 0; i < high; i++)
-        fast_sink(job->sink, r->out[i], g->at + (size_t)(o + i) * (size_t)g->J + (size_t)j, (size_t)wide);
+    for (int i = 0; i < high; i++) fast_sink(sink, r->out[i], first + (size_t)i * (size_t)g->J, (size_t)wide);
 }
 
 /* One to three positions: row by row of dw, along memory. */
