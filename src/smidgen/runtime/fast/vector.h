@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #if defined(VL) /* a test tries another width */
 #elif defined(__AVX512F__)
@@ -49,6 +52,10 @@ INLINE void copy_part(float *to, const float *from, int n) {
     if (n & 1) *to = *from;
 }
 /* The first n lanes, n < VL; the others load as zero. */
+#if VL == 16 && defined(__AVX512F__)
+INLINE vf vload_part(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+INLINE void vstore_part(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
+#else
 INLINE vf vload_part(const float *p, int n) {
     float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
     copy_part(lanes, p, n);
@@ -59,6 +66,7 @@ INLINE void vstore_part(float *p, vf v, int n) {
     vstore(lanes, v);
     copy_part(p, lanes, n);
 }
+#endif
 
 INLINE float vsum4(v4 v) {
     v4 w = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
