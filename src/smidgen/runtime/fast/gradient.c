@@ -5,11 +5,15 @@
 #include "pool.h"
 #include "sink.h"
 
-#define HIGH 72      /* rows of a block */
+#define HIGH (ROWS2 == 6 ? 60 : 56) /* rows of a block */
 #define WIDE 96      /* its columns */
 #define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
 #define STRIP ROWS2  /* rows of packed dy that lie side by side */
-#define PIECE 96     /* positions */
+#define LINE 16      /* floats */
+/* Strips are a line further apart, or those of 128 positions would push each other out of the cache. */
+#define STRIP_FLOATS(count) ((count) * STRIP + LINE)
+#define PIECE 96     /* positions of an image */
+#define LONG 128     /* those of plain matrices */
 #define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
 #define FLAT_WIDE 512
 #define FLAT_HIGH 96 /* if x is packed */
@@ -20,16 +24,18 @@
 #define THIN 3       /* so few positions are summed row by row */
 #define SMALL 16384  /* multiplications that are not worth waking a thread */
 
-#define BLOCK_FLOATS(high, wide) ((high) * (wide) + PIECE * (high)) /* with packed dy behind it */
+#define BLOCK_FLOATS(high, wide) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(LONG)) /* with packed dy behind it */
 
 typedef struct {
-    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart */
+    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart than matrices */
     const float *rows[TALLEST], *pixel[PIECE]; /* pixel: of positions m.. at one tap */
     float *out[TALLEST];
     ptrdiff_t m, packed_m; /* whose pixels and whose dy are at hand */
     int32_t tap, packed_o;
     _Alignas(64) float flat[]; /* the block */
 } Room;
+_Static_assert(LONG * NR <= PIECE * (NR + VL), "a piece of a matrix does not fit");
+_Static_assert(HIGH % ROWS2 == 0 && LARGE % ROWS2 == 0, "strips must be whole");
 _Static_assert(sizeof(Room) + FLAT * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
 _Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
 _Static_assert(sizeof(Room) + BLOCK_FLOATS(LARGE, LARGE) * sizeof(float) <= SMG_WIDE_BYTES, "the same");
@@ -147,50 +153,41 @@ static void pack_strips(float *to, const float *from, ptrdiff_t row, int count, 
     for (int k = 0; k < count; k++, to += STRIP, from += row) {
         float *t = to;
         int i = 0;
-        for (; i < high && length - i >= STRIP; i += STRIP, t += (ptrdiff_t)count * STRIP)
+        for (; i < high && length - i >= STRIP; i += STRIP, t += STRIP_FLOATS(count))
             memcpy(t, from + i, STRIP * sizeof(float));
         for (; i < high; i++) t[i % STRIP] = from[i];
     }
 }
 
-/* Rows of memory that are wanted soon: their lines are asked for a few at a time, and come while we multiply. */
-#define LINE 16 /* floats */
+/* What is wanted soon, asked for a little with every strip, so that it comes while we multiply: rows of the next piece of x
+ * and dy, and after the last piece the elements that the gradient goes into. */
 typedef struct {
-    const float *at;
-    ptrdiff_t row;
-    int rows, width, done, each; /* width: floats of a row; each: lines at a time */
+    const float *x, *dy, *into[3];
+    ptrdiff_t x_row, dy_row, into_row;
+    int rows, wide, high, targets;
 } Soon;
-typedef struct {
-    Soon list[4];
-    int count;
-} Ahead;
 
-/* `calls` calls of look_ahead reach the end. */
-static void expect(Ahead *a, const float *at, ptrdiff_t row, int rows, int width, int calls) {
-    const int lines = rows * ((width + LINE - 1) / LINE);
-    if (lines > 0) a->list[a->count++] = (Soon){at, row, rows, width, 0, (lines + calls - 1) / calls};
-}
-static void look_ahead(Ahead *a) {
-    for (int i = 0; i < a->count; i++) {
-        Soon *s = &a->list[i];
-        for (int n = 0; n < s->each && s->rows; n++) {
-            __builtin_prefetch(s->at + s->done, 0, 2);
-            s->done += LINE;
-            if (s->done < s->width) continue;
-            s->done = 0;
-            if (--s->rows) s->at += s->row;
-        }
+INLINE void look_ahead(Soon *s, int i, int height, ptrdiff_t column, int width) {
+    if (s->rows > 0) {
+        for (int k = 0; k < s->wide; k += LINE) __builtin_prefetch(s->x + k, 0, 2);
+        for (int k = 0; k < s->high; k += LINE) __builtin_prefetch(s->dy + k, 0, 2);
+        if (--s->rows) s->x += s->wide ? s->x_row : 0, s->dy += s->high ? s->dy_row : 0;
+    }
+    for (int n = 0; n < s->targets; n++) {
+        const float *into = s->into[n] + i * s->into_row + column;
+        for (int k = 0; k < height; k++, into += s->into_row)
+            for (int l = 0; l < width; l += LINE) __builtin_prefetch(into + l, 1, 2);
     }
 }
 
 /* All rows of a block against columns q.. of it, in strips. */
-static void panel(Tile2 *t, Room *r, Ahead *ahead, int vectors, int high) {
-    const int most = vectors == 2 ? ROWS2 : ROWS1;
+static void panel(Tile2 *t, Room *r, Soon *soon, int width, int high) {
+    const int vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
     t->width = vectors * VL;
     for (int strips = (high + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (high - i + strips - 1) / strips;
         t->rows = r->rows + i, t->out = r->out + i;
-        look_ahead(ahead);
+        look_ahead(soon, i, height, t->column, width);
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
     }
@@ -202,30 +199,31 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
     const Sink *sink = job->sink;
     const size_t first = g->at + (size_t)o * (size_t)g->J + (size_t)j;
     Tile2 t = {.segments = 1, .start = r->zero};
-    const int few = g->M <= FEW, strips = (high + ROWS2 - 1) / ROWS2 * ((wide + NR - 1) / NR);
+    const int few = g->M <= FEW;
     const int far = g->M * (g->O + g->J) > NEARBY;
     for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
-    const ptrdiff_t pieces = (g->M + PIECE - 1) / PIECE, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    const ptrdiff_t most = g->v ? PIECE : LONG, pieces = (g->M + most - 1) / most, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    const int into_far = (ptrdiff_t)g->O * g->J > NEARBY / 2;
     for (ptrdiff_t m = 0; m < g->M; m += each) {
         const int count = (int)least(g->M - m, each), more = (int)least(g->M - m - count, each);
         const float *dy = g->dy + m * g->dy_row + o, *x = g->v ? NULL : g->x + m * g->x_row + j;
-        Ahead ahead = {.count = 0};
+        Soon soon = {.rows = 0};
         t.run = count, t.add = m > 0, t.step = g->dy_row;
         if (more && far) {
-            if (g->dy_row > NEAR) expect(&ahead, dy + each * g->dy_row, g->dy_row, more, high, strips);
-            if (!g->v && g->x_row > NEAR) expect(&ahead, x + each * g->x_row, g->x_row, more, wide, strips);
-        } else if (!more && (ptrdiff_t)g->O * g->J > NEARBY / 2) {
-            expect(&ahead, sink->w + first, g->J, high, wide, strips);
-            if (sink->m) expect(&ahead, sink->m + first, g->J, high, wide, strips);
-            if (sink->v) expect(&ahead, sink->v + first, g->J, high, wide, strips);
-            const int next = (int)least(g->J - j - wide, wide); /* columns of the next block */
-            if (!g->v && far) expect(&ahead, g->x + j + wide, g->x_row, (int)least(g->M, each), next, strips);
+            soon.rows = more, soon.x_row = g->x_row, soon.dy_row = g->dy_row;
+            if (!g->v && g->x_row > NEAR) soon.x = x + each * g->x_row, soon.wide = wide;
+            if (g->dy_row > NEAR) soon.dy = dy + each * g->dy_row, soon.high = high;
+        } else if (!more && into_far) {
+            soon.into_row = g->J;
+            soon.into[soon.targets++] = sink->w + first;
+            if (sink->m) soon.into[soon.targets++] = sink->m + first;
+            if (sink->v) soon.into[soon.targets++] = sink->v + first;
         }
         if (!few && wide > NR && g->dy_row > NEAR) {
             float *a = r->flat + (ptrdiff_t)tallest * pitch;
             t.step = STRIP;
             if (r->packed_o != o || r->packed_m != m) pack_strips(a, dy, g->dy_row, count, high, g->O - o);
-            for (int i = 0; i < high; i++) r->rows[i] = a + (ptrdiff_t)(i / STRIP) * count * STRIP + i % STRIP;
+            for (int i = 0; i < high; i++) r->rows[i] = a + (ptrdiff_t)(i / STRIP) * STRIP_FLOATS(count) + i % STRIP;
             r->packed_o = o, r->packed_m = m;
         } else {
             for (int i = 0; i < high; i++) r->rows[i] = dy + i;
@@ -239,7 +237,7 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
                 pack_x(g, r, r->b, (int)t.ldb, m, count, j + q, width);
             }
             t.column = q;
-            panel(&t, r, &ahead, vectors, high);
+            panel(&t, r, &soon, width, high);
         }
     }
     for (int i = 0; i < high; i++) fast_sink(sink, r->out[i], first + (size_t)i * (size_t)g->J, (size_t)wide);
