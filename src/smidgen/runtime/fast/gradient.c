@@ -63,7 +63,8 @@ INLINE void copy_runs(float *to, int pitch, const float *from, ptrdiff_t step, c
         }
     }
     for (; k < count; k++, to += pitch, from += step)
-        for (int l = 0; l < length; l++) to[l] = from[l];
+        for (int l = 0; l < length; l += VL)
+            vstore(to + l, length - l < VL ? vload_part(from + l, length - l) : vload(from + l));
 }
 
 /* `length` columns of a panel for positions m..m+count: neighbours in a line of the image, the first of which lies
@@ -92,10 +93,12 @@ static void pack_run(const Gradient *g, float *to, int pitch, int length, ptrdif
                 k = hi - 1;
                 continue;
             }
-            for (int l = 0; l < length; l += VL) vstore(t + l, vzero());
-            if (ih < 0 || ih >= v->H) continue;
-            const ptrdiff_t q = at + k * step, end = least(row - q, length);
-            for (ptrdiff_t l = q < 0 ? -q : 0; l < end; l++) t[l] = x[q + l];
+            const ptrdiff_t q = at + k * step, left_out = q < 0 ? -q : 0;
+            const ptrdiff_t length_in = ih < 0 || ih >= v->H ? 0 : least(row - q, length);
+            for (int l = 0; l < length; l += VL) {
+                const ptrdiff_t first = left_out > l ? left_out : l, end = least(length_in, l + VL);
+                vstore(t + l, first < end ? vload_lanes(x + q + first, (int)(first - l), (int)(end - l)) : vzero());
+            }
         }
         to += (ptrdiff_t)run * pitch;
         if (++oh == v->OH) oh = 0, n++;

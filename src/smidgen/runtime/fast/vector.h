@@ -55,6 +55,10 @@ INLINE void copy_part(float *to, const float *from, int n) {
 #if VL == 16 && defined(__AVX512F__)
 INLINE vf vload_part(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
 INLINE void vstore_part(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
+/* p[0].. in lanes from..to, to <= VL; zero in the others. */
+INLINE vf vload_lanes(const float *p, int from, int to) {
+    return (vf)_mm512_maskz_expandloadu_ps((__mmask16)((1u << to) - (1u << from)), p);
+}
 #else
 INLINE vf vload_part(const float *p, int n) {
     float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
@@ -65,6 +69,11 @@ INLINE void vstore_part(float *p, vf v, int n) {
     float lanes[VL] __attribute__((aligned(4 * VL)));
     vstore(lanes, v);
     copy_part(p, lanes, n);
+}
+INLINE vf vload_lanes(const float *p, int from, int to) {
+    float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
+    for (int l = from; l < to; l++) lanes[l] = p[l - from];
+    return vload(lanes);
 }
 #endif
 
