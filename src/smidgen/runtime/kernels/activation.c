@@ -75,12 +75,15 @@ EXTENT(range_dx_f32) {
     EXTENT_UNUSED;
     return smg_map_need(p, 3, need);
 }
-KERNEL(range_dx_f32, "oii", 6) {
+static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to) {
     float *dx = OUT(0);
     const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
-    const int32_t N = P(0);
     const int closed = P(3) != 0;
-    for (int32_t i = 0; i < N; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+    for (int32_t i = from; i < to; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+}
+SMG_MAP_RUN(range_dx_f32)
+KERNEL(range_dx_f32, "oii", 6) {
+    range_dx_f32_all(c);
     return NULL;
 }
 
