@@ -25,7 +25,7 @@ def build(folder: str) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(out))
     lib.profile_seconds.restype = ctypes.c_double
     lib.profile_calls.restype = ctypes.c_long
-    lib.profile_install.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+    lib.profile_install.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
     return lib
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     names = [ctypes.cast(ctypes.cast(p, ctypes.POINTER(ctypes.c_char_p))[0], ctypes.c_char_p).value for p in table]
     with tempfile.TemporaryDirectory() as folder:
         profile = build(folder)
-        profile.profile_install(job._machine._open().context, ctypes.addressof(table), count)
+        profile.profile_install(job._machine._open().context, ctypes.addressof(table), count, args.threads)
         rows: list[tuple[float, int, int]] = []
         for _ in range(steps):
             profile.profile_reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 import smidgen
 from smidgen import api
 from smidgen.errors import BadOption
+from smidgen.ir import Array
 from smidgen.native import FastProbe, run_kernel
 from smidgen.parity import relative
 from smidgen.trainer import Job
@@ -139,3 +141,42 @@ def test_threads_share_kernels_of_two_inputs(kernel: str) -> None:
 def test_the_tables_of_elementwise_kernels_are_found() -> None:
     assert len(MAPS) > 40
     assert len(PAIRS) == 7
+
+
+POOL = [5, 33, 30, 7, 16, 15, 2, 2, 2, 2, 0, 0, 1, 1]
+"""N,H,W,C, OH,OW, kernel, stride, padding, dilation: more than is left to one thread."""
+
+
+def same_bits(kernel: str, outs: list[Array], ins: list[Array], params: Sequence[int | float]) -> None:
+    """One to three threads move the very bits that the exact kernel moves."""
+    assert run_kernel(kernel, [*outs, *ins], params, (1, 1, 0)) is None
+    for threads in (1, 2, 3):
+        mine = [np.full_like(out, 77) for out in outs]
+        assert FastProbe(threads=threads).run(kernel, [*mine, *ins], params, (1, 1, 0)) == (True, None)
+        assert [a.tobytes() for a in mine] == [a.tobytes() for a in outs]
+
+
+@pytest.mark.parametrize("channels", [1, 6, 7, 16, 37])
+def test_threads_share_max_pooling(channels: int) -> None:
+    rng = np.random.default_rng(channels)
+    params: list[int | float] = [*POOL[:3], channels, *POOL[4:]]
+    x = rng.integers(-3, 3, (5, 33, 30, channels)).astype(np.float32)
+    x[0, 3, 4] = np.nan
+    y = np.zeros((5, 16, 15, channels), np.float32)
+    index = np.zeros((5, (16 * 15 * channels * 2 + 7) // 8), np.uint8)
+    same_bits("max_pool2d_f32", [y, index], [x], params)
+    same_bits("max_pool2d_dx_f32", [np.zeros_like(x)], [y, index], params)
+
+
+def test_threads_share_copies_and_pads() -> None:
+    x = np.random.default_rng(0).standard_normal((7, 90, 80)).astype(np.float32)
+    turned = [3, 0, 0, 0, 0, 7, 80, 90, 7200, 1, 80, 7200, 90, 1]
+    same_bits("copy_b4", [np.zeros((7, 80, 90), np.float32)], [x], turned)
+    inside = [0, 82 + 1, 3, 0, 0, 0, 7 * 92 * 82, 7, 90, 80, 7200, 80, 1, 92 * 82, 82, 1]
+    same_bits("pad_b4", [np.zeros((7, 92, 82), np.float32)], [x], inside)
+
+
+def test_threads_share_gradients_by_range() -> None:
+    rng = np.random.default_rng(0)
+    dy, x = (rng.standard_normal(70_001).astype(np.float32) for _ in range(2))
+    same_bits("range_dx_f32", [np.zeros_like(x)], [dy, x], [70_001, 0.0, 1.0, 0, 1.0, 0.25])

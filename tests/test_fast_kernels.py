@@ -20,7 +20,7 @@ from tests.test_ops import SAMPLES, built, inputs_of
 RUN = (1, 1, 0)
 SINKS = ("", "_acc", "_sgd", "_momentum", "_adam")
 OPS = ("conv2d", "conv2d_dx", "conv2d_dw", "conv_transpose2d", "linear", "linear_dx", "linear_dw", "bias_dw", "matmul")
-Case = tuple[str, list[tuple[int, ...]], list[int]]
+Case = tuple[str, list[tuple[int, ...]], list[Any]]
 """Kernel without its sink, shapes of output 0 and the inputs, parameters."""
 
 
@@ -180,6 +180,37 @@ def test_random_products_agree_with_the_exact_kernels(libraries: list[FastLibrar
             agree(libraries, case, SINKS[seed % 5] if case[0].endswith("_dw") else "", seed)
 
 
+def row_cases(rng: np.random.Generator) -> list[Case]:
+    o, n, inner = (int(rng.integers(1, int(rng.choice([3, 40, 300])))) for _ in range(3))
+    if rng.random() < 0.5:
+        inner = 1
+    n += 1  # of one element alone nothing but rounding is left
+    lines, rows, form = (o, n, inner), (o, n), [o * n, float(rng.integers(2))]
+    return [
+        ("softmax", [lines] * 2, [*lines]), ("softmax_dx", [lines] * 3, [*lines]),
+        ("layer_norm", [rows, rows, (n,), (n,)], [o, n, 1e-2]), ("layer_norm_dx", [rows] * 3 + [(n,)], [o, n, 1e-2]),
+        ("gelu", [rows] * 2, form), ("gelu_dx", [rows] * 3, form),
+    ]  # fmt: skip
+
+
+def test_random_rows_agree_with_the_exact_kernels(libraries: list[FastLibrary]) -> None:
+    for seed in range(40):
+        for case in row_cases(np.random.default_rng(seed)):
+            agree(libraries, case, seed=seed)
+    agree(libraries, ("softmax", [(2, 20011, 1)] * 2, [2, 20011, 1]))
+    agree(libraries, ("layer_norm", [(2, 20011)] * 2 + [(20011,)] * 2, [2, 20011, 1e-5]))
+
+
+def test_a_row_with_a_value_that_is_not_a_number_has_no_softmax(libraries: list[FastLibrary]) -> None:
+    for library in libraries:
+        for place in (0, 5, 39):
+            x = np.zeros((3, 40), np.float32)
+            x[1, place] = np.nan
+            library.run("softmax_f32", [x, x], [3, 40, 1])
+            assert np.isnan(x[1]).all()
+            np.testing.assert_allclose(x[[0, 2]], 1 / 40, rtol=1e-6)
+
+
 def test_long_sums_over_many_rows_agree_whatever_memory_there_is(libraries: list[FastLibrary]) -> None:
     r, o, k = 211, 101, 701
     agree(libraries, ("linear", [(r, o), (r, k), (o, k), (o,)], [r, o, k]))
@@ -216,7 +247,7 @@ def sanitizer_cases() -> str:
     for seed in range(30):
         rng = np.random.default_rng(1000 + seed)
         kind = ("dense", "pointwise", "grouped", "depthwise")[seed % 4]
-        for case in [*conv_cases(random_conv(rng, kind)["p"]), *matrix_cases(rng)]:
+        for case in [*conv_cases(random_conv(rng, kind)["p"]), *matrix_cases(rng), *row_cases(rng)]:
             sink = SINKS[seed % 5] if case[0].endswith("_dw") else ""
             kernel, arrays, params = operands_of(case, sink, rng)
             if sum(a.nbytes for a in arrays) > 1 << 19:
@@ -258,6 +289,6 @@ def test_other_compilers_and_vectors_build_without_a_warning_and_agree(
     for seed in range(8):
         rng = np.random.default_rng(500 + seed)
         kind = ("dense", "pointwise", "grouped", "depthwise")[seed % 4]
-        for case in [*conv_cases(random_conv(rng, kind)["p"]), *matrix_cases(rng)]:
+        for case in [*conv_cases(random_conv(rng, kind)["p"]), *matrix_cases(rng), *row_cases(rng)]:
             agree([library], case, SINKS[seed % 5] if case[0].endswith("_dw") else "", seed)
     library.close()

@@ -2,7 +2,7 @@
  * FAST_TABLE names a generated file with a line ENTRY(kernel) for each kernel. */
 #define _POSIX_C_SOURCE 200809L
 #include "fast/pool.h"
-#include "fast/vector.h"
+#include "peak.h"
 #include <stdlib.h>
 #include <time.h>
 
@@ -78,23 +78,15 @@ double fast_time(const SmgWork *work, const char *name, void **op, int operands,
     return best;
 }
 
-static volatile float result; /* the compiler must not drop the sums */
-
-/* Independent chains of multiply-add that never leave the registers; GFLOP/s, the best of `rounds`. */
+/* GFLOP/s of one core, the best of `rounds`. */
 double fast_peak(int rounds) {
+    const long steps = 1000000;
     double best = 0;
     for (int round = 0; round < rounds; round++) {
-        vf a[10];
-        for (int i = 0; i < 10; i++) a[i] = vset((float)i);
-        const vf x = vset(0.999f), y = vset(0.0015f); /* no chain may start at its limit and be left out */
-        const long steps = 1000000;
+        float out;
         const double start = now(1);
-        for (long s = 0; s < steps; s++) {
-            UNROLL for (int i = 0; i < 10; i++) a[i] = a[i] * x + y;
-        }
-        const double took = now(1) - start;
-        for (int i = 0; i < 10; i++) result = result + vsum(a[i]);
-        const double rate = 2.0 * 10 * VL * (double)steps / took / 1e9;
+        peak_rounds(&out, steps);
+        const double rate = PEAK_OPERATIONS * (double)steps / (now(1) - start) / 1e9;
         if (rate > best) best = rate;
     }
     return best;

@@ -12,6 +12,7 @@ from pathlib import Path
 from .table import ROOT
 
 SOURCE = Path(__file__).with_name("fma_peak.c")
+SOURCES = (SOURCE, SOURCE.parent.parent / "c" / "peak.h")
 PROGRAM = ROOT / "build" / "step" / "fma_peak"
 NUMPY = "import numpy, time; print(time.monotonic())"
 
@@ -22,7 +23,7 @@ def cpus(threads: int) -> set[int]:
 
 
 def peak_gflops(threads: int) -> float:
-    if not PROGRAM.exists() or PROGRAM.stat().st_mtime < SOURCE.stat().st_mtime:
+    if not PROGRAM.exists() or PROGRAM.stat().st_mtime < max(p.stat().st_mtime for p in SOURCES):
         PROGRAM.parent.mkdir(parents=True, exist_ok=True)
         flags = ["-O3", "-march=native", "-ffp-contract=fast", "-pthread"]
         subprocess.run(["cc", *flags, str(SOURCE), "-o", str(PROGRAM)], check=True)

@@ -5,29 +5,37 @@
 #include "pool.h"
 #include "sink.h"
 
-#define HIGH 72      /* rows of a block */
+#define HIGH (ROWS2 == 6 ? 60 : 56) /* rows of a block */
 #define WIDE 96      /* its columns */
 #define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
-#define PIECE 96     /* positions */
+#define STRIP ROWS2  /* rows of packed dy that lie side by side */
+#define LINE 16      /* floats */
+/* Strips are a line further apart, or those of 128 positions would push each other out of the cache. */
+#define STRIP_FLOATS(count) ((count) * STRIP + LINE)
+#define PIECE 96     /* positions of an image */
+#define LONG 128     /* those of plain matrices */
 #define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
 #define FLAT_WIDE 512
 #define FLAT_HIGH 96 /* if x is packed */
 #define TALLEST LARGE
 #define FEW 64       /* positions that need no packing */
-#define NEAR 64      /* rows of dy that are so close need no packing */
+#define NEAR 64      /* rows that are so close need no packing, and come by themselves */
+#define NEARBY (1 << 17) /* floats that stay in the second cache */
 #define THIN 3       /* so few positions are summed row by row */
 #define SMALL 16384  /* multiplications that are not worth waking a thread */
 
-#define BLOCK_FLOATS(high, wide) ((high) * (wide) + PIECE * (high)) /* with packed dy behind it */
+#define BLOCK_FLOATS(high, wide) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(LONG)) /* with packed dy behind it */
 
 typedef struct {
-    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart */
+    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart than matrices */
     const float *rows[TALLEST], *pixel[PIECE]; /* pixel: of positions m.. at one tap */
     float *out[TALLEST];
     ptrdiff_t m, packed_m; /* whose pixels and whose dy are at hand */
     int32_t tap, packed_o;
     _Alignas(64) float flat[]; /* the block */
 } Room;
+_Static_assert(LONG * NR <= PIECE * (NR + VL), "a piece of a matrix does not fit");
+_Static_assert(HIGH % ROWS2 == 0 && LARGE % ROWS2 == 0, "strips must be whole");
 _Static_assert(sizeof(Room) + FLAT * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
 _Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
 _Static_assert(sizeof(Room) + BLOCK_FLOATS(LARGE, LARGE) * sizeof(float) <= SMG_WIDE_BYTES, "the same");
@@ -55,7 +63,8 @@ INLINE void copy_runs(float *to, int pitch, const float *from, ptrdiff_t step, c
         }
     }
     for (; k < count; k++, to += pitch, from += step)
-        for (int l = 0; l < length; l++) to[l] = from[l];
+        for (int l = 0; l < length; l += VL)
+            vstore(to + l, length - l < VL ? vload_part(from + l, length - l) : vload(from + l));
 }
 
 /* `length` columns of a panel for positions m..m+count: neighbours in a line of the image, the first of which lies
@@ -84,10 +93,12 @@ static void pack_run(const Gradient *g, float *to, int pitch, int length, ptrdif
                 k = hi - 1;
                 continue;
             }
-            for (int l = 0; l < length; l += VL) vstore(t + l, vzero());
-            if (ih < 0 || ih >= v->H) continue;
-            const ptrdiff_t q = at + k * step, end = least(row - q, length);
-            for (ptrdiff_t l = q < 0 ? -q : 0; l < end; l++) t[l] = x[q + l];
+            const ptrdiff_t q = at + k * step, left_out = q < 0 ? -q : 0;
+            const ptrdiff_t length_in = ih < 0 || ih >= v->H ? 0 : least(row - q, length);
+            for (int l = 0; l < length; l += VL) {
+                const ptrdiff_t first = left_out > l ? left_out : l, end = least(length_in, l + VL);
+                vstore(t + l, first < end ? vload_lanes(x + q + first, (int)(first - l), (int)(end - l)) : vzero());
+            }
         }
         to += (ptrdiff_t)run * pitch;
         if (++oh == v->OH) oh = 0, n++;
@@ -139,13 +150,47 @@ APART void pack_x(const Gradient *g, Room *r, float *to, int pitch, ptrdiff_t m,
     }
 }
 
+/* to[strip][k][STRIP] = from[k * row + i], i counting through the strips of a block. What is copied too much lies in the
+ * same row of dy, which has `length` floats from here on. */
+static void pack_strips(float *to, const float *from, ptrdiff_t row, int count, int high, ptrdiff_t length) {
+    for (int k = 0; k < count; k++, to += STRIP, from += row) {
+        float *t = to;
+        int i = 0;
+        for (; i < high && length - i >= STRIP; i += STRIP, t += STRIP_FLOATS(count))
+            memcpy(t, from + i, STRIP * sizeof(float));
+        for (; i < high; i++) t[i % STRIP] = from[i];
+    }
+}
+
+/* What is wanted soon, asked for a little with every strip, so that it comes while we multiply: rows of the next piece of x
+ * and dy, and after the last piece the elements that the gradient goes into. */
+typedef struct {
+    const float *x, *dy, *into[3];
+    ptrdiff_t x_row, dy_row, into_row;
+    int rows, wide, high, targets;
+} Soon;
+
+INLINE void look_ahead(Soon *s, int i, int height, ptrdiff_t column, int width) {
+    if (s->rows > 0) {
+        for (int k = 0; k < s->wide; k += LINE) __builtin_prefetch(s->x + k, 0, 2);
+        for (int k = 0; k < s->high; k += LINE) __builtin_prefetch(s->dy + k, 0, 2);
+        if (--s->rows) s->x += s->wide ? s->x_row : 0, s->dy += s->high ? s->dy_row : 0;
+    }
+    for (int n = 0; n < s->targets; n++) {
+        const float *into = s->into[n] + i * s->into_row + column;
+        for (int k = 0; k < height; k++, into += s->into_row)
+            for (int l = 0; l < width; l += LINE) __builtin_prefetch(into + l, 1, 2);
+    }
+}
+
 /* All rows of a block against columns q.. of it, in strips. */
-static void panel(Tile2 *t, Room *r, int vectors, int high) {
-    const int most = vectors == 2 ? ROWS2 : ROWS1;
+static void panel(Tile2 *t, Room *r, Soon *soon, int width, int high) {
+    const int vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
     t->width = vectors * VL;
     for (int strips = (high + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (high - i + strips - 1) / strips;
         t->rows = r->rows + i, t->out = r->out + i;
+        look_ahead(soon, i, height, t->column, width);
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
     }
@@ -154,35 +199,51 @@ static void panel(Tile2 *t, Room *r, int vectors, int high) {
 /* Rows o..o+high and columns j..j+wide of dw, in r->flat with `pitch` floats a row, at most `tallest` rows. */
 APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wide, int pitch, int tallest) {
     const Gradient *g = job->g;
+    const Sink *sink = job->sink;
+    const size_t first = g->at + (size_t)o * (size_t)g->J + (size_t)j;
     Tile2 t = {.segments = 1, .start = r->zero};
     const int few = g->M <= FEW;
+    const int far = g->M * (g->O + g->J) > NEARBY;
     for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
-    const ptrdiff_t pieces = (g->M + PIECE - 1) / PIECE, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    const ptrdiff_t most = g->v ? PIECE : LONG, pieces = (g->M + most - 1) / most, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    const int into_far = (ptrdiff_t)g->O * g->J > NEARBY / 2;
     for (ptrdiff_t m = 0; m < g->M; m += each) {
-        const int count = (int)least(g->M - m, each);
-        const float *dy = g->dy + m * g->dy_row + o;
+        const int count = (int)least(g->M - m, each), more = (int)least(g->M - m - count, each);
+        const float *dy = g->dy + m * g->dy_row + o, *x = g->v ? NULL : g->x + m * g->x_row + j;
+        Soon soon = {.rows = 0};
         t.run = count, t.add = m > 0, t.step = g->dy_row;
-        if (!few && wide > NR && g->dy_row > NEAR) {
-            t.step = (high + VL - 1) / VL * VL;
-            float *a = r->flat + (ptrdiff_t)tallest * pitch;
-            if (r->packed_o != o || r->packed_m != m) SMG_LOCAL(pack)(a, (int)t.step, dy, g->dy_row, 1, count, high);
-            dy = a, r->packed_o = o, r->packed_m = m;
+        if (more && far) {
+            soon.rows = more, soon.x_row = g->x_row, soon.dy_row = g->dy_row;
+            if (!g->v && g->x_row > NEAR) soon.x = x + each * g->x_row, soon.wide = wide;
+            if (g->dy_row > NEAR) soon.dy = dy + each * g->dy_row, soon.high = high;
+        } else if (!more && into_far) {
+            soon.into_row = g->J;
+            soon.into[soon.targets++] = sink->w + first;
+            if (sink->m) soon.into[soon.targets++] = sink->m + first;
+            if (sink->v) soon.into[soon.targets++] = sink->v + first;
         }
-        for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+        if (!few && wide > NR && g->dy_row > NEAR) {
+            float *a = r->flat + (ptrdiff_t)tallest * pitch;
+            t.step = STRIP;
+            if (r->packed_o != o || r->packed_m != m) pack_strips(a, dy, g->dy_row, count, high, g->O - o);
+            for (int i = 0; i < high; i++) r->rows[i] = a + (ptrdiff_t)(i / STRIP) * STRIP_FLOATS(count) + i % STRIP;
+            r->packed_o = o, r->packed_m = m;
+        } else {
+            for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+        }
         for (int q = 0; q < wide; q += NR) {
             const int width = (int)least(wide - q, NR), vectors = width > VL ? 2 : 1;
             if (!g->v && width == NR && (few || high <= 2 * ROWS2)) {
-                t.b = g->x + m * g->x_row + j + q, t.ldb = g->x_row;
+                t.b = x + q, t.ldb = g->x_row;
             } else {
                 t.b = r->b, t.ldb = (g->v ? vectors + 1 : vectors) * VL;
                 pack_x(g, r, r->b, (int)t.ldb, m, count, j + q, width);
             }
             t.column = q;
-            panel(&t, r, vectors, high);
+            panel(&t, r, &soon, width, high);
         }
     }
-    for (int i = 0; i < high; i++)
-        fast_sink(job->sink, r->out[i], g->at + (size_t)(o + i) * (size_t)g->J + (size_t)j, (size_t)wide);
+    for (int i = 0; i < high; i++) fast_sink(sink, r->out[i], first + (size_t)i * (size_t)g->J, (size_t)wide);
 }
 
 /* One to three positions: row by row of dw, along memory. */

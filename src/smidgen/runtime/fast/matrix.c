@@ -21,21 +21,47 @@ FAST_KERNEL(linear_dx_f32) {
 }
 
 #define FAR 192
+#define SMALL 16384 /* multiplications that are not worth waking a thread */
+
+typedef struct {
+    const SmgWork *work;
+    Product p;
+    int turned; /* a's rows are its columns, and far apart: they are packed, as for a weight gradient */
+} Products;
+
+static void one_product(const SmgWork *work, const Products *job, ptrdiff_t i) {
+    Product p = job->p;
+    const ptrdiff_t K = p.depth;
+    p.a += i * p.M * K, p.b += i * K * p.N, p.c += i * p.M * p.N;
+    if (job->turned) {
+        const Sink store = {.mode = SMG_STORE, .w = p.c};
+        const Gradient g = {.M = K, .O = (int32_t)p.M, .J = p.N, .dy = p.a, .dy_row = p.M, .x = p.b, .x_row = p.N};
+        SMG_LOCAL(gradient)(work, &g, &store);
+    } else {
+        SMG_LOCAL(product)(work, &p);
+    }
+}
+
+/* A whole product is one thread's work. */
+static void alone(void *arg, ptrdiff_t i, int thread) {
+    const Products *job = (const Products *)arg;
+    const SmgWork own = {.memory = smg_work_of(job->work, thread), .each = job->work->each, .bytes = job->work->each,
+                         .threads = 1};
+    one_product(&own, job, i);
+}
 
 FAST_KERNEL(matmul_f32) {
     const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
-    Product p = {.M = M, .N = N, .depth = K, .a = IN(1), .a_row = ta ? 1 : K, .a_step = ta ? M : 1, .b = IN(2),
-                 .b_k = tb ? 1 : N, .b_n = tb ? K : 1, .c = OUT(0), .c_row = N};
-    for (int32_t i = 0; i < B; i++) {
-        if (ta && !tb && M > FAR) { /* rows of a far apart are packed, as for a weight gradient */
-            const Sink store = {.mode = SMG_STORE, .w = p.c};
-            const Gradient g = {.M = K, .O = M, .J = N, .dy = p.a, .dy_row = M, .x = p.b, .x_row = N};
-            SMG_LOCAL(gradient)(smg_work(c), &g, &store);
-        } else {
-            SMG_LOCAL(product)(smg_work(c), &p);
-        }
-        p.a += (ptrdiff_t)M * K, p.b += (ptrdiff_t)K * N, p.c += (ptrdiff_t)M * N;
-    }
+    Products job = {
+        .work = smg_work(c), .turned = ta && !tb && M > FAR,
+        .p = {.M = M, .N = N, .depth = K, .a = IN(1), .a_row = ta ? 1 : K, .a_step = ta ? M : 1, .b = IN(2),
+              .b_k = tb ? 1 : N, .b_n = tb ? K : 1, .c = OUT(0), .c_row = N},
+    };
+    const int threads = job.work->threads;
+    if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMALL)
+        smg_parallel(job.work, alone, &job, B);
+    else
+        for (int32_t i = 0; i < B; i++) one_product(job.work, &job, i);
     return NULL;
 }
 

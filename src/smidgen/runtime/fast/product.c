@@ -10,9 +10,20 @@
 #define IN_PLACE_ROWS 24    /* so few rows of A do not repay packing */
 #define WHOLE_COLUMNS (2 * NR) /* whose packed sum repays to be kept whole, */
 #define WHOLE_ROWS 96          /* if so many rows use it */
+#define NEARBY (1 << 16) /* floats of B that stay in the second cache */
 #define SMALL 16384         /* multiplications that are not worth waking a thread */
 
+/* The part of B that is packed next: rows of memory, of which some lines are asked for with every strip of A, so that they
+ * come while we multiply. */
+#define LINE 16 /* floats */
 typedef struct {
+    const float *at;
+    ptrdiff_t row;
+    int32_t rows, width, done, each, times; /* floats of a row, those asked for, how many at a time, of how many rows */
+} Soon;
+
+typedef struct {
+    Soon soon;
     const float *table[SEGMENTS * BLOCK_ROWS];
     float *out[BLOCK_ROWS];
     float side[SIDE_FLOATS], zero[PIECE > NR ? PIECE : NR], bias[NR];
@@ -83,13 +94,36 @@ static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece
     }
 }
 
+/* Columns n..n + columns of B, within `strips` calls of look_ahead. */
+static Soon expect(const Product *p, int32_t n, int32_t columns, ptrdiff_t strips) {
+    const int32_t K = taps_of(p) * p->depth;
+    Soon s = {.rows = 0};
+    if (columns < 1 || (ptrdiff_t)p->N * K < NEARBY || (p->grid && p->b_n != K)) return s;
+    s.at = p->b + n * p->b_n;
+    s.row = p->b_n == 1 ? p->b_k : p->b_n, s.rows = p->b_n == 1 ? K : columns, s.width = p->b_n == 1 ? columns : K;
+    const int32_t parts = (int32_t)(strips > s.rows ? strips / s.rows : 1);
+    s.each = (ceil_div(s.width, parts) + LINE - 1) / LINE * LINE, s.times = (int32_t)((s.rows + strips - 1) / strips);
+    return s;
+}
+static void look_ahead(Soon *s) {
+    for (int32_t i = 0; i < s->times && s->rows; i++) {
+        const int32_t end = (int32_t)least(s->done + s->each, s->width);
+        for (int32_t k = s->done; k < end; k += LINE) __builtin_prefetch(s->at + k, 0, 2);
+        s->done = end;
+        if (end < s->width) continue;
+        s->done = 0;
+        if (--s->rows) s->at += s->row;
+    }
+}
+
 /* All rows of a block against one panel. */
-static void panel(Tile2 *t, int vectors, const float *const *rows, float *const *out, int count) {
+static void panel(Tile2 *t, int vectors, const float *const *rows, float *const *out, int count, Soon *soon) {
     const int most = vectors == 2 ? ROWS2 : ROWS1;
     for (int strips = (count + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (count - i + strips - 1) / strips;
         t->rows = rows + i, t->out = out + i;
         for (int r = 0; r < height; r++) __builtin_prefetch(t->out[r] + t->column, 1); /* comes while we multiply */
+        look_ahead(soon);
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
     }
@@ -153,7 +187,7 @@ APART void multiply(const Job *job, Room *r, const float *packed, ptrdiff_t from
                 memcpy(r->bias, p->bias + n0 + j, (size_t)width * sizeof(float));
                 t.start = r->bias;
             }
-            panel(&t, vectors, r->table, r->out, count);
+            panel(&t, vectors, r->table, r->out, count, &r->soon);
             if (job->turned)
                 turn(p->c + (ptrdiff_t)(n0 + j) * p->c_row + m, p->c_row, r->side, vectors * VL, count, width,
                      p->bias ? p->bias + m : NULL, at.tap || at.depth0);
@@ -209,12 +243,16 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     const ptrdiff_t whole = room / ((ptrdiff_t)taps_of(p) * p->depth) / NR * NR;
     const int long_sum = cut.taps < taps_of(p) || cut.depth < p->depth;
     const int at_once = long_sum && !job->turned && whole >= WHOLE_COLUMNS && to - from >= WHOLE_ROWS;
-    const int32_t columns = (int32_t)(at_once ? least(whole, p->N + NR) : PACKED_FLOATS / (cut.taps * cut.depth) / NR * NR);
+    const int32_t columns = (int32_t)(at_once ? least(whole, p->N + NR) : room / (cut.taps * cut.depth) / NR * NR);
     if (from >= to) return;
     memset(r->zero, 0, sizeof r->zero);
     memset(r->bias, 0, sizeof r->bias);
-    for (int32_t n = begin; n < end; n += columns)
+    const ptrdiff_t pieces = ceil_div(taps_of(p), cut.taps) * ceil_div(p->depth, cut.depth);
+    const ptrdiff_t strips = (to - from + ROWS2 - 1) / ROWS2 * ceil_div(columns, NR) * pieces;
+    for (int32_t n = begin; n < end; n += columns) {
+        r->soon = expect(p, n + columns, (int32_t)least(end - n - columns, columns), strips);
         (at_once ? by_rows : by_pieces)(job, r, from, to, n, (int32_t)least(end - n, columns), cut);
+    }
 }
 
 static void thin(void *arg, ptrdiff_t i, int thread) {

@@ -40,9 +40,10 @@ static void windows(const Job *job, Room *room, const float *dy, int32_t pixels)
         const int width = (int)least(J - j, NR), vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
         const int whole = width == NR;
         t.b = whole ? job->w + j : room->tail, t.ldb = whole ? J : vectors * VL, t.column = j, t.width = width;
-        for (int32_t p = 0; p < pixels; p += most) {
+        for (int32_t strips = (pixels + most - 1) / most, p = 0, height; strips > 0; strips--, p += height) {
+            height = (pixels - p + strips - 1) / strips;
             t.rows = room->rows + p, t.out = room->out + p;
-            SMG_LOCAL(micro)[vectors - 1][least(pixels - p, most) - 1](&t);
+            SMG_LOCAL(micro)[vectors - 1][height - 1](&t);
         }
     }
 }
@@ -64,7 +65,7 @@ static void add_up(const Job *job, const Room *room, float *image, int32_t oh, i
                 const int32_t end = hi * v->C;
                 int32_t l = lo * v->C;
                 for (; l + VL <= end; l += VL) vstore(line + l, vload(line + l) + vload(window + l));
-                for (; l < end; l++) line[l] += window[l];
+                if (l < end) vstore_part(line + l, vload_part(line + l, end - l) + vload_part(window + l, end - l), end - l);
             } else {
                 for (int32_t k = lo; k < hi; k++)
                     for (int32_t c = 0; c < v->C; c++) line[k * v->DW * v->C + c] += window[k * v->C + c];

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #if defined(VL) /* a test tries another width */
 #elif defined(__AVX512F__)
@@ -49,6 +52,14 @@ INLINE void copy_part(float *to, const float *from, int n) {
     if (n & 1) *to = *from;
 }
 /* The first n lanes, n < VL; the others load as zero. */
+#if VL == 16 && defined(__AVX512F__)
+INLINE vf vload_part(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+INLINE void vstore_part(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
+/* p[0].. in lanes from..to, to <= VL; zero in the others. */
+INLINE vf vload_lanes(const float *p, int from, int to) {
+    return (vf)_mm512_maskz_expandloadu_ps((__mmask16)((1u << to) - (1u << from)), p);
+}
+#else
 INLINE vf vload_part(const float *p, int n) {
     float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
     copy_part(lanes, p, n);
@@ -59,6 +70,12 @@ INLINE void vstore_part(float *p, vf v, int n) {
     vstore(lanes, v);
     copy_part(p, lanes, n);
 }
+INLINE vf vload_lanes(const float *p, int from, int to) {
+    float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
+    for (int l = from; l < to; l++) lanes[l] = p[l - from];
+    return vload(lanes);
+}
+#endif
 
 INLINE float vsum4(v4 v) {
     v4 w = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);

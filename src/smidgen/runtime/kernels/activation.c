@@ -1,5 +1,6 @@
 /* Activations and their gradients. p: N, then the op's constants a, b (map.h).
  * A gradient reads v, which is the activation's input unless a comment says that it is its output. */
+#include "gelu.h"
 #include "map.h"
 
 static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
@@ -44,19 +45,9 @@ static inline float softplus(float x, float a, float b) {
 MAP(softplus, 2, softplus(x, a, b))
 MAP_DX(softplus_dx, 2, v * a > b ? dy : dy * smg_sigmoidf(v * a))
 
-/* gelu = x Phi(x); the tanh form is x sigmoid(2u), for (1 + tanh u) / 2 = sigmoid(2u). a: 1 for the tanh form */
-static inline float gelu_gate(float x) { return 0.5f + 0.5f * smg_erff(x * 0.707106781f); }
-static inline float gelu_tanh_gate(float x) { return smg_sigmoidf(x * (1.59576912f + 0.0713548163f * (x * x))); }
-static inline float gelu_slope(float x) {
-    return gelu_gate(x) + x * (0.398942280f * smg_expf(-0.5f * (x * x)));
-}
-static inline float gelu_tanh_slope(float x) {
-    const float s = gelu_tanh_gate(x);
-    const float bend = x * (1.59576912f + 0.214064449f * (x * x)) * (s * (1.0f - s));
-    return s + (smg_absf(x) > 20.0f ? 0 : bend); /* there s (1 - s) is 0 and x^3 may be infinite */
-}
-MAP(gelu, 1, x * (a != 0 ? gelu_tanh_gate(x) : gelu_gate(x)))
-MAP_DX(gelu_dx, 1, dy * (a != 0 ? gelu_tanh_slope(v) : gelu_slope(v)))
+/* a: 1 for the tanh form */
+MAP_EITHER(gelu, x * gelu_tanh_gate(x), x * gelu_gate(x))
+MAP_DX_EITHER(gelu_dx, dy * gelu_tanh_slope(v), dy * gelu_slope(v))
 
 /* mish = x tanh(log(1 + e^x)) = x w / (w + 2) with w = e^x (e^x + 2); the quotient is 1 from x = 20 on */
 static inline float mish(float x) {
@@ -84,12 +75,15 @@ EXTENT(range_dx_f32) {
     EXTENT_UNUSED;
     return smg_map_need(p, 3, need);
 }
-KERNEL(range_dx_f32, "oii", 6) {
+static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to) {
     float *dx = OUT(0);
     const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
-    const int32_t N = P(0);
     const int closed = P(3) != 0;
-    for (int32_t i = 0; i < N; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+    for (int32_t i = from; i < to; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+}
+SMG_MAP_RUN(range_dx_f32)
+KERNEL(range_dx_f32, "oii", 6) {
+    range_dx_f32_all(c);
     return NULL;
 }
 

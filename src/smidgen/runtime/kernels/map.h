@@ -40,7 +40,11 @@ typedef struct {
     static void name##_all(const SmgCall *c) { name##_range(c, 0, P(0)); }
 #endif
 
-#define SMG_MAP(name, signature, inputs, constants, body)                                               \
+#define SMG_EACH(body)                                                                                  \
+    for (int32_t i = from; i < to; i++) {                                                               \
+        body;                                                                                           \
+    }
+#define SMG_MAP(name, signature, inputs, constants, loop)                                               \
     EXTENT(name) {                                                                                      \
         EXTENT_UNUSED;                                                                                  \
         return smg_map_need(p, 1 + inputs, need);                                                       \
@@ -50,17 +54,20 @@ typedef struct {
         const float *first = IN(1), *second = IN(inputs);                                               \
         float *out = OUT(0);                                                                            \
         (void)a, (void)b, (void)second;                                                                 \
-        for (int32_t i = from; i < to; i++) {                                                           \
-            body;                                                                                       \
-        }                                                                                               \
+        loop                                                                                            \
     }                                                                                                   \
     SMG_MAP_RUN(name)                                                                                   \
     KERNEL(name, signature, 1 + constants) {                                                            \
         name##_all(c);                                                                                  \
         return NULL;                                                                                    \
     }
-#define MAP(name, constants, value)                                                                     \
-    SMG_MAP(name##_f32, "oi", 1, constants, const float x = first[i]; out[i] = value)
-#define MAP_DX(name, constants, value)                                                                  \
-    SMG_MAP(name##_f32, "oii", 2, constants, const float dy = first[i]; const float v = second[i]; out[i] = value)
+#define SMG_EACH_X(value) SMG_EACH(const float x = first[i]; out[i] = value)
+#define SMG_EACH_DX(value) SMG_EACH(const float dy = first[i]; const float v = second[i]; out[i] = value)
+#define MAP(name, constants, value) SMG_MAP(name##_f32, "oi", 1, constants, SMG_EACH_X(value))
+#define MAP_DX(name, constants, value) SMG_MAP(name##_f32, "oii", 2, constants, SMG_EACH_DX(value))
+/* One of two forms, picked by the constant a: a loop each, or both would be computed for every element. */
+#define MAP_EITHER(name, one, other)                                                                    \
+    SMG_MAP(name##_f32, "oi", 1, 1, if (a != 0) SMG_EACH_X(one) else SMG_EACH_X(other))
+#define MAP_DX_EITHER(name, one, other)                                                                 \
+    SMG_MAP(name##_f32, "oii", 2, 1, if (a != 0) SMG_EACH_DX(one) else SMG_EACH_DX(other))
 #endif

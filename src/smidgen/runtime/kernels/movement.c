@@ -59,12 +59,45 @@ static int copy_need(const int32_t *p, int params, uint64_t *need, unsigned widt
 STRIDED_COPY(strided_b4, uint32_t)
 STRIDED_COPY(strided_b1, uint8_t)
 
+/* strided_b4 with what the call has. */
+#ifdef SMG_ISA /* fast: threads share the first axis */
+#include "../fast/pool.h"
+typedef struct {
+    const int32_t *p;
+    uint32_t *dst;
+    const uint32_t *src;
+    ptrdiff_t parts;
+} CopyJob;
+static void copy_part(void *arg, ptrdiff_t i, int thread) {
+    const CopyJob *job = (const CopyJob *)arg;
+    int32_t p[DIMS + 3 * SMG_MAX_RANK];
+    const int32_t rank = job->p[RANK], *dims = job->p + DIMS;
+    const int64_t from = dims[0] * (int64_t)i / job->parts, to = dims[0] * (int64_t)(i + 1) / job->parts;
+    (void)thread;
+    memcpy(p, job->p, (size_t)(DIMS + 3 * rank) * sizeof *p);
+    p[DIMS] = (int32_t)(to - from);
+    strided_b4(p, job->dst + (size_t)from * (size_t)dims[2 * rank], job->src + (size_t)from * (size_t)dims[rank]);
+}
+static void copy_all(const SmgCall *c, const int32_t *p, uint32_t *dst, const uint32_t *src) {
+    CopyJob job = {p, dst, src, c->work ? c->work->threads : 1};
+    if (job.parts > 1 && dst != src && p[RANK] > 0 && p[DIMS] >= job.parts && smg_product(p + DIMS, p[RANK]) >= 1 << 15)
+        smg_parallel(c->work, copy_part, &job, job.parts);
+    else
+        strided_b4(p, dst, src);
+}
+#else
+static void copy_all(const SmgCall *c, const int32_t *p, uint32_t *dst, const uint32_t *src) {
+    (void)c;
+    strided_b4(p, dst, src);
+}
+#endif
+
 EXTENT(copy_b4) {
     EXTENT_UNUSED;
     return copy_need(p, params, need, 4);
 }
 KERNEL(copy_b4, "oi", -1) {
-    strided_b4(c->p, (uint32_t *)c->op[0], (const uint32_t *)c->op[1]);
+    copy_all(c, c->p, (uint32_t *)c->op[0], (const uint32_t *)c->op[1]);
     return NULL;
 }
 
@@ -95,7 +128,7 @@ EXTENT(pad_b4) {
 KERNEL(pad_b4, "oi", -1) {
     uint32_t *y = (uint32_t *)c->op[0];
     for (int32_t i = 0; i < P(2 + DST_SIZE); i++) y[i] = (uint32_t)P(0);
-    strided_b4(c->p + 2, y + P(1), (const uint32_t *)c->op[1]);
+    copy_all(c, c->p + 2, y + P(1), (const uint32_t *)c->op[1]);
     return NULL;
 }
 

@@ -10,6 +10,36 @@
 #define WIDE 1 /* windows of 2 by 2 have loops of their own; the others do the same, to the bit */
 #endif
 
+/* name_range(c, from, to) for all P(0) samples. */
+#ifdef SMG_ISA /* fast: threads share the samples */
+#include "../fast/pool.h"
+typedef struct {
+    const SmgCall *c;
+    const char *(*range)(const SmgCall *c, int32_t from, int32_t to);
+    const char *said[SMG_MAX_THREADS];
+    ptrdiff_t parts;
+} Samples;
+static void samples_part(void *arg, ptrdiff_t i, int thread) {
+    Samples *job = (Samples *)arg;
+    const int64_t N = job->c->p[0];
+    (void)thread;
+    job->said[i] = job->range(job->c, (int32_t)(N * i / job->parts), (int32_t)(N * (i + 1) / job->parts));
+}
+#define BY_SAMPLES(name)                                                                                \
+    static const char *name##_all(const SmgCall *c) {                                                   \
+        const int64_t N = P(0), work = N * P(1) * P(2) * P(3);                                          \
+        if (!c->work || c->work->threads < 2 || N < 2 || work < 1 << 14) return name##_range(c, 0, P(0)); \
+        Samples job = {.c = c, .range = name##_range, .parts = N < c->work->threads ? N : c->work->threads}; \
+        smg_parallel(c->work, samples_part, &job, job.parts);                                           \
+        for (ptrdiff_t i = 0; i < job.parts; i++)                                                       \
+            if (job.said[i]) return job.said[i];                                                        \
+        return NULL;                                                                                    \
+    }
+#else
+#define BY_SAMPLES(name)                                                                                \
+    static const char *name##_all(const SmgCall *c) { return name##_range(c, 0, P(0)); }
+#endif
+
 /* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
 static int window_refused(const int32_t *p) {
     for (int i = 6; i < 10; i++)
@@ -63,18 +93,7 @@ static int max_pool_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     return 0;
 }
 
-/* Bits LSB first; the row starts as zeros. */
-static inline void put_index(uint8_t *row, size_t at, int bits, uint32_t k) {
-    if (bits == 16)
-        row[2 * at] = (uint8_t)k, row[2 * at + 1] = (uint8_t)(k >> 8);
-    else if (bits == 8)
-        row[at] = (uint8_t)k;
-    else {
-        const size_t bit = at * (size_t)bits;
-        row[bit >> 3] = (uint8_t)(row[bit >> 3] | k << (bit & 7));
-    }
-}
-
+/* Bits LSB first. */
 static inline uint32_t get_index(const uint8_t *row, size_t at, int bits) {
     if (bits == 16) return row[2 * at] | (uint32_t)row[2 * at + 1] << 8;
     if (bits == 8) return row[at];
@@ -87,25 +106,32 @@ static inline size_t pixel(const MaxPool *g, Span r, Span q, int32_t i, int32_t 
     return (size_t)(r.start + (int64_t)i * g->dh) * (size_t)g->W + (size_t)(q.start + (int64_t)j * g->dw);
 }
 
-/* The same for a whole window of 2 by 2, all at once; `right` and `below` are its other pixels, in floats. */
-static void max_four(const float *x, size_t right, size_t below, int32_t count, float *restrict best,
-                     int32_t *restrict where) {
+/* The same for a whole window of 2 by 2, all at once; `right` and `below` are its other pixels, in floats. Masks, since which
+ * value wins is unpredictable. */
+static inline void max_four(const float *x, size_t right, size_t below, int32_t count, float *restrict best,
+                            int32_t *restrict where) {
     for (int32_t l = 0; l < count; l++) {
         const float a = x[l], b = x[right + (size_t)l], p = x[below + (size_t)l], q = x[below + right + (size_t)l];
-        const int second = smg_beats(b, a), fourth = smg_beats(q, p);
-        const float above = second ? b : a, under = fourth ? q : p;
-        const int lower = smg_beats(under, above);
-        best[l] = lower ? under : above;
-        where[l] = lower ? 2 + fourth : second;
+        const uint32_t second = 0u - (uint32_t)smg_beats(b, a), fourth = 0u - (uint32_t)smg_beats(q, p);
+        const uint32_t above = smg_bits(a) ^ ((smg_bits(a) ^ smg_bits(b)) & second);
+        const uint32_t under = smg_bits(p) ^ ((smg_bits(p) ^ smg_bits(q)) & fourth);
+        const uint32_t lower = 0u - (uint32_t)smg_beats(smg_from_bits(under), smg_from_bits(above));
+        best[l] = smg_from_bits(above ^ ((above ^ under) & lower));
+        where[l] = (int32_t)((second & 1) ^ (((second & 1) ^ (2 + (fourth & 1))) & lower));
     }
 }
 
-/* best and where over `count` channels of one window. */
-static void max_window(const MaxPool *g, const float *x, Span r, Span q, int32_t count, float *best,
+/* best and where over `count` channels of one window. The image goes on to `end`: few channels are taken as eight, and what
+ * is beyond them left alone. */
+static void max_window(const MaxPool *g, const float *x, const float *end, Span r, Span q, int32_t count, float *best,
                        int32_t *where) {
     if (WIDE && g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
-        max_four(x + pixel(g, r, q, 0, 0) * (size_t)g->C, (size_t)g->dw * (size_t)g->C,
-                 (size_t)g->dh * (size_t)g->W * (size_t)g->C, count, best, where);
+        const size_t right = (size_t)g->dw * (size_t)g->C, below = (size_t)g->dh * (size_t)g->W * (size_t)g->C;
+        const float *first = x + pixel(g, r, q, 0, 0) * (size_t)g->C;
+        if (count <= 8 && (size_t)(end - first) >= below + right + 8)
+            max_four(first, right, below, 8, best, where);
+        else
+            max_four(first, right, below, count, best, where);
         return;
     }
     const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
@@ -126,36 +152,49 @@ EXTENT(max_pool2d_f32) {
     need[1] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
 }
-KERNEL(max_pool2d_f32, "ooi", 14) {
+/* Samples from..to. */
+static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
-    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C;
-    float *y = OUT(0);
-    uint8_t *index = (uint8_t *)c->op[1];
-    const float *x = IN(2);
+    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
+    float *y = OUT(0) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
+    uint8_t *index = (uint8_t *)c->op[1] + (size_t)from * row;
+    const float *x = IN(2) + (size_t)from * image;
     float best[SMG_CHANNELS];
     int32_t where[SMG_CHANNELS];
-    for (int32_t n = 0; n < g.N; n++) {
-        memset(index, 0, row);
+    for (int32_t n = from; n < to; n++) {
         size_t at = 0;
+        uint32_t byte = 0, filled = 0; /* of indices of less than a byte */
+        uint8_t *put = index;
         for (int32_t oh = 0; oh < g.OH; oh++) {
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
                 for (int32_t c0 = 0; c0 < g.C; c0 += SMG_CHANNELS) {
                     const int32_t count = g.C - c0 < SMG_CHANNELS ? g.C - c0 : SMG_CHANNELS;
-                    max_window(&g, x + c0, r, q, count, best, where);
-                    for (int32_t l = 0; l < count; l++, at++) {
-                        y[at] = best[l];
-                        put_index(index, at, bits, (uint32_t)where[l]);
+                    max_window(&g, x + c0, x + image, r, q, count, best, where);
+                    memcpy(y + at, best, (size_t)count * sizeof(float));
+                    at += (size_t)count;
+                    for (int32_t l = 0; l < count; l++) {
+                        const uint32_t k = (uint32_t)where[l];
+                        if (bits >= 8) {
+                            *put++ = (uint8_t)k;
+                            if (bits == 16) *put++ = (uint8_t)(k >> 8);
+                            continue;
+                        }
+                        byte |= k << filled, filled += (uint32_t)bits;
+                        if (filled == 8) *put++ = (uint8_t)byte, byte = filled = 0;
                     }
                 }
             }
         }
-        x += (size_t)g.H * (size_t)g.W * C, y += at, index += row;
+        if (filled) *put = (uint8_t)byte;
+        x += image, y += at, index += row;
     }
     return NULL;
 }
+BY_SAMPLES(max_pool2d)
+KERNEL(max_pool2d_f32, "ooi", 14) { return max_pool2d_all(c); }
 
 EXTENT(max_pool2d_plain_f32) {
     EXTENT_UNUSED;
@@ -188,15 +227,15 @@ EXTENT(max_pool2d_dx_f32) {
     need[2] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
 }
-KERNEL(max_pool2d_dx_f32, "oii", 14) {
+static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t to) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
     const uint64_t inverse = (uint64_t)(UINT32_MAX / (uint32_t)g.kw) + 1; /* exact for positions below 2^16 */
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
-    float *dx = OUT(0);
-    const float *dy = IN(1);
-    const uint8_t *index = (const uint8_t *)c->op[2];
-    for (int32_t n = 0; n < g.N; n++) {
+    float *dx = OUT(0) + (size_t)from * image;
+    const float *dy = IN(1) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
+    const uint8_t *index = (const uint8_t *)c->op[2] + (size_t)from * row;
+    for (int32_t n = from; n < to; n++) {
         memset(dx, 0, image * sizeof(float));
         size_t at = 0;
         for (int32_t oh = 0; oh < g.OH; oh++) {
@@ -225,6 +264,8 @@ KERNEL(max_pool2d_dx_f32, "oii", 14) {
     }
     return NULL;
 }
+BY_SAMPLES(max_pool2d_dx)
+KERNEL(max_pool2d_dx_f32, "oii", 14) { return max_pool2d_dx_all(c); }
 
 /* ---- avg_pool2d. p: N,H,W,C, OH,OW, kh,kw, sh,sw, ph,pw, count_include_pad, divisor (0: the count) ---- */
 
