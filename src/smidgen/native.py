@@ -295,9 +295,17 @@ class _Memory:
     def view(self, address: int | None, count: int) -> Array:
         if not count or not address:
             return np.zeros(0, np.uint8)
-        raw = (ctypes.c_uint8 * count).from_address(address)
-        raw.memory = self  # type: ignore[attr-defined]  # keeps the mapping alive as long as a view exists
-        return np.frombuffer(memoryview(raw), np.uint8)
+        return np.asarray(_Lent(self, address, count))
+
+
+class _Lent:
+    """Bytes of the mapping for numpy, whose arrays keep it alive as long as one exists."""
+
+    __slots__ = ("__array_interface__", "memory")
+
+    def __init__(self, memory: _Memory, address: int, count: int) -> None:
+        self.memory = memory
+        self.__array_interface__ = {"version": 3, "shape": (count,), "typestr": "|u1", "data": (address, False)}
 
 
 class Machine:
