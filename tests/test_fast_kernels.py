@@ -244,7 +244,8 @@ def test_a_value_that_is_not_finite_reaches_the_outputs_it_belongs_to(libraries:
 
 def tall_cases() -> list[Case]:
     """Weight gradients that fill the blocks in a thread's memory."""
-    return [("linear_dw", [(o, 70), (130, o), (130, 70)], [1, 130, 1, o, 70]) for o in (64, 72, 200)]
+    sizes = [(r, o) for r in (192, 256) for o in (64, 72, 200)]
+    return [("linear_dw", [(o, 70), (r, o), (r, 70)], [1, r, 1, o, 70]) for r, o in sizes]
 
 
 def sanitizer_cases() -> str:
