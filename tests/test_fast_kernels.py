@@ -242,12 +242,23 @@ def test_a_value_that_is_not_finite_reaches_the_outputs_it_belongs_to(libraries:
         assert np.isfinite(np.delete(y, 4, 0)).all()
 
 
+def tall_cases() -> list[Case]:
+    """Weight gradients that fill the blocks in a thread's memory."""
+    sizes = [(r, o) for r in (192, 256) for o in (64, 72, 200)]
+    return [("linear_dw", [(o, 70), (r, o), (r, 70)], [1, r, 1, o, 70]) for r, o in sizes]
+
+
 def sanitizer_cases() -> str:
     lines = []
     for seed in range(30):
         rng = np.random.default_rng(1000 + seed)
         kind = ("dense", "pointwise", "grouped", "depthwise")[seed % 4]
-        for case in [*conv_cases(random_conv(rng, kind)["p"]), *matrix_cases(rng), *row_cases(rng)]:
+        for case in [
+            *(tall_cases() if seed < 3 else []),
+            *conv_cases(random_conv(rng, kind)["p"]),
+            *matrix_cases(rng),
+            *row_cases(rng),
+        ]:
             sink = SINKS[seed % 5] if case[0].endswith("_dw") else ""
             kernel, arrays, params = operands_of(case, sink, rng)
             if sum(a.nbytes for a in arrays) > 1 << 19:

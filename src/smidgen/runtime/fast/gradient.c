@@ -5,7 +5,8 @@
 #include "pool.h"
 #include "sink.h"
 
-#define HIGH (ROWS2 == 6 ? 60 : 56) /* rows of a block */
+#define HIGH (ROWS2 == 6 ? 66 : 64) /* rows of a block */
+#define LOW (ROWS2 == 6 ? 60 : 56)  /* with long pieces */
 #define WIDE 96      /* its columns */
 #define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
 #define STRIP ROWS2  /* rows of packed dy that lie side by side */
@@ -13,7 +14,7 @@
 /* Strips are a line further apart, or those of 128 positions would push each other out of the cache. */
 #define STRIP_FLOATS(count) ((count) * STRIP + LINE)
 #define PIECE 96     /* positions of an image */
-#define LONG 128     /* those of plain matrices */
+#define LONG 128     /* those of plain matrices, if dw has more than HIGH rows */
 #define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
 #define FLAT_WIDE 512
 #define FLAT_HIGH 96 /* if x is packed */
@@ -24,7 +25,8 @@
 #define THIN 3       /* so few positions are summed row by row */
 #define SMALL 16384  /* multiplications that are not worth waking a thread */
 
-#define BLOCK_FLOATS(high, wide) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(LONG)) /* with packed dy behind it */
+/* With packed dy behind it. */
+#define BLOCK_FLOATS(high, wide, piece) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(piece))
 
 typedef struct {
     float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart than matrices */
@@ -35,10 +37,11 @@ typedef struct {
     _Alignas(64) float flat[]; /* the block */
 } Room;
 _Static_assert(LONG * NR <= PIECE * (NR + VL), "a piece of a matrix does not fit");
-_Static_assert(HIGH % ROWS2 == 0 && LARGE % ROWS2 == 0, "strips must be whole");
+_Static_assert(HIGH % ROWS2 == 0 && LOW % ROWS2 == 0 && LARGE % ROWS2 == 0, "strips must be whole");
 _Static_assert(sizeof(Room) + FLAT * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
-_Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
-_Static_assert(sizeof(Room) + BLOCK_FLOATS(LARGE, LARGE) * sizeof(float) <= SMG_WIDE_BYTES, "the same");
+_Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE, PIECE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
+_Static_assert(sizeof(Room) + BLOCK_FLOATS(LOW, WIDE, LONG) * sizeof(float) <= SMG_WORK_BYTES, "the same");
+_Static_assert(sizeof(Room) + BLOCK_FLOATS(LARGE, LARGE, LONG) * sizeof(float) <= SMG_WIDE_BYTES, "the same");
 
 typedef struct {
     const Gradient *g;
@@ -48,6 +51,7 @@ typedef struct {
 } Job;
 
 static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+static inline int piece_of(const Gradient *g) { return g->v || g->O <= HIGH ? PIECE : LONG; }
 
 /* `count` runs of `length` floats, at most NR, in whole vectors as long as the line of the image, which ends at `end`,
  * goes on. What is written too much falls on columns that are written later, or on the vector between rows. */
@@ -205,7 +209,7 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
     const int few = g->M <= FEW;
     const int far = g->M * (g->O + g->J) > NEARBY;
     for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
-    const ptrdiff_t most = g->v ? PIECE : LONG, pieces = (g->M + most - 1) / most, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    const ptrdiff_t most = piece_of(g), pieces = (g->M + most - 1) / most, each = pieces ? (g->M + pieces - 1) / pieces : 0;
     const int into_far = (ptrdiff_t)g->O * g->J > NEARBY / 2;
     for (ptrdiff_t m = 0; m < g->M; m += each) {
         const int count = (int)least(g->M - m, each), more = (int)least(g->M - m - count, each);
@@ -285,10 +289,14 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     if (!g->M) memset(r->flat, 0, FLAT * sizeof(float));
     const int few = g->M <= FEW, flat_high = g->v ? FLAT_HIGH : FLAT / FLAT_WIDE;
     const int large = job->work->each >= SMG_WIDE_BYTES;
-    const int high = few ? flat_high : large ? LARGE : HIGH, wide = few ? FLAT / flat_high : large ? LARGE : WIDE;
+    const int wide = few ? FLAT / flat_high : large ? LARGE : WIDE;
+    const int tallest = few ? flat_high : large ? LARGE : piece_of(g) == LONG ? LOW : HIGH;
+    /* Blocks of about the same height, in whole strips. */
+    const int32_t blocks = (o1 - o0 + tallest - 1) / tallest, each = blocks ? (o1 - o0 + blocks - 1) / blocks : 0;
+    const int32_t high = (int32_t)least((each + STRIP - 1) / STRIP * STRIP, tallest);
     for (int32_t o = o0; o < o1; o += high)
         for (int32_t j = j0; j < j1; j += wide)
-            block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide, high);
+            block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide, tallest);
 }
 
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink) {
