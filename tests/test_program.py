@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, interp, native, ops
+from smidgen import api, description, interp, native, ops
 from smidgen.build import Builder, feed, fetch
 from smidgen.encode import encode
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
@@ -305,21 +305,45 @@ def test_figures_of_a_plan_are_read_without_its_facts(tmp_path: Path, name: str,
     meta = {"loss": {name: 1}, "plan": plan, "state": {name: {"facts": {"a": []}}}}
     path = tmp_path / "net.smg"
     encoded({"infer": chain()}, 4, meta).save(path)
-    decoded: list[bytes] = []
-    read = json.loads
+    seen: list[bytes] = []
+    read = description.decoded
 
-    def seen(text: bytes, **how: Any) -> Any:
-        decoded.append(text)
-        return read(text, **how)
+    def decoded(text: bytes) -> Any:
+        seen.append(text)
+        return read(text)
 
-    monkeypatch.setattr(json, "loads", seen)
+    monkeypatch.setattr(description, "decoded", decoded)
     found = Program.open(path)
-    assert found.figures == {**plan, "facts": {}}
+    assert found.figures == {key: value for key, value in plan.items() if key != "facts"}
     assert "plan" in found.meta
     assert found.meta["state"] == meta["state"]
-    assert not any(b"rows" in text for text in decoded)
+    assert not any(b"rows" in text for text in seen)
     assert dict(found.meta) == meta
+    assert found.to_bytes() == path.read_bytes()
     assert Program.load(path).figures == plan
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "{}", '{"a":1', '{"a":}', '{"a":1,}', '{"a":1}}', '{"a":[1}', "{1:2}", '{"a"']
+)
+def test_what_is_not_written_as_smidgen_does_is_no_list_of_pieces(text: str) -> None:
+    with pytest.raises(description.Unusual):
+        description.pieces(text.encode())
+
+
+def test_pieces_are_the_values_of_an_object() -> None:
+    value = {
+        "a": 1.5,
+        "b": [1, [2, {"c": "]"}]],
+        "ü\\": {"x": {}, "y": []},
+        "d": None,
+        "e": 'a"b',
+        "f": True,
+        "g": -1e-9,
+    }
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    assert {key: json.loads(piece) for key, piece in description.pieces(text).items()} == value
+    assert dict(description.Pieces(text)) == value
 
 
 def test_wrong_arrays_are_refused_with_their_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from .terminal import bytes_text, count_text, paint
 MOST_TENSORS: Final = 40
 
 
-def described(program: Program) -> tuple[Plan, dict[str, dict[str, Any]]]:
+def described(program: Program) -> tuple[Plan, Mapping[str, Mapping[str, Any]]]:
     """Plan and map of the state; a file's checksum does not say that they make sense."""
     try:
         return Plan.from_json(program.meta["plan"]), checked_facts(program)

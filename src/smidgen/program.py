@@ -10,15 +10,15 @@ import functools
 import json
 import mmap
 import os
-import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from . import atomic
+from .description import Description, Unusual, decoded
 from .errors import BadProgram, DoesNotFit, Internal
 from .instructions import (
     MAX_OPERANDS,
@@ -97,7 +97,7 @@ class Program:
     @property
     def figures(self) -> Mapping[str, Any]:
         """The plan in `meta`, perhaps without its facts: quick to ask for."""
-        return self.meta.figures if isinstance(self.meta, _StoredMeta) else self.meta["plan"]  # type: ignore[no-any-return]
+        return self.meta.figures if isinstance(self.meta, Description) else self.meta["plan"]
 
     def entry_code(self, entry: str) -> tuple[Instruction, ...]:
         return self.entries[entry].code
@@ -187,46 +187,6 @@ class _Stored(Mapping[str, Entry]):
         return name in self.buffers
 
 
-class _StoredMeta(Mapping[str, Any]):
-    """The description of a mapped file. The facts of its plan are larger than all the rest: they are read each time
-    somebody asks for the plan, and not kept."""
-
-    def __init__(self, read: Callable[[], dict[str, Any]], brief: Callable[[], dict[str, Any]]) -> None:
-        self._read = read
-        self._rest = brief()
-
-    @property
-    def figures(self) -> Any:
-        return self._rest["plan"]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._rest
-
-    def __getitem__(self, key: str) -> Any:
-        return self._read()[key] if key == "plan" and key in self._rest else self._rest[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rest)
-
-    def __len__(self) -> int:
-        return len(self._rest)
-
-
-_PLAN: Final = b'"plan":{'
-_FACTS: Final = b',"facts":{'
-_MARKS: Final = re.compile(rb'\[[^][{}"]*\]|"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)  # plain lists and texts as a whole
-
-
-def _end_of(text: bytes, start: int) -> int:
-    """Behind the JSON value whose bracket opens at `start`."""
-    depth = 0
-    for mark in _MARKS.finditer(text, start):
-        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(mark.group(), 0)
-        if not depth:
-            return mark.end()
-    return len(text)
-
-
 _ZEROS: Final = bytes(1 << 16)
 
 
@@ -247,7 +207,8 @@ def checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(meta: Mapping[str, Any]) -> bytes:
-    return json.dumps(dict(meta), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    how: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "default": dict}
+    return json.dumps(dict(meta), sort_keys=True, **how).encode()
 
 
 # -- to bytes -----------------------------------------------------------------------------------------------------
@@ -355,8 +316,12 @@ def packed_block(block: Sequence[Word]) -> bytes:
 # -- from bytes ---------------------------------------------------------------------------------------------------
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+@contextlib.contextmanager
+def _described() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError) as e:
+        raise BadProgram("the description in the file is not JSON") from e
 
 
 class _Reader:
@@ -413,7 +378,7 @@ class _Reader:
     def stored(self) -> Program:
         assert isinstance(self.data, memoryview)
         buffers = {name: own for name, own, _, _ in self._entries()}
-        return self._with(_Stored(self.data, buffers), _StoredMeta(self._meta, self._brief))
+        return self._with(_Stored(self.data, buffers), self._description())
 
     def _entries(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
         """Name, buffers, first code word, code words."""
@@ -425,22 +390,19 @@ class _Reader:
             yield self._name(name), own, start, words
 
     def _meta(self) -> dict[str, Any]:
-        return self._json(bytes(self.parts["meta"]))
-
-    def _brief(self) -> dict[str, Any]:
-        """`_meta`, but for the facts of the plan, which are not even decoded: that would take many times their size."""
-        text = bytes(self.parts["meta"])
-        start = text.find(_FACTS, text.find(_PLAN) + 1) + len(_FACTS) - 1
-        return self._json(text if start < len(_FACTS) else text[:start] + b"{}" + text[_end_of(text, start) :])
-
-    def _json(self, text: bytes) -> dict[str, Any]:
-        try:
-            meta = json.loads(text, parse_constant=_refuse)
-        except (ValueError, RecursionError) as e:
-            raise BadProgram("the description in the file is not JSON") from e
+        with _described():
+            meta = decoded(self._meta_text())
         if not isinstance(meta, dict):
             raise BadProgram("the description in the file is not an object")
         return meta
+
+    def _description(self) -> Mapping[str, Any]:
+        with _described(), contextlib.suppress(Unusual):
+            return Description(self._meta_text)
+        return self._meta()
+
+    def _meta_text(self) -> bytes:
+        return bytes(self.parts["meta"])
 
     def _with(self, entries: Mapping[str, Entry], meta: Mapping[str, Any]) -> Program:
         return Program(

@@ -26,9 +26,9 @@ class Pages(Protocol):
     def write_page(self, offset: int, data: Array) -> None: ...
 
 
-def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
+def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
     """Where each state tensor lies; the file's checksum does not say that it makes sense."""
-    facts = program.meta["state"]
+    facts: Mapping[str, Mapping[str, Any]] = program.meta["state"]
     for name, fact in facts.items():
         count = math.prod(map(_size, fact["stored"])) * DType(fact["dtype"]).bytes
         room = program.page_state_bytes - CHECKSUM if _is_paged(fact) else program.state_bytes
@@ -43,7 +43,7 @@ def checked_facts(program: Program) -> dict[str, dict[str, Any]]:
         settings = [(facts[name]["dtype"], list(facts[name]["stored"])) for name in (LR, COUNTER)]
         if settings != [("f32", []), ("i32", [2])]:
             raise BadProgram("the program's learning rate and step counter are not what they are")
-    return dict(facts)
+    return facts
 
 
 def _is_paged(fact: Mapping[str, Any]) -> bool:

@@ -573,7 +573,7 @@ def _meant(program: Program) -> Iterator[None]:
         raise BadProgram("the program does not describe its plan and state", why=why) from error
 
 
-def _described(program: Program) -> tuple[dict[str, dict[str, Any]], LossFacts, dict[str, Any]]:
+def _described(program: Program) -> tuple[Mapping[str, Mapping[str, Any]], LossFacts, dict[str, Any]]:
     """Where state lies, and facts of loss and optimizer. The plan is looked at when somebody asks for it."""
     with _meant(program):
         facts = checked_facts(program)
