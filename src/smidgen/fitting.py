@@ -3,6 +3,7 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,9 @@ from .terminal import bytes_text
 from .training_facts import loss_facts
 
 MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
-MOST_SEARCHES = 3  # the same, where each try is a search
+MOST_SEARCHES = 3  # the same, where each try is a search, or takes seconds
+MOST_ASKED = 2  # the same, for what only a message needs
+LARGE = 400  # nodes: with more, each try takes seconds, and a search finds nothing that the fast methods do not reach
 CACHE_BYTES = 2 << 20  # near to one core of most hosts; a constant, so that plans are the same everywhere
 ENOUGH_SAMPLES = 4  # to keep a thread busy
 MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
@@ -111,6 +114,8 @@ def searched(device: Device, best: Found, aim: Aim) -> Found:
     """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
     if best.entries is best.given or not aim.effort_s or not may_fit(device, best.given, aim):
         return best
+    if _is_large(best.given) and not limits.fits(device, best.need):
+        return best
     return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES), best], aim)
 
 
@@ -123,15 +128,15 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
         if "momentum" in other:
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            return squeezed(device, lowering.entries(replace(options, **changed), explained=False), quick).need
+            entries = lowering.entries(replace(options, **changed), explained=False)
+            return squeezed(device, entries, quick, most=MOST_ASKED).need
         except SmidgenError:
             return None
 
     if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        plan = outlined(best.entries, device, room_for(device, best.entries))
-        raise limits.over_limit(device, plan, best.need, need_with)
+        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
@@ -184,6 +189,20 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         if tried[-1].entries is entries:
             break
     return tried
+
+
+def smallest(device: Device | None, lowering: Lowering, options: Options, aim: Aim) -> Found:
+    """As little RAM as is found without a search: whole or in parts of one sample, with as much as possible computed
+    again or paged."""
+    none, quick = limits.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
+    entries = lowering.entries(options)
+    tried = [squeezed(none, entries, quick)]
+    if entries.batch > 1 and options.bn == "frozen" and not aim.at_once:
+        with contextlib.suppress(SmidgenError):  # a loss that is no sum over samples
+            tried.append(squeezed(none, part(lowering, options, entries.batch, 1), quick))
+    if aim.page:
+        tried += [one for whole in tried for one in optimizer_outside(none, whole, quick)]
+    return min(tried, key=lambda f: f.need.ram_bytes)
 
 
 def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
@@ -293,11 +312,11 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
         if trial.need.arena_bytes < best.need.arena_bytes:
             best = trial
         over = trial.need.arena_bytes - room
-        counts = trial.entries.graphs[_counts(entries)]
-        if over <= 0 or place.lower_bound(counts, entries.batch) > max(target, 0):  # or it goes no lower
+        peak = place.lower_bound(trial.entries.graphs[_counts(entries)], entries.batch)
+        if over <= 0 or peak > max(target, 0):  # or it goes no lower
             break
         step = max(2 * step, over, room // 512)
-        target -= step
+        target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
     return best
 
 
@@ -312,6 +331,10 @@ def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
     decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it[_counts(entries)][1]
     found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found
+
+
+def _is_large(entries: Entries) -> bool:
+    return len(entries.plain[_counts(entries)].nodes) > LARGE
 
 
 def _counts(entries: Entries) -> str:

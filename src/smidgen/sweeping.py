@@ -14,7 +14,7 @@ from typing import Final
 from . import limits, place
 from .device import Device
 from .errors import SmidgenError
-from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
+from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, smallest, squeezed
 from .ir import Graph, Role, ceil_div
 from .lower import Entries, Lowering
 from .native import EXACT, Work
@@ -143,7 +143,8 @@ class _Bench:
         self.others = {
             name: self._arena(graph) for name, graph in self.entries.graphs.items() if name not in self.entries.plain
         }
-        self.smallest = self._smallest()
+        least = smallest(device, lowering, options, aim)
+        self.smallest = min(self.base, least, key=lambda f: f.need.ram_bytes)
         self.parts = list(self._all_parts())
 
     def within(self, budget_bytes: int) -> Device:
@@ -151,18 +152,6 @@ class _Bench:
 
     def _arena(self, graph: Graph, room_bytes: int | None = None) -> int:
         return place.place(graph, self.entries.batch, *self.stored, self.align, room_bytes).arena_bytes
-
-    def _smallest(self) -> Found:
-        """Whole or in parts of one sample, with as much as possible computed again or paged."""
-        none, quick = limits.within(1, self.device), replace(self.aim, effort_s=0.0)
-        tried = [self.base, squeezed(none, self.entries, quick)]
-        if self.entries.batch > 1 and self.options.bn == "frozen":
-            try:
-                one = part(self.lowering, self.options, self.entries.batch, 1)
-                tried.append(squeezed(none, one, quick))
-            except SmidgenError:  # a loss that is no sum over samples
-                pass
-        return min(tried, key=lambda f: f.need.ram_bytes)
 
     def _all_parts(self) -> list[Found]:
         """The step in ever smaller parts, nothing computed again for it."""
