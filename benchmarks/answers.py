@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from smidgen import atomic, limits
 from smidgen.errors import DoesNotFit
-from smidgen.fitting import Found, encode_for, found, smallest
+from smidgen.fitting import encode_for, smallest
+from smidgen.found import Found, found
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
 from smidgen.planner.cost import prices_of
