@@ -117,6 +117,8 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         least = part(lowering, options, samples, 1)
     except SmidgenError:  # a loss that is no sum over samples
         return tried
+    if any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT)):
+        return tried  # several rows for each sample, whose order nobody knows
     if batch > 1 and not may_fit(device, least, aim):  # nor do larger parts
         return [squeezed(device, least, aim)]
     while batch > 1:
