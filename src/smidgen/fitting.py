@@ -69,7 +69,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         return _or_alone(device, best, entries, aim), options
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
     share = replace(aim, effort_s=aim.effort_s / len(sought))
-    best = cheapest(device, [best, *(searched(device, one, share) for one in sought)], aim)
+    best = cheapest(device, [*(searched(device, one, share) for one in sought), best], aim)
     return _or_alone(device, best, entries, aim), options
 
 
