@@ -143,6 +143,32 @@ def test_the_optimizers_state_may_live_outside_ram(optimizer: object, tmp_path: 
             assert np.array_equal(job.optimizer_state()[name][slot], value), (name, slot)
 
 
+def test_parameters_that_a_step_touches_in_few_places_may_live_outside_ram(tmp_path: Path) -> None:
+    """Plain SGD has no state of its own; the first and the last layer of this network are most of it."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(400, 16), torch.nn.Tanh(), *(torch.nn.Linear(16, 16) for _ in range(6)),
+                              torch.nn.Linear(16, 500)).eval()  # fmt: skip
+    x, y = torch.randn(2, 400), torch.arange(2)
+    free = smidgen.compile(net, x, kernels="exact", optimizer=smidgen.SGD(lr=0.1))
+    job = smidgen.compile(net, x, kernels="exact", optimizer=smidgen.SGD(lr=0.1), budget=free.plan.state_bytes,
+                          page_to=tmp_path / "pages", effort=0.0)  # fmt: skip
+    assert job.plan.ram_bytes <= free.plan.state_bytes
+    assert "page state" in [d.what for d in job.plan.decisions]
+    for one in (free, job):
+        one.train_step(x, y)
+        one.train_step(x, y)
+    assert np.array_equal(job.predict(x), free.predict(x))
+    assert job.state_dict().keys() == free.state_dict().keys()
+    assert all(np.array_equal(value, free.state_dict()[name]) for name, value in job.state_dict().items())
+    job.save(tmp_path / "net.smg")
+    again = smidgen.load(tmp_path / "net.smg", kernels="exact", page_to=tmp_path / "more")
+    free.train_step(x, y)
+    again.train_step(x, y)
+    assert all(np.array_equal(value, free.state_dict()[name]) for name, value in again.state_dict().items())
+    again.load_state_dict({k: np.zeros_like(v) for k, v in free.state_dict().items()})
+    assert not again.predict(x).any()
+
+
 def test_what_a_search_would_fit_is_fitted_without_one() -> None:
     """By the prices of its device, the best bargains of this network lead to a peak that is too high."""
     net = NETS["dscnn"]
