@@ -20,6 +20,7 @@ from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED
 from .planned import outlined, sized
+from .planner.cost import spent
 from .planner.within import Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
@@ -46,8 +47,10 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
-    quick = replace(aim, effort_s=0.0)
     entries = lowering.entries(options)
+    if aim.deadline_s is not None and spent(entries.plain["train"], entries.batch, aim.prices).seconds > aim.deadline_s:
+        aim = replace(aim, deadline_s=None, effort_s=0.0)  # in vain: not even a step with all RAM is in time
+    quick = replace(aim, effort_s=0.0)
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
         options = replace(options, const="int8")
