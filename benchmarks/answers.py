@@ -6,7 +6,8 @@ python -m benchmarks.answers --net bert_base    # one of them; the others stay a
 Impossible budgets (1 MB, and a little less than the smallest that is found to fit), deadlines that cannot be met, and
 for ResNet-50 and BERT-base budgets at shares of the way from the floor (state and the runtime's own memory) to the plan
 without one; each with and without somewhere to page to, by the default effort of `smidgen.compile`. Seconds are those
-of the clock, `cpu_s` those of the processor. Status 1 if an answer took too long.
+of the clock, `cpu_s` those of the processor, which do not depend on who else uses it. Status 1 if an answer took too
+much of the latter.
 """
 
 from __future__ import annotations
@@ -81,13 +82,20 @@ class Net:
         return row
 
 
+def kind_of(row: Json) -> str:
+    """A budget that was thought to be impossible may fit all the same."""
+    kind: str = row["kind"]
+    return "within" if row["said"].startswith("fits") else kind
+
+
 def summary(rows: Sequence[Json]) -> Json:
     found: Json = {}
     for kind, most in MOST_S.items():
-        ours = [row for row in rows if row["kind"] == kind]
+        ours = [row for row in rows if kind_of(row) == kind]
         if ours:
-            worst = max(ours, key=lambda row: row["seconds"])
-            found[kind] = {"answers": len(ours), "most_s": most, "slowest_s": worst["seconds"], "slowest": worst["net"]}
+            worst = max(ours, key=lambda row: row["cpu_s"])
+            found[kind] = {"answers": len(ours), "in_time": sum(row["cpu_s"] <= most for row in ours), "most_s": most,
+                           "slowest_cpu_s": worst["cpu_s"], "slowest": worst["net"]}  # fmt: skip
     return found
 
 
@@ -103,9 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), "effort_s": EFFORT_S,
                   "summary": summary(rows), "rows": rows}  # fmt: skip
         atomic.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
-    slow = [row for row in rows if row["seconds"] > MOST_S[row["kind"]]]
+    slow = [row for row in rows if row["cpu_s"] > MOST_S[kind_of(row)]]
     for row in slow:
-        print(f"FAIL {row['net']}, {row['kind']}: {row['seconds']:.1f} s", file=sys.stderr)
+        print(f"FAIL {row['net']}, {row['kind']}: {row['cpu_s']:.1f} s", file=sys.stderr)
     return 1 if slow else 0
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from . import limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .found import Found, cheapest, found, room_for, step_seconds
-from .ir import Graph, Role, Tensor, at, ceil_div
-from .lower import Entries, Lowering, checked, decided, narrowed
+from .found import Found, cheapest, found, room_for
+from .homes import movable, state_outside
+from .ir import Graph, Role, at, ceil_div
+from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED
-from .passes.page import page_state
-from .plan import Decision
 from .planned import outlined, sized
+from .planner.cost import spent
 from .planner.within import Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
@@ -48,8 +47,10 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
-    quick = replace(aim, effort_s=0.0)
     entries = lowering.entries(options)
+    if aim.deadline_s is not None and spent(entries.plain["train"], entries.batch, aim.prices).seconds > aim.deadline_s:
+        aim = replace(aim, deadline_s=None, effort_s=0.0)  # in vain: not even a step with all RAM is in time
+    quick = replace(aim, effort_s=0.0)
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
         options = replace(options, const="int8")
@@ -59,17 +60,17 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         parts = as_parts(lowering, options, entries, aim)
         return (whole if parts is entries else found(device, parts, aim)), options
     others: list[Found] = []
-    outside = sum(t.bytes(1) for t in _optimizer_state(entries)) if aim.page else 0
+    outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page:
-        others += [made for one in (whole, *others[-1:]) for made in optimizer_outside(device, one, quick)]
+        others += [made for one in (whole, *others[-1:]) for made in state_outside(device, one, quick)]
     best = cheapest(device, [whole, *others], aim)
     if not aim.effort_s:
         return _or_alone(device, best, entries, aim), options
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
     share = replace(aim, effort_s=aim.effort_s / len(sought))
-    best = cheapest(device, [best, *(searched(device, one, share) for one in sought)], aim)
+    best = cheapest(device, [*(searched(device, one, share) for one in sought), best], aim)
     return _or_alone(device, best, entries, aim), options
 
 
@@ -142,7 +143,7 @@ def smallest(device: Device | None, lowering: Lowering, options: Options, aim: A
         with contextlib.suppress(SmidgenError):  # a loss that is no sum over samples
             tried.append(squeezed(none, part(lowering, options, entries.batch, 1), quick))
     if aim.page:
-        tried += [one for whole in tried for one in optimizer_outside(none, whole, quick)]
+        tried += [one for whole in tried for one in state_outside(none, whole, quick)]
     return min(tried, key=lambda f: f.need.ram_bytes)
 
 
@@ -204,37 +205,3 @@ def _operand_bytes(graph: Graph, batch: int) -> tuple[int, int]:
                 else:
                     weights += count
     return values, weights
-
-
-def _optimizer_state(entries: Entries) -> list[Tensor]:
-    made = {out for graph in entries.graphs.values() for node in graph.nodes for out in node.outs}
-    state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(Role.OPTIM)}
-    return [tensor for name, tensor in state.items() if name not in made]
-
-
-def optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
-    """With some of the optimizer's state at home in PAGE, where every step fetches and returns it: so much of it that
-    it should fit, and what should take the least RAM. Large tensors are last, since they need room to come to."""
-    entries = least.given
-    state = {t.name: t for t in _optimizer_state(entries)}
-    names = sorted(state, key=lambda name: (state[name].bytes(1), name))
-    if not names:
-        return []
-    need = least.need
-    outside = list(accumulate(state[name].bytes(1) for name in names))
-    guesses = [
-        replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, state[name].bytes(1)))
-        for name, count in zip(names, outside, strict=True)
-    ]
-    fits = [k for k, guess in enumerate(guesses) if limits.fits(device, guess)]
-    smallest = min(range(len(names)), key=lambda k: guesses[k].ram_bytes)
-    return [_paging_state(device, entries, names[: k + 1], outside[k], aim) for k in sorted({*fits[:1], smallest})]
-
-
-def _paging_state(device: Device, entries: Entries, names: Sequence[str], count: int, aim: Aim) -> Found:
-    graphs = checked(page_state(entries.graphs, names, ahead=0), "page")
-    paged = replace(entries, graphs=graphs, plain=page_state(entries.plain, names, ahead=0))
-    why = f"{bytes_text(count)} of the optimizer's state are outside RAM: each step fetches and returns them"
-    adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
-    decisions = (*paged.decisions, Decision("page state", why, count, adds_s))
-    return squeezed(device, replace(paged, decisions=decisions), aim)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from . import limits, place
@@ -17,7 +18,8 @@ from .device import Device
 from .errors import SmidgenError
 from .fitting import checked_fit, joint, part, smallest
 from .found import Found, cheapest, found, room_for
-from .ir import Role, ceil_div
+from .homes import movable
+from .ir import ceil_div
 from .lower import Entries, Lowering
 from .native import EXACT, Work
 from .options import Options
@@ -29,7 +31,7 @@ from .timeline import traffic
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
 MOST_BATCH: Final = 1 << 16
-TRIES: Final = 3  # a placement above its bound asks for a lower bound
+SHARES_OUTSIDE: Final = 4  # into so many parts the state that may be outside is divided, for a bound
 MEANING: Final = {
     "none": "nothing is done to fit",
     "recompute": "results are computed again, the cheapest choice that was found",
@@ -69,7 +71,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """`base` is the plan without a budget, with all that costs next to nothing already done; `floor_bytes` is state and
-    the runtime's own memory: nothing goes below but a plan that keeps the optimizer's state outside RAM.
+    the runtime's own memory: nothing goes below but a plan that keeps some of the state outside RAM.
     `smallest_bytes` is the smallest budget that was reached."""
 
     batch: int
@@ -209,14 +211,18 @@ class _Bench:
     def _bound(self, device: Device) -> float | None:
         from .planner.bound import least_extra  # needs ortools
 
-        room = room_for(device, self.entries)
-        if self.pages:  # all of the optimizer's state may be outside
-            state = {t.name.rstrip("'"): t for g in self.entries.graphs.values() for t in g.of_role(Role.OPTIM)}
-            room += sum(t.bytes(1) for t in state.values())
-        if profile(self.problem, self.problem.plain()).peak_bytes <= room:
-            return self.problem.seconds
-        extra = least_extra(self.problem, max(room, 0), page=self.pages)
-        return self.problem.seconds + extra if extra < math.inf else None
+        room, paging = room_for(device, self.entries), self.aim.prices.page
+        outside = sum(t.bytes(1) for t in movable(self.entries)) if self.pages else 0
+        byte_s = 0.0 if paging is None else 1 / paging.in_bytes_per_s + 1 / paging.out_bytes_per_s
+        edges = [outside * k // SHARES_OUTSIDE for k in range(SHARES_OUTSIDE + 1)] if outside else [0, 0]
+        best = math.inf
+        for least, most in pairwise(edges):  # so much of the state may be outside, and is fetched and returned
+            if profile(self.problem, self.problem.plain()).peak_bytes <= room + most:
+                best = min(best, least * byte_s)
+            elif least * byte_s < best:
+                extra = least_extra(self.problem, max(room + most, 0), page=self.pages)
+                best = min(best, least * byte_s + extra)
+        return self.problem.seconds + best if best < math.inf else None
 
 
 def _unlimited(device: Device) -> Device:
