@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from .arrays import rows
-from .batches import Data
+from .batches import Arrays, Data
 from .errors import BadProgram
 from .fit_options import checked_batch
 from .metrics import Accuracy, LossFacts
@@ -31,7 +31,7 @@ def evaluate(
     accuracy = Accuracy(facts, outs[has_loss:], data.buffers[-1])
     samples, total, weight = 0, 0.0, 0
     for arrays, n in data.epoch(None):
-        check_rows(program, run, arrays, data.buffers, n)
+        check_rows(program, run, arrays, data.buffers, data.samples if isinstance(data, Arrays) else n)
         for first, count, together in parts(program, n, apart=facts.mean):
             if not go_on():
                 return None
