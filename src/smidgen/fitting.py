@@ -63,7 +63,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
-    if aim.page:
+    if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
         others += [made for one in (whole, *others[-1:]) for made in state_outside(device, one, quick)]
     best = cheapest(device, [whole, *others], aim)
     if not aim.effort_s:
