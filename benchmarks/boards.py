@@ -25,13 +25,14 @@ from smidgen import api, limits
 from smidgen.device import Bank, Device, load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import write_firmware
-from smidgen.fitting import Found, squeezed
+from smidgen.found import Found
 from smidgen.lower import narrowed
 from smidgen.optimizers import SGD
 from smidgen.plan import Plan
 from smidgen.planner.cost import prices_of
 from smidgen.planner.within import Aim
 from smidgen.program import HEADER, SECTIONS, Program
+from smidgen.squeezing import squeezed
 from smidgen.trainer import Job
 
 from .nets import NETS, Net

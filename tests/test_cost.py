@@ -17,7 +17,7 @@ import smidgen
 from smidgen import api, ops
 from smidgen.build import typed
 from smidgen.device import device_names, load_device, parsed
-from smidgen.fitting import step_spent
+from smidgen.found import step_spent
 from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.options import BadOption
 from smidgen.plan import Plan

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -180,3 +183,30 @@ def test_threads_share_gradients_by_range() -> None:
     rng = np.random.default_rng(0)
     dy, x = (rng.standard_normal(70_001).astype(np.float32) for _ in range(2))
     same_bits("range_dx_f32", [np.zeros_like(x)], [dy, x], [70_001, 0.0, 1.0, 0, 1.0, 0.25])
+
+
+def test_a_forked_child_goes_on_without_the_threads(program: object) -> None:
+    job = trained(program, "fast", 2)
+    child = os.fork()
+    if not child:
+        x, y = batch()
+        job.train_step(x, y)
+        os._exit(int(job._machine.state.tobytes() != expected(program)))
+    for _ in range(200):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def expected(program: object) -> bytes:
+    """After six steps with one thread."""
+    job = trained(program, "fast")
+    x, y = batch()
+    job.train_step(x, y)
+    return job._machine.state.tobytes()

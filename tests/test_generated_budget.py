@@ -13,11 +13,12 @@ import pytest
 
 from smidgen import limits
 from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
-from smidgen.fitting import encode_for, squeezed
+from smidgen.fitting import encode_for
 from smidgen.lower import Lowering, lower_as
 from smidgen.options import checked_options
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
+from smidgen.squeezing import squeezed
 from smidgen.torch_import import import_model
 from smidgen.trainer import Job
 

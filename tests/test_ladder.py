@@ -22,7 +22,7 @@ from torch import nn
 import smidgen
 from smidgen import cli
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.fitting import found
+from smidgen.found import found
 from smidgen.history import Position
 from smidgen.ladder import joined
 from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch

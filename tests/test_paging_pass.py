@@ -9,7 +9,7 @@ from smidgen import interp
 from smidgen.check import check
 from smidgen.errors import Internal
 from smidgen.ir import Graph
-from smidgen.passes.page import MOST_STARTED, cannot_page, page, page_state
+from smidgen.passes.page import MOST_STARTED, cannot_page, page, page_state, times_read
 from smidgen.text import parse, to_text
 
 CHAIN = """
@@ -261,6 +261,40 @@ def test_state_comes_before_its_first_reader_and_goes_back_after_its_last_update
         page_state({"train": parse(before)}, ["missing"])
     with pytest.raises(Internal, match="not state in RAM"):
         page_state({"train": graph}, ["m"])
+
+
+def test_a_parameter_is_brought_again_for_readers_that_are_far_apart() -> None:
+    before = """
+    input x: f32[n,3]
+    param w: f32[3,3]
+    setting lr: f32[]
+    a = feed(x) perm=(0, 1)
+    h = linear(a, w)
+    i = tanh(h)
+    j = sigmoid(i)
+    d = linear_dx(j, w) @backward
+    param w1: f32[3,3] = linear_dw_sgd(j, a, w, lr) weight_decay=0.0 @update
+    output y: f32[n,3] = fetch(d) perm=(0, 1)
+    """
+    after = """
+    input x: f32[n,3]
+    page param w: f32[3,3]
+    setting lr: f32[]
+    a = feed(x) perm=(0, 1)
+    w.here: f32[3,3] = page_in(w)
+    h = linear(a, w.here)
+    i = tanh(h)
+    j = sigmoid(i)
+    w.here.2: f32[3,3] = page_in(w) @backward
+    d = linear_dx(j, w.here.2) @backward
+    w1: f32[3,3] = linear_dw_sgd(j, a, w.here.2, lr) weight_decay=0.0 @update
+    page param w.page: f32[3,3] = page_write(w, w1) @update
+    output y: f32[n,3] = fetch(d) perm=(0, 1)
+    """
+    graph = page_state({"train": parse(before)}, ["w"], ahead=0, apart=2)["train"]
+    check(graph, "page")
+    assert to_text(graph) == to_text(parse(after))
+    assert [times_read(parse(before), "w", apart) for apart in (0, 1, 2, 3)] == [3, 2, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.errors import DoesNotFit
+from smidgen.errors import BadData, DoesNotFit
 from smidgen.native import EXACT, Work
 from smidgen.summary import answer
 
@@ -177,3 +177,54 @@ def test_what_a_budget_leaves_and_its_work_memory_are_within_it(threads: int) ->
         assert left + work.beside(left) <= budget
         assert left >= before
         before = left
+
+
+class Tagger(nn.Module):
+    """Several rows for each sample: (samples, tokens) flattened, or (tokens, samples)."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.turned, self.inner = turned, nn.Sequential(nn.Linear(200, 64), nn.ReLU(), nn.Linear(64, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        return (y.transpose(0, 1) if self.turned else y).reshape(-1, 5)
+
+
+def test_a_target_with_several_rows_a_sample_is_cut_by_samples() -> None:
+    x, y = torch.randn(12, 50, 200), torch.randint(0, 5, (600,))
+    whole = smidgen.compile(Tagger(False), x, batch=12, kernels="exact")
+    parts = smidgen.compile(Tagger(False), x, batch=4, accumulate=True, kernels="exact")
+    assert parts.evaluate(x, y) == pytest.approx(whole.evaluate(x, y), rel=1e-5)
+    assert parts.train_step(x, y) == pytest.approx(whole.train_step(x, y), rel=1e-5)
+    for name, value in whole.state_dict().items():
+        np.testing.assert_allclose(parts.state_dict()[name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_a_target_whose_rows_are_in_another_order_is_not_cut() -> None:
+    x, y = torch.randn(12, 50, 200), torch.randint(0, 5, (600,))
+    job = smidgen.compile(Tagger(True), x, batch=4, accumulate=True, kernels="exact")
+    before = job._machine.state.tobytes()
+    for call in (job.train_step, job.evaluate):
+        with pytest.raises(BadData, match="in an order that cannot be told"):
+            call(x, y)
+    assert job._machine.state.tobytes() == before
+
+
+def test_a_budget_does_not_split_a_target_with_several_rows_a_sample() -> None:
+    x = torch.randn(12, 50, 200)
+    whole = smidgen.compile(Tagger(False), x, kernels="exact").plan.ram_bytes
+    with pytest.raises(DoesNotFit):
+        smidgen.compile(Tagger(False), x, kernels="exact", budget=int(0.5 * whole))
+
+
+def total(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="sum")
+
+
+def test_a_summed_loss_is_that_of_as_many_samples_as_a_step_has() -> None:
+    job = compiled(images(), loss=total, target=torch.from_numpy(Y))
+    assert job.plan.batch < SAMPLES
+    whole = compiled(images(), loss=total, target=torch.from_numpy(Y), accumulate=False)
+    assert job.evaluate(X.numpy(), Y)["loss"] == pytest.approx(whole.evaluate(X.numpy(), Y)["loss"], rel=1e-4)

@@ -17,7 +17,7 @@ import smidgen
 from benchmarks import fit
 from smidgen import api, cli, limits, place, sweep_page, sweep_text
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.fitting import step_spent
+from smidgen.found import step_spent
 from smidgen.lower import Entries
 from smidgen.planned import encode, placed, sized
 from smidgen.planner.cost import DISK, Prices

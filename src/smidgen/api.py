@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from . import limits
 from .device import Device
 from .errors import BadOption, MissingPart
-from .fitting import as_parts, encode_for, step_seconds
+from .fitting import as_parts, encode_for
+from .found import step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
 from .native import Work, checked_kernels

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .batches import Data
+from .arrays import rows
+from .batches import Arrays, Data
 from .errors import BadProgram
+from .fit_options import checked_batch
 from .metrics import Accuracy, LossFacts
 from .program import Program
+from .sample_rows import check_rows
 
 NO_ENTRY = "the loss does not take what the model returns in evaluation mode, or it was compiled long ago"
 
@@ -19,7 +22,8 @@ def evaluate(
 ) -> dict[str, float] | None:
     """Loss, accuracy and number of samples, part by part; None if `go_on` says no in between.
 
-    The loss is the mean over the parts, weighted by their samples (by their labels that count, for a mean over labels).
+    The loss is the mean over batches, weighted by their samples (by their labels that count, for a mean over labels); a
+    batch has as many samples as a step, in however many parts it is taken.
     """
     entry = "evaluate" if "evaluate" in program.entries else "infer"
     outs = [b for b in program.entry_buffers(entry) if b.direction == "output"]
@@ -27,24 +31,37 @@ def evaluate(
     accuracy = Accuracy(facts, outs[has_loss:], data.buffers[-1])
     samples, total, weight = 0, 0.0, 0
     for arrays, n in data.epoch(None):
-        for first in range(0, n, program.batch):
+        check_rows(program, run, arrays, data.buffers, data.samples if isinstance(data, Arrays) else n)
+        for first, count, together in parts(program, n, apart=facts.mean):
             if not go_on():
                 return None
-            part = [a[first : first + program.batch] for a in arrays]
-            count, target = len(part[0]), part[-1]
+            part = [rows(a, b, first, count) for a, b in zip(arrays, data.buffers, strict=True)]
             results = [np.empty(b.shape(count), b.dtype.numpy) for b in outs]
-            run(entry, part if has_loss else part[:-1], results, count, count)
-            accuracy.add(results[has_loss:], target)
+            run(entry, part if has_loss else part[:-1], results, count, together)
+            accuracy.add(results[has_loss:], part[-1])
             samples += count
-            counts = int((target != facts.ignore).sum()) if facts.mean else count
+            if facts.mean:
+                together = counts = int((part[-1] != facts.ignore).sum())
+            else:
+                counts = count
             if has_loss and counts:  # the mean over no label is NaN
-                total, weight = total + float(results[0]) * counts, weight + counts
+                total, weight = total + float(results[0]) * together, weight + counts
     found: dict[str, float] = {"loss": total / weight if weight else float("nan")} if has_loss else {}
     if accuracy.value is not None:
         found["accuracy"] = accuracy.value
     if not found:
         raise BadProgram("the program has no entry point 'evaluate'", why=NO_ENTRY)
     return found | {"samples": samples}
+
+
+def parts(program: Program, n: int, apart: bool) -> Iterator[tuple[int, int, int]]:
+    """First sample and number of samples of each part of n, and how many samples its batch has; `apart`: a part is a
+    batch of its own."""
+    whole = program.batch if apart else checked_batch(None, program)
+    for start in range(0, n, whole):
+        together = min(whole, n - start)
+        for first in range(start, start + together, program.batch):
+            yield first, min(program.batch, start + together - first), together
 
 
 __all__ = ["evaluate"]

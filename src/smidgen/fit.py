@@ -101,7 +101,7 @@ def eval_data(job: Job, x: Any, y: Any, epochs: int = 1) -> Data:
         raise BadProgram("the program has no entry point 'evaluate'", why=NO_ENTRY)
     buffers = [b for b in job.program.entry_buffers(entry) if b.direction == "input"]
     if y is not None:
-        return Arrays(x, y, buffers, job._loss, job.program.batch)
+        return Arrays(x, y, buffers, job._loss, checked_batch(None, job.program))
     return Stream(x, buffers, job._loss, epochs, None)
 
 

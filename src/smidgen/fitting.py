@@ -3,73 +3,35 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from . import limits, ops, place
+from . import limits, ops
+from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
+from .found import Found, cheapest, found, room_for
+from .homes import movable, state_outside
 from .ir import Graph, Role, at, ceil_div
-from .lower import Entries, Lowering, checked, decided, narrowed
+from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED
-from .passes.page import page_state
-from .plan import Decision
-from .planned import Sized, encode, outlined, sized
-from .planner.cost import Spent, spent
-from .planner.least import least_peak
-from .planner.problem import problem_of
-from .planner.within import Aim, within
-from .program import Program, checked_meta
+from .planned import outlined, sized
+from .planner.cost import spent
+from .planner.within import Aim
+from .program import Program
+from .squeezing import may_fit, searched, squeezed
 from .terminal import bytes_text
 from .training_facts import loss_facts
 
-MOST_SQUEEZES = 6  # a placement above its bound asks for a lower bound
-MOST_SEARCHES = 3  # the same, where each try is a search
+MOST_ASKED = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
 CACHE_BYTES = 2 << 20  # near to one core of most hosts; a constant, so that plans are the same everywhere
 ENOUGH_SAMPLES = 4  # to keep a thread busy
 MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
 WORTH = 0.75  # of the RAM: parts that save less are not worth it
-LEAST_EFFORT_S = 0.1  # of searching, when the time for it is over: the fast methods remain
-
-
-@dataclass(frozen=True)
-class Found:
-    """A way to fit: graphs, what they take, and what a step costs by the prices of the plan."""
-
-    device: Device | None
-    entries: Entries
-    sized: Sized
-    step: Spent
-    given: Entries  # before anything was done to fit
-
-    @property
-    def seconds(self) -> float:
-        return self.step.seconds
-
-    @property
-    def joules(self) -> float:
-        return self.step.joules
-
-    def cost(self, aim: Aim) -> float:
-        return self.joules if aim.objective == "energy" else self.seconds
-
-    @property
-    def need(self) -> limits.Need:
-        return self.sized.need
-
-    @cached_property
-    def program(self) -> Program:
-        return with_price(encode(self.entries, self.device), self.step)
-
-
-def found(device: Device | None, entries: Entries, aim: Aim, given: Entries | None = None) -> Found:
-    room = None if device is None else room_for(device, entries)
-    return Found(device, entries, sized(entries, device, room), step_spent(entries, aim), given or entries)
 
 
 def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Program:
@@ -85,8 +47,10 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
-    quick = replace(aim, effort_s=0.0)
     entries = lowering.entries(options)
+    if aim.deadline_s is not None and spent(entries.plain["train"], entries.batch, aim.prices).seconds > aim.deadline_s:
+        aim = replace(aim, deadline_s=None, effort_s=0.0)  # in vain: not even a step with all RAM is in time
+    quick = replace(aim, effort_s=0.0)
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
         options = replace(options, const="int8")
@@ -96,22 +60,28 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         parts = as_parts(lowering, options, entries, aim)
         return (whole if parts is entries else found(device, parts, aim)), options
     others: list[Found] = []
-    if not aim.at_once and entries.batch > 1 and room_for(device, entries) >= 0:  # parts have as much state
+    outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
+    if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
-    if aim.page:
-        others += optimizer_outside(device, whole, quick)
-    if not others:
-        return searched(device, whole, aim), options
-    half = replace(aim, effort_s=aim.effort_s / 2)
-    best = cheapest(device, others, aim)
-    return cheapest(device, [searched(device, whole, half), searched(device, best, half), best], aim), options
+    if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
+        others += [made for one in (whole, *others[-1:]) for made in state_outside(device, one, quick)]
+    best = cheapest(device, [whole, *others], aim)
+    if not aim.effort_s:
+        return _or_alone(device, best, entries, aim), options
+    sought = [whole, *([cheapest(device, others, aim)] if others else [])]
+    share = replace(aim, effort_s=aim.effort_s / len(sought))
+    best = cheapest(device, [*(searched(device, one, share) for one in sought), best], aim)
+    return _or_alone(device, best, entries, aim), options
 
 
-def searched(device: Device, best: Found, aim: Aim) -> Found:
-    """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
-    if best.entries is best.given or not aim.effort_s or not may_fit(device, best.given, aim):
-        return best
-    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES), best], aim)
+def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
+    """What was found, or what one technique alone makes of the step, if that is cheaper."""
+    quick = replace(aim, effort_s=0.0)
+    for name in SCHEDULED if aim.page else [n for n in SCHEDULED if n != "page"]:
+        below = best.cost(aim) if limits.fits(device, best.need) else math.inf
+        one = alone(name, device, entries, quick, below)
+        best = best if one is None else cheapest(device, [best, one], aim)
+    return best
 
 
 def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
@@ -123,45 +93,20 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
         if "momentum" in other:
             changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            return squeezed(device, lowering.entries(replace(options, **changed), explained=False), quick).need
+            entries = lowering.entries(replace(options, **changed), explained=False)
+            return squeezed(device, entries, quick, most=MOST_ASKED).need
         except SmidgenError:
             return None
 
     if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        plan = outlined(best.entries, device, room_for(device, best.entries))
-        raise limits.over_limit(device, plan, best.need, need_with)
+        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
         raise limits.too_late(best.entries.decisions, best.seconds, aim.deadline_s)
     return best
-
-
-def room_for(device: Device, entries: Entries) -> int:
-    """No larger arena can fit; negative if not even the state does."""
-    overhead = limits.Overhead(0, 0) if device.is_bare else limits.host_overhead()
-    state = place.place_state(entries.graphs.values(), device.align)[2]
-    return limits.arena_room(device, limits.Need(state, 0, overhead, 0))
-
-
-def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
-    """False: whatever is computed again or paged, it is too large, which can be told at once."""
-    room = room_for(device, entries)
-    for graph in entries.plain.values():
-        if least_peak(problem_of(graph, entries.batch, aim.prices, device.align), page=aim.page) > room:
-            return False
-    return place.lower_bound(entries.graphs["infer"], entries.batch) <= room
-
-
-def cheapest(device: Device, tried: list[Found], aim: Aim) -> Found:
-    """Of what fits, the cheapest; if nothing does, the smallest."""
-    good = [f for f in tried if limits.fits(device, f.need)]
-    if aim.deadline_s is not None:
-        good = [f for f in good if f.seconds <= aim.deadline_s] or good
-    smallest = min(tried, key=lambda f: f.need.ram_bytes)
-    return min(good, key=lambda f: f.cost(aim), default=smallest)
 
 
 def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
@@ -173,6 +118,8 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         least = part(lowering, options, samples, 1)
     except SmidgenError:  # a loss that is no sum over samples
         return tried
+    if any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT)):
+        return tried  # several rows for each sample, whose order nobody knows
     if batch > 1 and not may_fit(device, least, aim):  # nor do larger parts
         return [squeezed(device, least, aim)]
     while batch > 1:
@@ -181,9 +128,23 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         if not may_fit(device, entries, aim):
             continue
         tried.append(squeezed(device, entries, aim))
-        if tried[-1].entries is entries:
+        if tried[-1].entries is entries and limits.fits(device, tried[-1].need):
             break
     return tried
+
+
+def smallest(device: Device | None, lowering: Lowering, options: Options, aim: Aim) -> Found:
+    """As little RAM as is found without a search: whole or in parts of one sample, with as much as possible computed
+    again or paged."""
+    none, quick = limits.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
+    entries = lowering.entries(options)
+    tried = [squeezed(none, entries, quick)]
+    if entries.batch > 1 and options.bn == "frozen" and not aim.at_once:
+        with contextlib.suppress(SmidgenError):  # a loss that is no sum over samples
+            tried.append(squeezed(none, part(lowering, options, entries.batch, 1), quick))
+    if aim.page:
+        tried += [one for whole in tried for one in state_outside(none, whole, quick)]
+    return min(tried, key=lambda f: f.need.ram_bytes)
 
 
 def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
@@ -244,97 +205,3 @@ def _operand_bytes(graph: Graph, batch: int) -> tuple[int, int]:
                 else:
                     weights += count
     return values, weights
-
-
-def optimizer_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
-    """With some of the optimizer's state at home in PAGE, where every step fetches and returns it: so much of it that
-    it should fit, and what should take the least RAM. Large tensors are last, since they need room to come to."""
-    entries = least.given
-    made = {out for graph in entries.graphs.values() for node in graph.nodes for out in node.outs}
-    state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(Role.OPTIM) if t.name not in made}
-    names = sorted(state, key=lambda name: (state[name].bytes(1), name))
-    if not names:
-        return []
-    need = least.need
-    outside = list(accumulate(state[name].bytes(1) for name in names))
-    guesses = [
-        replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, state[name].bytes(1)))
-        for name, count in zip(names, outside, strict=True)
-    ]
-    fits = [k for k, guess in enumerate(guesses) if limits.fits(device, guess)]
-    smallest = min(range(len(names)), key=lambda k: guesses[k].ram_bytes)
-    return [_paging_state(device, entries, names[: k + 1], outside[k], aim) for k in sorted({*fits[:1], smallest})]
-
-
-def _paging_state(device: Device, entries: Entries, names: Sequence[str], count: int, aim: Aim) -> Found:
-    graphs = checked(page_state(entries.graphs, names, ahead=0), "page")
-    paged = replace(entries, graphs=graphs, plain=page_state(entries.plain, names, ahead=0))
-    why = f"{bytes_text(count)} of the optimizer's state are outside RAM: each step fetches and returns them"
-    adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
-    decisions = (*paged.decisions, Decision("page state", why, count, adds_s))
-    return squeezed(device, replace(paged, decisions=decisions), aim)
-
-
-def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
-    """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
-    comes. Of the time for searching each try takes a half of what is left."""
-    end = time.monotonic() + aim.effort_s
-    best = found(device, entries, aim)
-    room = limits.arena_room(device, best.need)
-    target, step = room, 0
-    if best.need.arena_bytes > room and not may_fit(device, entries, aim):
-        most = 1  # as small as it comes, once
-    for _ in range(most):
-        if best.need.arena_bytes <= room:
-            break
-        left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
-        now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
-        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries)
-        if trial.need.arena_bytes < best.need.arena_bytes:
-            best = trial
-        over = trial.need.arena_bytes - room
-        counts = trial.entries.graphs[_counts(entries)]
-        if over <= 0 or place.lower_bound(counts, entries.batch) > max(target, 0):  # or it goes no lower
-            break
-        step = max(2 * step, over, room // 512)
-        target -= step
-    return best
-
-
-def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
-    """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
-    quick = replace(aim, effort_s=0.0, deadline_s=None)
-    within_it = {
-        name: within(graph, entries.batch, arena_bytes, align, aim if name == _counts(entries) else quick)
-        for name, graph in entries.plain.items()
-    }
-    graphs = {**entries.graphs, **{name: graph for name, (graph, _) in within_it.items()}}
-    decisions = [d for d in entries.decisions if d.what not in ("recompute", "int8")] + within_it[_counts(entries)][1]
-    found = replace(entries, graphs=checked(graphs, "recompute"), decisions=tuple(decisions), const="f32")
-    return narrowed(found) if entries.const == "int8" else found
-
-
-def _counts(entries: Entries) -> str:
-    """The entry that takes the time of a step: `train` of a program for steps in parts is for smaller ones."""
-    return "grad" if entries.step_samples else "train"
-
-
-def step_seconds(entries: Entries, aim: Aim) -> float:
-    return step_spent(entries, aim).seconds
-
-
-def step_spent(entries: Entries, aim: Aim) -> Spent:
-    """By a whole step of as many samples as the user asked for, by the prices of the plan."""
-
-    def of(name: str) -> Spent:
-        return spent(entries.graphs[name], entries.batch, aim.prices)
-
-    if not entries.step_samples:
-        return of("train")
-    return of("zero").plus(of("apply")).plus(of("grad"), ceil_div(entries.step_samples, entries.batch))
-
-
-def with_price(program: Program, step: Spent) -> Program:
-    """The program, whose plan says what a step takes."""
-    plan = {**program.meta["plan"], "step_seconds": step.seconds, "step_joules": step.joules}
-    return replace(program, meta=checked_meta({**program.meta, "plan": plan}))

@@ -9,7 +9,8 @@ from dataclasses import replace
 from . import limits
 from .device import Device
 from .errors import BadOption
-from .fitting import Found, checked_fit, found, found_for, searched, squeezed, with_price
+from .fitting import checked_fit, found_for
+from .found import Found, found, with_price
 from .lower import Entries, Lowering
 from .native import Work
 from .options import Options
@@ -18,6 +19,7 @@ from .planned import encode
 from .planner.within import Aim
 from .program import Program
 from .rungs import STEPS, entry_at
+from .squeezing import searched, squeezed
 
 
 def encode_ladder(

@@ -48,6 +48,7 @@ class Entries:
     head: Head | None = None  # with spare classes
     class_names: tuple[str, ...] = ()
     plain: Mapping[str, Graph] = field(default_factory=dict)  # entries in which nothing is computed again
+    forward: Mapping[str, Graph] = field(default_factory=dict)  # entries that do not learn, before they were lowered
     const: str = "f32"
     step_samples: int = 0  # of a step that is taken in parts; 0: up to `batch`, at once
 
@@ -130,6 +131,7 @@ class Built:
     optimizer: str
     head: Head | None = None
     class_names: tuple[str, ...] = ()
+    forward: Mapping[str, Graph] = field(default_factory=dict)
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -223,7 +225,7 @@ def build(
     }
     return Built(
         checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
-        _described(optimizer),
+        _described(optimizer), forward={"infer": infer, **({} if evaluate is None else {"evaluate": evaluate})},
     )  # fmt: skip
 
 
@@ -239,7 +241,7 @@ def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
         plain["train"] = with_names(plain["train"], built.head)
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
-        built.optimizer, head=built.head, class_names=built.class_names, plain=plain,
+        built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
     )  # fmt: skip
 
 

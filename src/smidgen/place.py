@@ -5,34 +5,17 @@ Lifetimes are positions in the flat node list; two tensors may share bytes only 
 
 from __future__ import annotations
 
-import random
-from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Iterable, Mapping
 
 from . import ops
 from .build import typed
-from .errors import Internal
 from .ir import Graph, Node, Role, at
 from .layout import Layout, Region, Slot
 from .place_exact import improved
+from .place_search import MOST_ROUNDS, Block, first_fit, peak, searched
 
 ALIGN = 16
 PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
-SEARCH_WORK, MOST_ROUNDS = 20_000_000, 400  # comparisons spent on improving a placement; not a time, so that
-# the same model gives the same program on every machine
-_offset = itemgetter(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """`bytes` (aligned) that are in use from node `birth` to node `death`, both included."""
-
-    name: str
-    bytes: int
-    birth: int
-    death: int
 
 
 class Families:
@@ -103,15 +86,16 @@ def place(
     room_bytes: int | None = None,
 ) -> Layout:
     """Offsets in the arena for one entry point at its largest batch. What cannot be within `room_bytes` is not worth a
-    search."""
+    search, and what is within them is low enough."""
     families, birth, death = _families(graph, stored)
     scratch = _scratch(graph, batch)
     pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     pinned_end = sum(b.bytes for b in pinned)
     bound = pinned_end + peak(blocks)
     hopeless = room_bytes is not None and bound > room_bytes
-    offsets, top = _search(blocks, bound - pinned_end, 0 if hopeless else MOST_ROUNDS)
-    if not hopeless and (pinned_end + top - bound) * 100 > bound:
+    enough = max(bound, room_bytes or 0)
+    offsets, top = searched(blocks, enough - pinned_end, 0 if hopeless else MOST_ROUNDS)
+    if not hopeless and pinned_end + top > enough and (pinned_end + top - bound) * 100 > bound:
         offsets, top = improved(blocks, offsets, top, bound - pinned_end, align)
     where: dict[str, int] = {}
     start = 0
@@ -120,7 +104,7 @@ def place(
         start += block.bytes
     where |= {name: pinned_end + offset for name, offset in offsets.items()}
     page_state = max((s.offset + page_room(s.bytes) for s in stored.values() if s.region == "page"), default=0)
-    pages, page_top = _fit(_pages(families, birth, death, batch))
+    pages, page_top = first_fit(_pages(families, birth, death, batch))
     slots: dict[str, Slot] = {}
     for tensor in graph.tensors.values():
         if tensor.role in (Role.INPUT, Role.OUTPUT):
@@ -145,19 +129,6 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     families, birth, death = _families(graph, stored)
     pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
     return sum(b.bytes for b in pinned) + peak(blocks)
-
-
-def peak(blocks: Sequence[Block]) -> int:
-    """Largest sum of bytes alive at one moment: no placement can be smaller."""
-    change: dict[int, int] = {}
-    for b in blocks:
-        change[b.birth] = change.get(b.birth, 0) + b.bytes
-        change[b.death + 1] = change.get(b.death + 1, 0) - b.bytes
-    best = total = 0
-    for moment in sorted(change):
-        total += change[moment]
-        best = max(best, total)
-    return best
 
 
 def loop_range(graph: Graph) -> range:
@@ -255,57 +226,3 @@ def _pages(
     tops = [top for top in birth if families.graph[top].paged and top not in families.stored]
     blocks = [Block(top, page_room(families.graph[top].bytes(batch)), birth[top], death[top]) for top in tops]
     return sorted(blocks, key=lambda b: (-b.bytes, b.birth))
-
-
-def _fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
-    """Put blocks one by one into the lowest gap that is free during their life."""
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, birth, death), sorted by offset
-    offsets: dict[str, int] = {}
-    top = 0
-    for block in order:
-        size, first, last = block.bytes, block.birth, block.death
-        start = 0
-        best: tuple[int, int] | None = None
-        for offset, end, birth, death in placed:
-            if death < first or last < birth:
-                continue
-            gap = offset - start
-            if gap >= size and (best is None or gap < best[0]):
-                best = (gap, start)
-            if end > start:
-                start = end
-        at_ = start if best is None else best[1]
-        offsets[block.name] = at_
-        insort(placed, (at_, at_ + size, first, last), key=_offset)
-        top = max(top, at_ + size)
-    return offsets, top
-
-
-def _search(blocks: Sequence[Block], bound: int, most_rounds: int) -> tuple[dict[str, int], int]:
-    """The best of several orders, then of random exchanges, until the bound is met or the work is spent. Without any
-    rounds, the first order will do."""
-    if not blocks:
-        return {}, 0
-    orders = [
-        sorted(blocks, key=lambda b: (-b.bytes, b.birth)),
-        sorted(blocks, key=lambda b: (-(b.death - b.birth), -b.bytes)),
-        sorted(blocks, key=lambda b: (-b.bytes * (b.death - b.birth + 1), b.birth)),
-        sorted(blocks, key=lambda b: (b.birth, -b.bytes)),
-        sorted(blocks, key=lambda b: (-b.death, -b.bytes)),
-    ]
-    results = [(*_fit(order), order) for order in orders[: None if most_rounds else 1]]
-    offsets, top, order = min(results, key=lambda r: r[1])
-    rng = random.Random(0)
-    for _ in range(min(most_rounds, SEARCH_WORK // len(blocks) ** 2)):
-        if top == bound:
-            break
-        trial = list(order)
-        high = [i for i, b in enumerate(trial) if offsets[b.name] + b.bytes == top]
-        for i in high if rng.random() < 0.7 else [rng.randrange(len(trial))]:
-            trial.insert(rng.randrange(i + 1), trial.pop(i))
-        new_offsets, new_top = _fit(trial)
-        if new_top <= top:
-            offsets, top, order = new_offsets, new_top, trial
-    if top < bound:
-        raise Internal("a placement below its own lower bound")
-    return offsets, top

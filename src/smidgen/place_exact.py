@@ -6,26 +6,21 @@ One worker and a limit of work, not of time: the same blocks give the same offse
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final
 
-WORK = 3.0  # CP-SAT's own unit, roughly seconds
+from .place_search import Block
 
-
-class Block(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def birth(self) -> int: ...
-    @property
-    def death(self) -> int: ...
+WORK: Final = 3.0  # CP-SAT's own unit, roughly seconds
+MOST_BLOCKS: Final = 200  # with more, a second of work takes many of the clock, and finds little
 
 
 def improved(
     blocks: Sequence[Block], offsets: Mapping[str, int], top: int, bound: int, align: int
 ) -> tuple[dict[str, int], int]:
-    """Offsets with a lower top, if the solver finds any; `offsets` otherwise, or if it is not installed."""
+    """Offsets with a lower top, if the solver finds any; `offsets` otherwise, with too many blocks, or if it is not
+    installed."""
+    if len(blocks) > MOST_BLOCKS:
+        return dict(offsets), top
     try:
         from ortools.sat.python import cp_model
     except ModuleNotFoundError:

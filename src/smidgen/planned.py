@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import limits, place, verify
@@ -45,17 +45,15 @@ def encode(
     return done
 
 
-def outlined(entries: Entries, device: Device, room_bytes: int | None = None) -> Plan:
+def outlined(entries: Entries, device: Device, sized: Sized) -> Plan:
     """The plan of a program that is not made, since it would not fit."""
-    if device.is_bare or device.flash_bytes:
-        return Plan.from_json(encode(entries, device, proven=False, room_bytes=room_bytes).meta["plan"])
-    layouts, _ = placed(entries, device.align, room_bytes)
-    state = max(layout.state_bytes for layout in layouts.values())
-    arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
-    if not evaluates:
-        rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
-        entries, layouts = replace(entries, graphs=rest), {name: layouts[name] for name in rest}
-    return _plan(entries, layouts, device, limits.Need(state, arena, limits.host_overhead(), 0))
+    if not sized.layouts:
+        return Plan.from_json(encode(entries, device, proven=False).meta["plan"])
+    layouts = dict(sized.layouts)
+    if not sized.evaluates:
+        layouts.pop("evaluate", None)
+        entries = replace(entries, graphs={name: entries.graphs[name] for name in layouts})
+    return _plan(entries, layouts, device, sized.need)
 
 
 def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None, need: limits.Need) -> Plan:
@@ -94,6 +92,7 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
 class Sized:
     need: limits.Need
     evaluates: bool  # with the loss
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # unless a program was made for it
 
 
 def sized(entries: Entries, device: Device | None, room_bytes: int | None = None) -> Sized:
@@ -105,7 +104,7 @@ def sized(entries: Entries, device: Device | None, room_bytes: int | None = None
     layouts, _ = placed(entries, place.ALIGN if device is None else device.align, room_bytes)
     state = max(layout.state_bytes for layout in layouts.values())
     arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
-    return Sized(limits.Need(state, arena, limits.host_overhead(), 0), evaluates)
+    return Sized(limits.Need(state, arena, limits.host_overhead(), 0), evaluates, layouts)
 
 
 def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:

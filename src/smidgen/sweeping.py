@@ -9,26 +9,29 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from . import limits, place
+from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import SmidgenError
-from .fitting import Found, cheapest, checked_fit, found, joint, part, room_for, searched, squeezed
-from .ir import Graph, Role, ceil_div
+from .fitting import checked_fit, joint, part, smallest
+from .found import Found, cheapest, found, room_for
+from .homes import movable
+from .ir import ceil_div
 from .lower import Entries, Lowering
 from .native import EXACT, Work
 from .options import Options
-from .passes.recompute import recompute
 from .plan import Decision
-from .planned import arena_of
-from .planner.problem import Problem, Schedule, doings, problem_of, profile
+from .planner.problem import problem_of, profile
 from .planner.within import Aim
+from .squeezing import searched, squeezed
 from .timeline import traffic
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
 MOST_BATCH: Final = 1 << 16
-TRIES: Final = 3  # a placement above its bound asks for a lower bound
+SHARES_OUTSIDE: Final = 4  # into so many parts the state that may be outside is divided, for a bound
 MEANING: Final = {
     "none": "nothing is done to fit",
     "recompute": "results are computed again, the cheapest choice that was found",
@@ -68,7 +71,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """`base` is the plan without a budget, with all that costs next to nothing already done; `floor_bytes` is state and
-    the runtime's own memory: nothing goes below but a plan that keeps the optimizer's state outside RAM.
+    the runtime's own memory: nothing goes below but a plan that keeps some of the state outside RAM.
     `smallest_bytes` is the smallest budget that was reached."""
 
     batch: int
@@ -139,30 +142,12 @@ class _Bench:
         self.base_bytes = need.with_work(work)
         self.floor = self.base_bytes - need.arena_bytes
         self.problem = problem_of(self.entries.plain["train"], self.entries.batch, aim.prices, self.align)
-        self.stored = place.place_state(self.entries.graphs.values(), self.align)
-        self.others = {
-            name: self._arena(graph) for name, graph in self.entries.graphs.items() if name not in self.entries.plain
-        }
-        self.smallest = self._smallest()
+        least = smallest(device, lowering, options, aim)
+        self.smallest = min(self.base, least, key=lambda f: f.need.ram_bytes)
         self.parts = list(self._all_parts())
 
     def within(self, budget_bytes: int) -> Device:
         return limits.within(self.work.left(budget_bytes), self.device)
-
-    def _arena(self, graph: Graph, room_bytes: int | None = None) -> int:
-        return place.place(graph, self.entries.batch, *self.stored, self.align, room_bytes).arena_bytes
-
-    def _smallest(self) -> Found:
-        """Whole or in parts of one sample, with as much as possible computed again or paged."""
-        none, quick = limits.within(1, self.device), replace(self.aim, effort_s=0.0)
-        tried = [self.base, squeezed(none, self.entries, quick)]
-        if self.entries.batch > 1 and self.options.bn == "frozen":
-            try:
-                one = part(self.lowering, self.options, self.entries.batch, 1)
-                tried.append(squeezed(none, one, quick))
-            except SmidgenError:  # a loss that is no sum over samples
-                pass
-        return min(tried, key=lambda f: f.need.ram_bytes)
 
     def _all_parts(self) -> list[Found]:
         """The step in ever smaller parts, nothing computed again for it."""
@@ -186,18 +171,20 @@ class _Bench:
             before, start = start, time.monotonic()
             return start - before
 
-        alone: list[Point] = []
+        singles: list[Found] = []
+        points: list[Point] = []
         for name in MEANING:
-            if name == "split":
-                good = [f for f in self.parts if limits.fits(device, f.need)]
+            if name == "joint" or (name == "page" and not self.pages):
+                continue
+            if name in SCHEDULED:
+                best = self._alone(name, device)
+            else:
+                tried = self.parts if name == "split" else [self.base]
+                good = [f for f in tried if limits.fits(device, f.need)]
                 best = min(good, key=lambda f: f.cost(self.aim), default=None)
-                alone.append(self._point(name, budget_bytes, best, since()))
-            elif name == "none":
-                base = self.base if limits.fits(device, self.base.need) else None
-                alone.append(self._point(name, budget_bytes, base, since()))
-            elif name != "joint" and (name != "page" or self.pages):
-                alone.append(replace(self._alone(name, device, budget_bytes), solve_s=since()))
-        return [*alone, self._joint(device, budget_bytes, alone)]
+            points.append(self._point(name, budget_bytes, best, since()))
+            singles += [best] if best is not None else []
+        return [*points, self._joint(device, budget_bytes, singles)]
 
     def _point(self, name: str, budget_bytes: int, best: Found | None, solve_s: float) -> Point:
         if best is None:
@@ -208,89 +195,39 @@ class _Bench:
         self.made(point, entries)
         return point
 
-    def _alone(self, name: str, device: Device, budget_bytes: int) -> Point:
-        """A technique that makes a schedule. Where the base fits, nothing has to be done; paging alone may also start
-        from the base, so that it is not the worse for what the base computes again at next to no price."""
-        if limits.fits(device, self.base.need):
-            return self._point(name, budget_bytes, self.base, 0.0)
-        graphs = [self.entries.plain["train"]]
-        if name == "page" and self.entries.graphs["train"] is not graphs[0]:
-            graphs.append(self.entries.graphs["train"])
-        made = [self._scheduled(name, device, budget_bytes, graph) for graph in graphs]
-        return min(made, key=lambda point: _cost(point, self.aim))
+    def _alone(self, name: str, device: Device) -> Found | None:
+        """A technique that makes a schedule. Where the base fits, nothing has to be done."""
+        return self.base if limits.fits(device, self.base.need) else alone(name, device, self.entries, self.aim)
 
-    def _scheduled(self, name: str, device: Device, budget_bytes: int, graph: Graph) -> Point:
-        """Lower and lower, until the placement is within the budget."""
-        room = target = room_for(device, self.entries)
-        state, overhead = self.base.need.state_bytes, self.base.need.overhead
-        problem = problem_of(graph, self.entries.batch, self.aim.prices, self.align)
-        for _ in range(TRIES):
-            schedule = _scheduled(name, problem, target, self.aim) if target >= 0 else None
-            if schedule is None:
-                break
-            trial = recompute(graph, doings(graph, problem, schedule))
-            arena, _ = arena_of({**self.others, "train": self._arena(trial, room)}, state)
-            need = limits.Need(state, arena, overhead, self.base.need.flash_bytes)
-            if limits.fits(device, need):
-                one = profile(problem, schedule)
-                point = Point(name, budget_bytes, 0.0, 1, need.with_work(self.work), one.seconds, one.joules)
-                self.made(point, replace(self.entries, graphs={**self.entries.graphs, "train": trial}))
-                return point
-            target -= max(arena - room, self.align)
-        return Point(name, budget_bytes, 0.0)
-
-    def _joint(self, device: Device, budget_bytes: int, alone: Sequence[Point]) -> Point:
+    def _joint(self, device: Device, budget_bytes: int, singles: Sequence[Found]) -> Point:
         """As `compile` finds it, or one of the single techniques if that is cheaper: never worse than any."""
         start = time.monotonic()
-        best, _ = joint(device, self.lowering, self.options, self.aim)
-        best = cheapest(device, [best, self.smallest], self.aim)
-        made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, 0.0)
-        singles = (replace(point, technique="joint") for point in alone)
-        made = min([made, *singles], key=lambda point: _cost(point, self.aim))
-        return replace(made, solve_s=time.monotonic() - start, bound_s=self._bound(device))
+        best = cheapest(device, [joint(device, self.lowering, self.options, self.aim)[0], self.smallest], self.aim)
+        solve_s = time.monotonic() - start
+        best = cheapest(device, [best, *singles], self.aim)
+        made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, solve_s)
+        return replace(made, bound_s=self._bound(device))
 
     def _bound(self, device: Device) -> float | None:
         from .planner.bound import least_extra  # needs ortools
 
-        room = room_for(device, self.entries)
-        if self.pages:  # all of the optimizer's state may be outside
-            state = {t.name.rstrip("'"): t for g in self.entries.graphs.values() for t in g.of_role(Role.OPTIM)}
-            room += sum(t.bytes(1) for t in state.values())
-        if profile(self.problem, self.problem.plain()).peak_bytes <= room:
-            return self.problem.seconds
-        extra = least_extra(self.problem, max(room, 0), page=self.pages)
-        return self.problem.seconds + extra if extra < math.inf else None
-
-
-def _cost(point: Point, aim: Aim) -> float:
-    value = point.joules if aim.objective == "energy" else point.seconds
-    return math.inf if value is None else value
+        room, paging = room_for(device, self.entries), self.aim.prices.page
+        outside = sum(t.bytes(1) for t in movable(self.entries)) if self.pages else 0
+        byte_s = 0.0 if paging is None else 1 / paging.in_bytes_per_s + 1 / paging.out_bytes_per_s
+        edges = [outside * k // SHARES_OUTSIDE for k in range(SHARES_OUTSIDE + 1)] if outside else [0, 0]
+        best = math.inf
+        for least, most in pairwise(edges):  # so much of the state may be outside, and is fetched and returned
+            if profile(self.problem, self.problem.plain()).peak_bytes <= room + most:
+                best = min(best, least * byte_s)
+            elif least * byte_s < best:
+                extra = least_extra(self.problem, max(room + most, 0), page=self.pages)
+                best = min(best, least * byte_s + extra)
+        return self.problem.seconds + best if best < math.inf else None
 
 
 def _unlimited(device: Device) -> Device:
     """The same machine, with room for whatever it takes."""
     return replace(device, ram_banks=(replace(device.ram_banks[0], bytes=1 << 50),))
-
-
-def _scheduled(name: str, problem: Problem, room_bytes: int, aim: Aim) -> Schedule | None:
-    from .planner import online  # these need ortools
-    from .planner.chen import chen
-    from .planner.greedy import fit
-    from .planner.solve import solve
-
-    made: Schedule | None
-    if name == "recompute":
-        solved = solve(problem, room_bytes, objective=aim.objective, time_limit_s=aim.effort_s)
-        made = solved.schedule if solved else None
-    elif name == "page":
-        made = fit(problem, room_bytes, lambda step: False, page=True, objective=aim.objective)[0]
-    elif name == "chen":
-        made = chen(problem)
-    else:
-        made = online.run(problem, room_bytes, {"sage": online.sage, "dtr": online.dtr, "melon": online.melon}[name])
-    if made is None or profile(problem, made).peak_bytes > room_bytes:
-        return None
-    return made
 
 
 # -- the largest batch -------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .fit import Run
     from .history import Epoch, History
     from .plan import Plan
+    from .undo import Undo
 
 
 PAGE_HELP = 'page_to="page.bin" on a disk that works'
@@ -75,7 +76,11 @@ class Job:
         )
         self._work_bytes = self._machine.mapped_bytes - program.state_bytes - program.arena_bytes
         self._state = State(self._machine.state, facts, self._machine)
-        self._before = np.zeros(program.state_bytes if program.page_bytes else 0, np.uint8)  # the step at hand
+        self._undo: Undo | None = None
+        if page_to is not None and program.page_bytes:
+            from .undo import Undo
+
+            self._undo = Undo(page_to, program.state_bytes)
         self._classes = _classes(program, self._state)
         self._kernels = kernels
         self._rung = 0
@@ -114,8 +119,8 @@ class Job:
         return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
-        if self.program.page_bytes:
-            return self._train_paged(inputs, n)
+        if self._undo is not None:
+            return self._train_paged(self._undo, inputs, n)
         return self._train_once(inputs, n)
 
     def _train_once(self, inputs: Sequence[Array], n: int) -> float:
@@ -126,19 +131,29 @@ class Job:
         self._machine.run(entry_at("train", self._rung), inputs, [loss], n, n)
         return float(loss)
 
-    def _train_paged(self, inputs: Sequence[Array], n: int) -> float:
+    def _train_paged(self, undo: Undo, inputs: Sequence[Array], n: int) -> float:
         """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
         self._check_whole()
-        np.copyto(self._before, self._machine.state)
+        try:
+            undo.keep(self._machine.state)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RunFailed("the state before this step cannot be kept", why=why, help=PAGE_HELP) from error
         try:
             return self._train_once(inputs, n)
         except SmidgenError as error:
-            np.copyto(self._machine.state, self._before)
-            self._state.is_partial = self._wrote_pages()
+            self._state.is_partial = self._wrote_pages() or not self._brought_back(undo)
             if not isinstance(error, RunFailed) or error.help:
                 raise
             back = "" if self._state.is_partial else "the job is in the state before this step; "
             raise RunFailed(error.what, at=error.at, why=error.why, help=back + PAGE_HELP) from error
+
+    def _brought_back(self, undo: Undo) -> bool:
+        try:
+            undo.bring_back(self._machine.state)
+        except OSError:
+            return False
+        return True
 
     def _wrote_pages(self) -> bool:
         """Had the step that stopped written, or begun to write, any state in PAGE?"""
@@ -168,12 +183,19 @@ class Job:
         if n <= self.program.batch:
             return self._train_once(inputs, n)
         self._touched = self._rung
+        entry = entry_at("grad", self._rung)
+        buffers = [b for b in self.program.entry_buffers(entry) if b.direction == "input"]
+        if buffers[-1].per_sample != 1:
+            from .sample_rows import check_rows
+
+            check_rows(self.program, self._machine.run, inputs, buffers, n)
         self._machine.run("zero", [], [], 1, 1)
         total = 0.0
         for first in range(0, n, self.program.batch):
-            part = [a[first : first + self.program.batch] for a in inputs]
+            count = min(self.program.batch, n - first)
+            part = [rows(a, b, first, count) for a, b in zip(inputs, buffers, strict=True)]
             loss = np.zeros((), np.float32)
-            self._machine.run(entry_at("grad", self._rung), part, [loss], len(part[0]), n, first)
+            self._machine.run(entry, part, [loss], count, n, first)
             total += float(loss)
         self._machine.run("apply", [], [], 1, 1)
         return total

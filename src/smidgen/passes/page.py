@@ -51,12 +51,15 @@ def cannot_page(graph: Graph, name: str) -> str:
     return ""
 
 
-def page_state(graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int = 1) -> dict[str, Graph]:
+def page_state(
+    graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int = 1, apart: int | None = None
+) -> dict[str, Graph]:
     """All entry points, with these state tensors at home in PAGE: each entry brings one before its first reader, and
-    writes it back as soon as the last update has made it."""
+    writes it back as soon as the last update has made it. Between readers that are more than `apart` nodes apart it is
+    not in RAM: it is brought again."""
     found: dict[str, Graph] = {}
     for entry, graph in graphs.items():
-        work = _Work(graph, ahead)
+        work = _Work(graph, ahead, apart)
         for name in dict.fromkeys(names):
             if name in graph.tensors:
                 work.state(name)
@@ -66,6 +69,11 @@ def page_state(graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int 
         if not homes or not all(t.paged for t in homes):
             raise Internal(f"'{name}' is not state of this program")
     return found
+
+
+def times_read(graph: Graph, name: str, apart: int) -> int:
+    """How often `page_state` brings this tensor in one run of the graph."""
+    return len(_apart(_uses(graph, _family(graph, name)), apart))
 
 
 @dataclass
@@ -98,8 +106,8 @@ class _Transfer:
 class _Work:
     """One graph being rewritten. Places are positions in the old list; a slot comes before the node of its position."""
 
-    def __init__(self, graph: Graph, ahead: int) -> None:
-        self.graph, self.ahead = graph, ahead
+    def __init__(self, graph: Graph, ahead: int, apart: int | None = None) -> None:
+        self.graph, self.ahead, self.apart = graph, ahead, apart
         self.nodes = list(graph.nodes)
         self.tensors = dict(graph.tensors)
         self.body = loop_range(graph)
@@ -111,7 +119,7 @@ class _Work:
 
     def value(self, name: str, positions: Sequence[int]) -> None:
         family = _family(self.graph, name)
-        uses = [i for i, node in enumerate(self.graph.nodes) if set(node.ins) & family and not self.is_view(i)]
+        uses = _uses(self.graph, family)
         maker = next(i for i, node in enumerate(self.graph.nodes) if name in node.outs)
         stays = [maker, *(i for i in uses if i < positions[0])]
         gone = self.after(max(stays))
@@ -125,7 +133,7 @@ class _Work:
             readers = [i for i in uses if first <= i < end]
             if not readers:
                 raise Internal(f"nobody reads '{name}' from node {first} on", why=f"its readers are {uses}")
-            self._bring(name, home, readers, gone, family)
+            self._bring(name, home, readers, gone, family, "back")
 
     def _home(self, maker: int, last: int) -> str | None:
         """The page that the value came from, if it still holds it when the last reader comes."""
@@ -137,14 +145,14 @@ class _Work:
         written = [i for i, n in enumerate(self.graph.nodes) if ops.get(n.op).page == "write" and n.ins[0] == home]
         return home if not written or written[0] > last else None
 
-    def _bring(self, name: str, home: str, readers: Sequence[int], gone: int, family: set[str]) -> None:
+    def _bring(self, name: str, home: str, readers: Sequence[int], gone: int, family: set[str], hint: str) -> None:
         """A copy for these readers, under the views of it that they use."""
-        copy = self.tensor(f"{name}.back", self.graph[name])
+        copy = self.tensor(f"{name}.{hint}", replace(self.graph[name], role=Role.VALUE))
         seen = {name: copy}
         views: list[Node] = []
         for i, node in enumerate(self.graph.nodes):  # in order, so that a view of a view comes after it
             if self.is_view(i) and node.ins[0] in seen and node.outs[0] in family:
-                new = self.tensor(f"{node.outs[0]}.back", self.graph[node.outs[0]])
+                new = self.tensor(f"{node.outs[0]}.{hint}", self.graph[node.outs[0]])
                 seen[node.outs[0]] = new
                 views.append(node.with_(ins=(seen[node.ins[0]], *node.ins[1:]), outs=(new,)))
         for i in readers:
@@ -158,23 +166,21 @@ class _Work:
         given = self.graph[name]
         if not given.role.is_state or given.paged or any(name in node.outs for node in self.graph.nodes):
             raise Internal(f"'{name}' is not state in RAM")
-        self.tensors[name] = replace(given, paged=True)
-        here = self.tensor(f"{name}.here", replace(given, role=Role.VALUE))
+        family = _family(self.graph, name)
+        uses = _uses(self.graph, family)
+        if not uses:
+            self.tensors[name] = replace(given, paged=True)
+            return
         newest, made = name, -1
-        readers: list[int] = []
         for i, node in enumerate(self.graph.nodes):
             record = ops.get(node.op)
-            if name in node.ins:
-                readers.append(i)
-                self.nodes[i] = self.nodes[i].with_(ins=tuple(here if t == name else t for t in self.nodes[i].ins))
             for out, source in record.shares.items():
                 if not record.is_view and node.ins[source] == newest:
                     newest, made = node.outs[out], i
                     self.tensors[newest] = replace(self.tensors[newest], role=Role.VALUE)
-        if not readers:
-            return
-        first = self.graph.nodes[readers[0]]
-        self.transfer(name, here, 0, self.before(readers[0]), first.stage, first.src, [])
+        for readers in _apart(uses, self.apart):
+            self._bring(name, name, readers, 0, family, "here")
+        self.tensors[name] = replace(given, paged=True)
         if made >= 0:
             node = self.graph.nodes[made]
             written = self.tensor(f"{name}.page", self.tensors[name])
@@ -261,6 +267,25 @@ def _family(graph: Graph, name: str) -> set[str]:
     return found
 
 
+def _uses(graph: Graph, family: set[str]) -> list[int]:
+    """Nodes that read one of the family, and are no views outside the loop."""
+    body = loop_range(graph)
+    return [
+        i for i, node in enumerate(graph.nodes) if set(node.ins) & family and not (_is_view(node) and i not in body)
+    ]
+
+
+def _apart(uses: Sequence[int], apart: int | None) -> list[list[int]]:
+    """The same in groups, with more than `apart` nodes from one to the next; one group if that is None."""
+    found: list[list[int]] = []
+    for i in uses:
+        if found and (apart is None or i - found[-1][-1] <= apart):
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
 def _without_dead_views(graph: Graph) -> Graph:
     """A view whose readers now read one of the copy would keep the original in RAM."""
     used: set[str] = set()
@@ -273,4 +298,4 @@ def _without_dead_views(graph: Graph) -> Graph:
     return graph.with_(nodes=tuple(reversed(kept)))
 
 
-__all__ = ["MOST_STARTED", "cannot_page", "page", "page_state"]
+__all__ = ["MOST_STARTED", "cannot_page", "page", "page_state", "times_read"]

@@ -135,9 +135,8 @@ def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int
     price = problem.action_joules if means.objective == "energy" else problem.action_seconds
     written = {k.value for k in schedule if isinstance(k, PageOut)}
     found: list[Drop] = []
-    for value, birth, uses in now.lives:
-        if not uses or not birth < highest < uses[-1]:
-            continue
+    for instance in np.flatnonzero((now.birth < highest) & (highest < now.death)).tolist():
+        value, birth, uses = int(now.value[instance]), int(now.birth[instance]), now.uses(instance)
         later = bisect_left(uses, highest)
         if uses[later] == highest:
             continue
@@ -179,10 +178,11 @@ class _Closure:
 
     def __init__(self, problem: Problem, schedule: Schedule, now: Profile, allowed: Allowed) -> None:
         self.problem, self.allowed = problem, allowed
-        self.where = {k: p for p, k in reversed(list(enumerate(schedule)))}  # step → where it stands first
-        self.alive: dict[int, list[tuple[int, int]]] = {}  # value → (birth, death) of its instances
-        for value, birth, uses in now.lives:
-            self.alive.setdefault(value, []).append((birth, uses[-1] if uses else birth))
+        self.where: dict[Action, int] = {}  # step → where it stands first
+        for p, k in enumerate(schedule):
+            self.where.setdefault(k, p)
+        self.birth, self.death = now.birth.tolist(), now.death.tolist()
+        self.instances = np.searchsorted(now.value, np.arange(len(problem.bytes) + 1)).tolist()  # value → its first
 
     def of(self, value: int, position: int) -> tuple[int, ...] | None:
         """In order; None if a step among them cannot be repeated there."""
@@ -196,5 +196,11 @@ class _Closure:
             if step.limit == NEVER or not self.allowed(k) or self.where.get(step.limit, position) < position:
                 return None
             found.add(k)
-            todo += [v for v in step.reads if not any(b < position <= d for b, d in self.alive[v])]
+            todo += [v for v in step.reads if not self._alive(v, position)]
         return tuple(sorted(found))
+
+    def _alive(self, value: int, position: int) -> bool:
+        return any(
+            self.birth[i] < position <= self.death[i]
+            for i in range(self.instances[value], self.instances[value + 1])
+        )  # fmt: skip

@@ -229,31 +229,32 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a schedule needs, position by position."""
+    """What a schedule needs, position by position. An *instance* is a value from where it is written to where it is
+    read for the last time; those of one value stand together, in order."""
 
     live: Array  # position → bytes, with accumulators
     seconds: float
     joules: float
-    _events: tuple[Array, Array, Array, Array] = field(repr=False)  # value, position, is it written, number: by value
+    value: Array  # instance → value
+    birth: Array  # instance → position
+    death: Array  # instance → position of its last use, or its birth
+    _uses: tuple[Array, Array] = field(repr=False)  # positions of all events, and each instance's first one among them
 
     @property
     def peak_bytes(self) -> int:
         return int(self.live.max(initial=0))
 
+    def uses(self, instance: int) -> list[int]:
+        """Positions where it is read."""
+        positions, starts = self._uses
+        found: list[int] = positions[starts[instance] + 1 : starts[instance + 1]].tolist()
+        return found
+
     @cached_property
     def lives(self) -> tuple[tuple[int, int, list[int]], ...]:
-        """Value, birth and uses of each instance, from the first written to the last."""
-        values, positions, written, numbers = self._events
-        starts = np.flatnonzero(written)
-        ends = [*starts[1:].tolist(), len(written)][: len(starts)]
-        at = positions.tolist()
-        found = [
-            (number, value, at[start], at[start + 1 : end])
-            for number, value, start, end in zip(
-                numbers[starts].tolist(), values[starts].tolist(), starts.tolist(), ends, strict=True
-            )
-        ]
-        return tuple((value, birth, uses) for _, value, birth, uses in sorted(found))
+        """Value, birth and uses of each instance."""
+        births, values = self.birth.tolist(), self.value.tolist()
+        return tuple((values[i], births[i], self.uses(i)) for i in range(len(values)))
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ class _Table:
     value: Array  # event → value; a step's reads stand before its writes
     is_write: Array
     takes_start: Array  # the same for values whose memory may be taken
-    takes: Array
+    takes: Array  # as events, counted from the action's first one
     own: Array  # action → bytes
     seconds: Array
     joules: Array
@@ -278,7 +279,7 @@ class _Table:
         actions: list[Action] = [*range(len(steps)), *pages]
         events = [[(v, False) for v in s.reads] + [(v, True) for v in s.writes] for s in steps]
         events += [[(action.value, isinstance(action, PageIn))] for action in pages if not isinstance(action, int)]
-        takes = [s.takes for s in steps] + [()] * len(pages)
+        takes = [tuple(s.reads.index(v) for v in s.takes) for s in steps] + [()] * len(pages)
         flat = [event for one in events for event in one]
         return _Table(
             np.cumsum([0, *map(len, events)]), np.array([v for v, _ in flat], np.int64),
@@ -313,23 +314,28 @@ def profile(problem: Problem, schedule: Schedule) -> Profile:
     value, written = table.value[entries], table.is_write[entries]
     if len(value) and not written[np.append(True, value[1:] != value[:-1])].all():
         raise Internal("a schedule reads what is not there")
-    birth = np.flatnonzero(written)
-    death = np.append(birth[1:], len(written))[: len(birth)] - 1
-    size, last = table.bytes[value[birth]], positions[death]
+    start = np.append(np.flatnonzero(written), len(written))
+    end = start[1:] - 1
+    value, birth, death = value[start[:-1]], positions[start[:-1]], positions[end]
+    size = table.bytes[value]
     change = np.zeros(len(schedule) + 1, np.int64)
-    np.add.at(change, positions[birth], size)
-    np.subtract.at(change, last + 1, size)
+    np.add.at(change, birth, size)
+    np.subtract.at(change, death + 1, size)
     live = np.cumsum(change[:-1]) + table.own[actions] + problem.pinned_bytes
     taken, where = _listed(table.takes_start, actions)
     if len(taken):
-        ends = np.unique((value[birth] * (len(schedule) + 1) + last)[death > birth])
-        dies = np.isin(table.takes[taken] * (len(schedule) + 1) + where, ends)
-        where, first = np.unique(where[dies], return_index=True)
-        live[where] -= table.bytes[table.takes[taken[dies][first]]]
+        dying = np.zeros(len(entries), bool)  # event → is it the last use of an instance, in the order of the schedule?
+        dying[by_value[end[end > start[:-1]]]] = True
+        counts = table.start[actions + 1] - table.start[actions]
+        dies = dying[(np.cumsum(counts) - counts)[where] + table.takes[taken]]
+        where, taken = where[dies], taken[dies]
+        first = np.append(True, where[1:] != where[:-1])[: len(where)]
+        where, taken = where[first], taken[first]
+        live[where] -= table.bytes[table.value[table.start[actions[where]] + table.takes[taken]]]
     seconds, joules = (
         float(np.cumsum(per[actions])[-1]) if len(schedule) else 0.0 for per in (table.seconds, table.joules)
     )
-    return Profile(live, seconds, joules, (value, positions, written, by_value))
+    return Profile(live, seconds, joules, value, birth, death, (positions, start))
 
 
 def _stages(schedule: Schedule) -> list[tuple[int, list[Action]]]:

@@ -17,7 +17,8 @@ from .problem import Problem, Profile, Schedule, profile
 from .stages import MOST, Stages, choice_of, schedule_of, stages_of
 
 MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
-LARGE = 400  # steps: with more, some of the fast methods take seconds, and are left out when time is over
+LARGE = 400  # steps: with more, some of the fast methods take seconds, and are left out when time is over; and making
+# the model whose answer would be the lowest peak takes longer than the search that is left
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
 
 
@@ -64,7 +65,7 @@ def smallest(problem: Problem, *, page: bool = False, time_limit_s: float = 10.0
     best = min(found, key=lambda s: profile(problem, s).peak_bytes)
     floor = least_peak(problem, page=page)
     peak = profile(problem, best).peak_bytes
-    if peak > floor:
+    if peak > floor and len(problem.steps) <= LARGE:
         hint = choice_of(problem, best)
         stages = stages_of(problem, floor, page, also=hint)
         answer = lowest(problem, floor, stages, hint, time_limit_s)

@@ -32,13 +32,20 @@ def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> 
     """The graph rewritten so that its live bytes stay within `arena_bytes`; if that cannot be, the lowest that was
     found. The decisions say what it took, and by how much the peak fell."""
     problem = problem_of(graph, batch, aim.prices, align)
-    plain = profile(problem, problem.plain())
     schedule, least = _schedule(problem, arena_bytes, aim)
     may_be = least_peak(problem, page=aim.page) <= arena_bytes
     if may_be and profile(problem, schedule).peak_bytes > arena_bytes:
         # Where the best bargains lead nowhere, those by other prices may lead elsewhere.
         other = fit(problem_of(graph, batch, ROUGH, align), arena_bytes, page=aim.page)[0]
         schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
+    return applied(graph, problem, schedule, aim, least)
+
+
+def applied(
+    graph: Graph, problem: Problem, schedule: Schedule, aim: Aim, least: float | None = None
+) -> tuple[Graph, list[Decision]]:
+    """The graph rewritten as the schedule says, and what to say of it; `least`: a bound on the extra cost."""
+    plain = profile(problem, problem.plain())
     after = profile(problem, schedule)
     saved = plain.peak_bytes - after.peak_bytes
     kind = "seconds" if aim.objective == "time" else "joules"

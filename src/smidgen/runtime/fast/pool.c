@@ -24,6 +24,7 @@ struct SmgPool {
     atomic_uint job;
     atomic_int left, sleepers, caller_sleeps;
     int threads, stop;
+    pid_t owner; /* the process that has the threads: a forked child has none */
     SmgTask task;
     void *arg;
     ptrdiff_t count;
@@ -80,6 +81,10 @@ static void tell(struct SmgPool *p) {
 
 void smg_pool_run(struct SmgPool *p, SmgTask task, void *arg, ptrdiff_t count) {
     p->task = task, p->arg = arg, p->count = count;
+    if (getpid() != p->owner) {
+        for (int i = 0; i < p->threads; i++) share(p, i);
+        return;
+    }
     atomic_store(&p->left, p->threads - 1);
     tell(p);
     share(p, 0);
@@ -110,6 +115,7 @@ struct SmgPool *smg_pool_start(void *memory, int threads) {
     struct SmgPool *p = (struct SmgPool *)memory;
     if (threads < 1 || threads > SMG_MAX_THREADS) return NULL;
     memset(p, 0, sizeof *p);
+    p->owner = getpid();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -124,6 +130,7 @@ struct SmgPool *smg_pool_start(void *memory, int threads) {
 }
 
 void smg_pool_stop(struct SmgPool *p) {
+    if (getpid() != p->owner) return; /* nobody waits here, and what another process locked stays locked */
     p->stop = 1;
     tell(p);
     for (int i = 1; i < p->threads; i++) pthread_join(p->thread[i], NULL);

@@ -13,7 +13,8 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
 void smg_posix_close(SmgPosix *p);
 
 /* Run with the fast kernels of the best instruction set that this machine has (or of the one called `set`, unless it is
- * empty), on so many threads. NULL, or why not. Call it once, before the first run; a forked child cannot use the threads. */
+ * empty), on so many threads. NULL, or why not. Call it once, before the first run; a forked child has no threads, and
+ * does their work itself. */
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads);
 const char *smg_posix_set(const SmgPosix *p); /* the instruction set in use; "exact" without */
 /* What `threads` threads of fast kernels need beside STATE and ARENA, their stacks included. */

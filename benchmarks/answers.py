@@ -1,0 +1,121 @@
+"""How long it takes until a budget is answered, after import → docs/results/answers.json.
+
+python -m benchmarks.answers                    # all networks of benchmarks.nets.large, at full size, batch 8
+python -m benchmarks.answers --net bert_base    # one of them; the others stay as they are
+
+Impossible budgets (1 MB, and a little less than the smallest that is found to fit), deadlines that cannot be met, and
+for ResNet-50 and BERT-base budgets at shares of the way from the floor (state and the runtime's own memory) to the plan
+without one; each with and without somewhere to page to, by the default effort of `smidgen.compile`. Seconds are those
+of the clock, `cpu_s` those of the processor, which do not depend on who else uses it. Status 1 if an answer took too
+much of the latter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from smidgen import atomic, limits
+from smidgen.errors import DoesNotFit
+from smidgen.fitting import encode_for, smallest
+from smidgen.found import Found, found
+from smidgen.lower import Lowering
+from smidgen.options import checked_options
+from smidgen.planner.cost import prices_of
+from smidgen.planner.within import Aim
+from smidgen.torch_import import import_model
+
+from .nets.large import LARGE, task
+from .peers.machine import describe
+
+OUT: Final = Path(__file__).parents[1] / "docs" / "results" / "answers.json"
+SHARES: Final = (0.75, 0.5, 0.35, 0.25, 0.15)
+ANSWERED: Final = ("resnet50", "bert_base")
+BATCH: Final = 8
+EFFORT_S: Final = 5.0
+BELOW: Final = 0.995  # of the smallest budget
+MOST_S: Final = {"impossible": 10.0, "late": 10.0, "within": 60.0}
+Json = dict[str, Any]
+
+
+class Net:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        model, inputs, loss = task(name, BATCH)
+        self.options = checked_options(model, batch=BATCH)
+        start = time.monotonic()
+        self.imported = import_model(model, inputs, loss=loss)
+        self.import_s = time.monotonic() - start
+        self.base: Found = found(None, Lowering(self.imported).entries(self.options), Aim(prices=prices_of(None)))
+
+    def rows(self) -> Iterator[Json]:
+        base = self.base.need
+        floor = base.ram_bytes - base.arena_bytes
+        for page in (False, True):
+            aim = Aim(effort_s=EFFORT_S, page=page, prices=prices_of(None))
+            least = smallest(None, Lowering(self.imported), self.options, aim).need.ram_bytes
+            for budget in (1 << 20, int(BELOW * least)):
+                yield self.answer("impossible", budget, aim)
+            hurried = replace(aim, deadline_s=self.base.seconds * 0.9)
+            yield self.answer("late", floor + base.arena_bytes // 2, hurried)
+            for share in SHARES if self.name in ANSWERED else ():
+                yield self.answer("within", floor + int(share * base.arena_bytes), aim) | {"share": share}
+
+    def answer(self, kind: str, budget_bytes: int, aim: Aim) -> Json:
+        lowering = Lowering(self.imported)  # with nothing done yet
+        start, spent = time.monotonic(), time.process_time()
+        try:
+            made = encode_for(limits.within(budget_bytes, None), lowering, self.options, aim)
+            extra = made.meta["plan"]["step_seconds"] / self.base.seconds - 1
+            said = f"fits, {extra:+.1%} time"
+        except DoesNotFit as error:
+            said = str(error).splitlines()[0]
+        row = {"net": self.name, "kind": kind, "page": aim.page, "budget_bytes": budget_bytes,
+               "seconds": time.monotonic() - start, "cpu_s": time.process_time() - spent, "said": said}  # fmt: skip
+        print(json.dumps(row), flush=True)
+        return row
+
+
+def kind_of(row: Json) -> str:
+    """A budget that was thought to be impossible may fit all the same."""
+    kind: str = row["kind"]
+    return "within" if row["said"].startswith("fits") else kind
+
+
+def summary(rows: Sequence[Json]) -> Json:
+    found: Json = {}
+    for kind, most in MOST_S.items():
+        ours = [row for row in rows if kind_of(row) == kind]
+        if ours:
+            worst = max(ours, key=lambda row: row["cpu_s"])
+            found[kind] = {"answers": len(ours), "in_time": sum(row["cpu_s"] <= most for row in ours), "most_s": most,
+                           "slowest_cpu_s": worst["cpu_s"], "slowest": worst["net"]}  # fmt: skip
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--net", action="append", choices=list(LARGE), help="default: all")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args(argv)
+    rows: list[Json] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    for name in args.net or LARGE:
+        made = list(Net(name).rows())
+        rows = sorted([*(r for r in rows if r["net"] != name), *made], key=lambda r: list(LARGE).index(r["net"]))
+        report = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), "effort_s": EFFORT_S,
+                  "summary": summary(rows), "rows": rows}  # fmt: skip
+        atomic.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
+    slow = [row for row in rows if row["cpu_s"] > MOST_S[kind_of(row)]]
+    for row in slow:
+        print(f"FAIL {row['net']}, {row['kind']}: {row['cpu_s']:.1f} s", file=sys.stderr)
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

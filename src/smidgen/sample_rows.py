@@ -1,0 +1,41 @@
+"""A target with several rows for each sample can be cut into parts only if the rows of a sample stand together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .arrays import rows
+from .errors import BadData
+from .instructions import Buffer
+from .ir import Array
+from .program import Program
+
+
+def check_rows(
+    program: Program, run: Callable[..., None], arrays: Sequence[Array], buffers: Sequence[Buffer], n: int
+) -> None:
+    """Raise unless n samples, the target last, may be taken in parts. The shape does not tell (n, k) from (k, n), both
+    flattened: the model's output does, whose first sample runs alone and beside another."""
+    target = buffers[-1]
+    if target.per_sample == 1 or n <= program.batch:
+        return
+    outs = [b for b in program.entry_buffers("infer") if b.direction == "output"]
+    if program.batch > 1 and any(b.per_sample == target.per_sample for b in outs):
+        results = []
+        for count in (1, 2):
+            part = [rows(a, b, 0, count) for a, b in zip(arrays[:-1], buffers[:-1], strict=True)]
+            results.append([np.empty(b.shape(count), b.dtype.numpy) for b in outs])
+            run("infer", part, results[-1], count, count)
+        pairs = [(alone, rows(beside, b, 0, 1)) for alone, beside, b in zip(*results, outs, strict=True)]
+        if all(np.allclose(alone, first, rtol=1e-3, atol=1e-5, equal_nan=True) for alone, first in pairs):
+            return
+    raise BadData(
+        f"{n} samples given, the program takes {program.batch} at a time",
+        why=f"'{target.name}' has {target.per_sample} rows for each sample, in an order that cannot be told",
+        help=f"give up to {program.batch} samples",
+    )  # fmt: skip
+
+
+__all__ = ["check_rows"]

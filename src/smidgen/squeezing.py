@@ -1,0 +1,89 @@
+"""Less and less RAM for one program, by computing results again or paging them, until it fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from . import limits, place
+from .device import Device
+from .found import Found, cheapest, counts_in, found, is_large, room_for
+from .ir import Graph
+from .lower import Entries, checked, narrowed
+from .plan import Decision
+from .planner.least import least_peak
+from .planner.problem import problem_of
+from .planner.within import Aim, within
+
+MOST_SQUEEZES: Final = 6  # a placement above its bound asks for a lower bound
+MOST_SEARCHES: Final = 3  # the same, where each try is a search
+LEAST_EFFORT_S: Final = 0.1  # of searching, when the time for it is over: the fast methods remain
+
+
+def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
+    """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
+    comes. Of the time for searching each try takes a half of what is left."""
+    end = time.monotonic() + aim.effort_s
+    best = found(device, entries, aim)
+    room = limits.arena_room(device, best.need)
+    target, step = room, 0
+    if best.need.arena_bytes > room and not may_fit(device, entries, aim):
+        most = 1  # as small as it comes, once
+    for _ in range(most):
+        if best.need.arena_bytes <= room:
+            break
+        left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
+        now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
+        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries)
+        if trial.need.arena_bytes < best.need.arena_bytes:
+            best = trial
+        over = trial.need.arena_bytes - room
+        peak = place.lower_bound(trial.entries.graphs[counts_in(entries)], entries.batch)
+        if over <= 0 or peak > max(target, 0):  # or it goes no lower
+            break
+        step = max(2 * step, over, room // 512)
+        target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
+    if most > 1 and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
+        last = found(device, fitted(entries, 0, device.align, replace(aim, effort_s=0.0)), aim, entries)
+        best = min(best, last, key=lambda f: f.need.arena_bytes)
+    return best
+
+
+def searched(device: Device, best: Found, aim: Aim) -> Found:
+    """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
+    fits = limits.fits(device, best.need)
+    if not aim.effort_s or (best.entries is best.given if fits else is_large(best.given)):
+        return best
+    if not may_fit(device, best.given, aim):
+        return best
+    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES), best], aim)
+
+
+def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
+    """False: whatever is computed again or paged, it is too large, which can be told at once."""
+    room = room_for(device, entries)
+    for graph in entries.plain.values():
+        if least_peak(problem_of(graph, entries.batch, aim.prices, device.align), page=aim.page) > room:
+            return False
+    return place.lower_bound(entries.graphs["infer"], entries.batch) <= room
+
+
+def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
+    """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
+    quick = replace(aim, effort_s=0.0, deadline_s=None)
+    within_it = {
+        name: within(graph, entries.batch, arena_bytes, align, aim if name == counts_in(entries) else quick)
+        for name, graph in entries.plain.items()
+    }
+    graphs = {name: graph for name, (graph, _) in within_it.items()}
+    return rewritten(entries, graphs, within_it[counts_in(entries)][1])
+
+
+def rewritten(entries: Entries, graphs: Mapping[str, Graph], decisions: Sequence[Decision]) -> Entries:
+    """With these graphs instead of those in which what is cheap is computed again."""
+    kept = [d for d in entries.decisions if d.what not in ("recompute", "int8")]
+    made = checked({**entries.graphs, **graphs}, "recompute")
+    found = replace(entries, graphs=made, decisions=(*kept, *decisions), const="f32")
+    return narrowed(found) if entries.const == "int8" else found
