@@ -147,7 +147,7 @@ processors busy meanwhile.
 - **ratio**: time of the fastest other contestant / time of smidgen; above 1, smidgen is faster.
 - **memory**: peak of anonymous memory through settled steps, above what it was after importing the library;
   **of the plan**: as a share of the RAM that smidgen's plan states.
-- smidgen has a budget at batch 8 and 32 where by itself it would take more than 32 % of PyTorch's memory, or 9 % where
+- smidgen has a budget at batch 8 and 32 where by itself it would take more than 30 % of PyTorch's memory, or 9 % where
   less learns; **in a file**: what it keeps outside RAM where its weights and their momentum alone are more than that.
 - **at a time**: samples that smidgen takes at once; gradients add up ([why](../decisions/0012-steps-in-parts.md)).
 - **cold start**: from the start of the process to the end of its first step. `import numpy` alone: {middle}.
