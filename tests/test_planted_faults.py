@@ -174,7 +174,7 @@ FAULTS = [
     ),
     Fault(
         "a failed step leaves half of its updates", "trainer.py",
-        "np.copyto(self._machine.state, self._before)", "pass",
+        "undo.bring_back(self._machine.state)", "pass",
         f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
     ),
     Fault(
