@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.fast_library import HERE, FastLibrary, best_set, build
+from benchmarks.fast_library import HERE, RUNTIME, FastLibrary, best_set, build
 from smidgen import native, ops
 from smidgen.ir import Array, at
 from tests.test_ops import SAMPLES, built, inputs_of
 
 RUN = (1, 1, 0)
+SHARED = ("-DSMG_ALONE=1",)  # threads share anything, however small
 SINKS = ("", "_acc", "_sgd", "_momentum", "_adam")
 OPS = ("conv2d", "conv2d_dx", "conv2d_dw", "conv_transpose2d", "linear", "linear_dx", "linear_dw", "bias_dw", "matmul")
 Case = tuple[str, list[tuple[int, ...]], list[Any]]
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def libraries(folder: Path) -> Iterator[list[FastLibrary]]:
     """The same kernels with one, two (and the memory that they have beside a large program) and three threads."""
-    path = build(folder / "libfast.so", best_set())
+    path = build(folder / "libfast.so", best_set(), flags=SHARED)
     opened = [FastLibrary(path, threads, wide=threads == 2) for threads in (1, 2, 3)]
     yield opened
     for library in opened:
@@ -270,12 +271,22 @@ def sanitizer_cases() -> str:
 
 
 def test_no_kernel_steps_outside_its_operands(folder: Path) -> None:
-    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *SHARED]
     program = build(folder / "cases", best_set(), flags=flags, main=[HERE / "c" / "fast_cases.c"])
     text = sanitizer_cases()
     done = subprocess.run([program], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split()[-1] == str(len(text.splitlines()))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_do_every_piece_of_a_job_once(threads: int, folder: Path) -> None:
+    program = folder / f"pool_{threads}"
+    sources = [RUNTIME / "fast" / "pool.c", Path(__file__).parent / "c" / "pool.c"]
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=thread", "-DSMG_ISA=plain", f"-I{RUNTIME}"]
+    subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
+    done = subprocess.run([program, str(threads), "20000"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-2000:]
 
 
 COMPILERS = [
@@ -293,7 +304,7 @@ def test_other_compilers_and_vectors_build_without_a_warning_and_agree(
 ) -> None:
     if shutil.which(cc) is None or best_set() == "neon":
         pytest.skip(f"no {cc} for {isa} here")
-    path = build(folder / f"lib_{cc}_{isa}_{len(flags)}.so", isa, cc, ["-O1", *flags])
+    path = build(folder / f"lib_{cc}_{isa}_{len(flags)}.so", isa, cc, ["-O1", *flags, *SHARED])
     if isa == "avx512" and best_set() != "avx512":
         return
     library = FastLibrary(path, 2)

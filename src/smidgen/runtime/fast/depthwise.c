@@ -64,7 +64,7 @@ typedef struct {
     const float *x, *w, *bias;
     float *y;
     ptrdiff_t filter, lines;
-    int32_t channels, KW, most;
+    int32_t channels, KW, most, parts;
     const BlockFn *fn; /* NULL: any other kernel */
 } Job;
 
@@ -135,7 +135,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     const Grid *g = &job->g;
     Room *room = (Room *)smg_work_of(job->work, thread);
     Block *t = &room->block;
-    const ptrdiff_t first = job->lines * i / job->work->threads, last = job->lines * (i + 1) / job->work->threads;
+    const ptrdiff_t first = job->lines * i / job->parts, last = job->lines * (i + 1) / job->parts;
     memset(room->zero, 0, sizeof room->zero);
     if (first == last) return;
     for (int32_t c = 0, count; c < job->channels; c += count) {
@@ -201,8 +201,10 @@ static void gather(Job *job, int32_t M) {
     job->most = M == 1 ? lanes_at_a_time(job->channels, job->filter) : 0;
     const int fits = w->tap_step == 1 && w->step <= 2 && w->taps <= 7 && job->g.h.taps <= MOST_ROWS;
     job->fn = fits && blocks[w->step - 1][w->taps][0] ? blocks[w->step - 1][w->taps] : NULL;
+    const int64_t macs = (int64_t)job->lines * w->count * job->channels * w->taps * job->g.h.taps;
+    job->parts = macs < SMG_ALONE_THIN ? 1 : job->work->threads;
     if (job->most)
-        smg_parallel(job->work, part, job, job->work->threads);
+        smg_parallel(job->work, part, job, job->parts);
     else
         plain(job, M);
 }

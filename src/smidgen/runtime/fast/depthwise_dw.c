@@ -57,7 +57,7 @@ typedef struct {
     const Conv *v;
     const Sink *sink;
     const float *dy, *x;
-    int32_t most; /* vectors of channels at a time */
+    int32_t most, parts; /* most: vectors of channels at a time */
     const BlockFn *fn;
 } Job;
 
@@ -136,8 +136,8 @@ static void run(const Job *job, Room *room, int32_t c, int32_t count) {
 static void part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     Room *room = (Room *)smg_work_of(job->work, thread);
-    const int32_t units = job->v->C / VL, threads = job->work->threads;
-    const int32_t first = (int32_t)((int64_t)units * i / threads), last = (int32_t)((int64_t)units * (i + 1) / threads);
+    const int32_t units = job->v->C / VL, parts = job->parts;
+    const int32_t first = (int32_t)((int64_t)units * i / parts), last = (int32_t)((int64_t)units * (i + 1) / parts);
     memset(room->zero, 0, sizeof room->zero);
     for (int32_t u = first, count; u < last; u += count) {
         const int32_t left = last - u, runs = (left + job->most - 1) / job->most;
@@ -176,8 +176,9 @@ void SMG_LOCAL(depthwise_dw)(const SmgWork *work, const Conv *v, const Sink *sin
     job.most = (int32_t)(fit < most ? fit : most) - 1; /* one is kept for what is left over */
     if (v->DW == 1 && v->SW <= 2 && v->KW <= 7 && v->KH <= MOST_ROWS && blocks[v->SW - 1][v->KW][0])
         job.fn = blocks[v->SW - 1][v->KW];
+    job.parts = (int64_t)v->N * v->OH * v->OW * v->C * v->KH * v->KW < SMG_ALONE_THIN ? 1 : work->threads;
     if (v->O == v->C && v->C >= VL && job.most >= 1)
-        smg_parallel(work, part, &job, work->threads);
+        smg_parallel(work, part, &job, job.parts);
     else
         plain(&job);
 }

@@ -23,7 +23,6 @@
 #define NEAR 64      /* rows that are so close need no packing, and come by themselves */
 #define NEARBY (1 << 17) /* floats that stay in the second cache */
 #define THIN 3       /* so few positions are summed row by row */
-#define SMALL 16384  /* multiplications that are not worth waking a thread */
 
 /* With packed dy behind it. */
 #define BLOCK_FLOATS(high, wide, piece) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(piece))
@@ -300,7 +299,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
 }
 
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink) {
-    const int threads = g->M * g->O * g->J < SMALL ? 1 : work->threads;
+    const int threads = g->M * g->O * g->J < SMG_ALONE ? 1 : work->threads;
     Job job = {g, sink, work, threads, 1};
     if (g->O < ROWS2 * threads && g->J > g->O) job.by_rows = 1, job.by_columns = threads;
     smg_parallel(work, part, &job, threads);

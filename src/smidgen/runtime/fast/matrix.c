@@ -21,7 +21,6 @@ FAST_KERNEL(linear_dx_f32) {
 }
 
 #define FAR 192
-#define SMALL 16384 /* multiplications that are not worth waking a thread */
 
 typedef struct {
     const SmgWork *work;
@@ -58,7 +57,7 @@ FAST_KERNEL(matmul_f32) {
               .b_k = tb ? 1 : N, .b_n = tb ? K : 1, .c = OUT(0), .c_row = N},
     };
     const int threads = job.work->threads;
-    if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMALL)
+    if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMG_ALONE)
         smg_parallel(job.work, alone, &job, B);
     else
         for (int32_t i = 0; i < B; i++) one_product(job.work, &job, i);

@@ -1,6 +1,8 @@
 /* The thread pool. The same for every instruction set, so only the objects of the baseline hold it.
  * `job` counts the jobs; a worker looks at it for a while, then sleeps. Whoever goes to sleep says so first and looks
- * once more, and whoever has news looks for sleepers after writing it: one of the two always sees the other. */
+ * once more, and whoever has news looks for sleepers after writing it: one of the two always sees the other.
+ * A share is whoever's takes its `open` flag: where another program has a worker's processor, or the worker still wakes,
+ * the caller does that share as well instead of waiting for it. */
 #define _POSIX_C_SOURCE 200809L
 #include "pool.h"
 
@@ -22,12 +24,13 @@ typedef struct {
 
 struct SmgPool {
     atomic_uint job;
-    atomic_int left, sleepers, caller_sleeps;
-    int threads, stop;
+    atomic_int left, sleepers, caller_sleeps, stop;
+    int threads;
     pid_t owner; /* the process that has the threads: a forked child has none */
     SmgTask task;
     void *arg;
     ptrdiff_t count;
+    atomic_int open[SMG_MAX_THREADS]; /* a share that nobody has begun */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
     pthread_t thread[SMG_MAX_THREADS];
@@ -42,17 +45,20 @@ static inline void pause_a_moment(void) {
 #endif
 }
 
-static void share(const struct SmgPool *p, int thread) {
+static void share(const struct SmgPool *p, int number, int thread) {
     const ptrdiff_t each = p->count / p->threads, more = p->count % p->threads;
-    const ptrdiff_t first = each * thread + (thread < more ? thread : more);
-    const ptrdiff_t last = first + each + (thread < more);
+    const ptrdiff_t first = each * number + (number < more ? number : more);
+    const ptrdiff_t last = first + each + (number < more);
     for (ptrdiff_t i = first; i < last; i++) p->task(p->arg, i, thread);
 }
+
+/* Whether the share was there to take; `task` and the rest are read afterwards, so they are those of the share's job. */
+static int take(struct SmgPool *p, int number) { return atomic_exchange(&p->open[number], 0); }
 
 static void *work(void *argument) {
     const Worker *w = (const Worker *)argument;
     struct SmgPool *p = w->pool;
-    for (unsigned seen = 0;; seen++) {
+    for (unsigned seen = 0;;) {
         for (int i = 0; i < SPINS && atomic_load(&p->job) == seen; i++) pause_a_moment();
         if (atomic_load(&p->job) == seen) {
             pthread_mutex_lock(&p->lock);
@@ -61,8 +67,10 @@ static void *work(void *argument) {
             atomic_fetch_sub(&p->sleepers, 1);
             pthread_mutex_unlock(&p->lock);
         }
-        if (p->stop) return NULL;
-        share(p, w->number);
+        if (atomic_load(&p->stop)) return NULL;
+        seen = atomic_load(&p->job); /* those before it were done by others */
+        if (!take(p, w->number)) continue;
+        share(p, w->number, w->number);
         if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps)) {
             pthread_mutex_lock(&p->lock);
             pthread_cond_signal(&p->done);
@@ -82,12 +90,18 @@ static void tell(struct SmgPool *p) {
 void smg_pool_run(struct SmgPool *p, SmgTask task, void *arg, ptrdiff_t count) {
     p->task = task, p->arg = arg, p->count = count;
     if (getpid() != p->owner) {
-        for (int i = 0; i < p->threads; i++) share(p, i);
+        for (int i = 0; i < p->threads; i++) share(p, i, 0);
         return;
     }
     atomic_store(&p->left, p->threads - 1);
+    for (int i = 1; i < p->threads; i++) atomic_store(&p->open[i], 1);
     tell(p);
-    share(p, 0);
+    share(p, 0, 0);
+    for (int i = 1; i < p->threads; i++)
+        if (take(p, i)) {
+            share(p, i, 0);
+            atomic_fetch_sub(&p->left, 1);
+        }
     for (int i = 0; i < SPINS && atomic_load(&p->left); i++) pause_a_moment();
     if (!atomic_load(&p->left)) return;
     pthread_mutex_lock(&p->lock);
@@ -131,7 +145,7 @@ struct SmgPool *smg_pool_start(void *memory, int threads) {
 
 void smg_pool_stop(struct SmgPool *p) {
     if (getpid() != p->owner) return; /* nobody waits here, and what another process locked stays locked */
-    p->stop = 1;
+    atomic_store(&p->stop, 1);
     tell(p);
     for (int i = 1; i < p->threads; i++) pthread_join(p->thread[i], NULL);
     pthread_cond_destroy(&p->done);

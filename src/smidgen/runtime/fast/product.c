@@ -11,7 +11,6 @@
 #define WHOLE_COLUMNS (2 * NR) /* whose packed sum repays to be kept whole, */
 #define WHOLE_ROWS 96          /* if so many rows use it */
 #define NEARBY (1 << 16) /* floats of B that stay in the second cache */
-#define SMALL 16384         /* multiplications that are not worth waking a thread */
 
 /* The part of B that is packed next: rows of memory, of which some lines are asked for with every strip of A, so that they
  * come while we multiply. */
@@ -297,7 +296,7 @@ void SMG_LOCAL(product)(const SmgWork *work, const Product *p) {
         blank(p);
         return;
     }
-    const int threads = p->M * p->N * per_element < SMALL ? 1 : work->threads;
+    const int threads = p->M * p->N * per_element < SMG_ALONE ? 1 : work->threads;
     Job job = {.p = p, .work = work, .by_rows = 1, .by_columns = threads};
     Product swapped = *p;
     const int few = !p->grid && ((p->b_k == 1 && p->a_step == 1 && p->M <= THIN_DOT) || (p->b_n == 1 && p->M == 1));
