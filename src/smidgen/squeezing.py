@@ -84,6 +84,6 @@ def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
 def rewritten(entries: Entries, graphs: Mapping[str, Graph], decisions: Sequence[Decision]) -> Entries:
     """With these graphs instead of those in which what is cheap is computed again."""
     kept = [d for d in entries.decisions if d.what not in ("recompute", "int8")]
-    made = checked({**entries.graphs, **graphs}, "recompute")
+    made = {**entries.graphs, **checked(graphs, "recompute")}
     found = replace(entries, graphs=made, decisions=(*kept, *decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found

@@ -68,15 +68,49 @@ def thinned(
     price = problem.action_joules if objective == "energy" else problem.action_seconds
     schedule = _tidy(schedule)
     now = profile(problem, schedule)
+    budget_bytes = max(budget_bytes, 0)
+    left = list(range(len(schedule)))  # positions whose actions stay
     extra = [p for p, first in enumerate(_firsts(schedule)) if not first]
-    gone: set[int] = set()
     for p in sorted(extra, key=lambda p: -price(schedule[p])):
-        trial = _tidy([k for q, k in enumerate(schedule) if q not in gone and q != p])
-        after = profile(problem, trial)
-        if after.peak_bytes <= max(budget_bytes, 0):
-            gone.add(p)
-            now = after
-    return _tidy([k for q, k in enumerate(schedule) if q not in gone]), now
+        at = bisect_left(left, p)
+        if _must_stay(problem, now, schedule[p], at, budget_bytes):
+            continue
+        trial = _tidy_places(schedule, left[:at] + left[at + 1 :], schedule[p])
+        after = profile(problem, [schedule[q] for q in trial])
+        if after.peak_bytes <= budget_bytes:
+            left, now = trial, after
+    return [schedule[q] for q in left], now
+
+
+def _must_stay(problem: Problem, now: Profile, action: Action, position: int, budget_bytes: int) -> bool:
+    """True: without the action that stands here the budget is surely exceeded, which is told without a profile. What it
+    makes would be alive since its use before; what dies here would die at its use before."""
+    if isinstance(action, PageOut):
+        return False
+    earlier: list[tuple[int, int]] = []  # (position, bytes that may be free from there on)
+    for u in () if isinstance(action, PageIn) else problem.steps[action].reads:
+        i = now.instance(u, position - 1)
+        if now.death[i] == position:
+            uses = now.uses(i)
+            earlier.append((uses[-2] if len(uses) > 1 else int(now.birth[i]), problem.bytes[u]))
+    for v in (action.value,) if isinstance(action, PageIn) else problem.steps[action].writes:
+        i = now.instance(v, position)
+        if now.death[i] == position:  # nobody reads it
+            continue
+        start = int(now.death[i - 1]) + 1
+        between = now.live[start:position] + problem.bytes[v]
+        for since, count in earlier:
+            between[max(since - start, 0) :] -= count
+        if between.max(initial=0) > budget_bytes:
+            return True
+    return False
+
+
+def _tidy_places(schedule: Schedule, places: list[int], gone: Action) -> list[int]:
+    """The places without that of writing out a value, if `gone` was the last to read it in."""
+    if not isinstance(gone, PageIn) or any(schedule[q] == gone for q in places):
+        return places
+    return [q for q in places if schedule[q] != PageOut(gone.value)]
 
 
 def _firsts(schedule: Schedule) -> list[bool]:

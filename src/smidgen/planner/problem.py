@@ -250,6 +250,11 @@ class Profile:
         found: list[int] = positions[starts[instance] + 1 : starts[instance + 1]].tolist()
         return found
 
+    def instance(self, value: int, position: int) -> int:
+        """The newest one of the value that was made up to there."""
+        first, end = np.searchsorted(self.value, (value, value + 1))
+        return int(first + np.searchsorted(self.birth[first:end], position, side="right") - 1)
+
     @cached_property
     def lives(self) -> tuple[tuple[int, int, list[int]], ...]:
         """Value, birth and uses of each instance."""
@@ -302,10 +307,10 @@ def _listed(start: Array, actions: Array) -> tuple[Array, Array]:
 def profile(problem: Problem, schedule: Schedule) -> Profile:
     table = problem.table
     steps, values = len(problem.steps), len(problem.bytes)
-    actions = np.array(
-        [k if isinstance(k, int) else steps + k.value + (values if isinstance(k, PageIn) else 0) for k in schedule],
-        np.int64,
-    )
+    coded: Sequence[Action] = schedule
+    if not set(map(type, schedule)) <= {int}:
+        coded = [k if isinstance(k, int) else steps + k.value + values * isinstance(k, PageIn) for k in schedule]
+    actions = np.array(coded, np.int64)
     if len(schedule) and actions.max() >= len(table.own):
         raise Internal("a schedule pages, and there is nowhere to page to")
     entries, positions = _listed(table.start, actions)
