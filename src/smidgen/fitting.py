@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,15 +42,19 @@ def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -
 
 def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
+    start = time.monotonic()
+    if aim.deadline_s is not None:
+        entries = lowering.entries(options)
+        with_all_ram_s = spent(entries.plain["train"], entries.batch, aim.prices).seconds
+        if with_all_ram_s > aim.deadline_s:  # what is done to fit would only take longer
+            raise limits.never_in_time(with_all_ram_s, aim.deadline_s)
     best, options = joint(device, lowering, options, aim)
-    return checked_fit(device, best, lowering, options, aim)
+    return checked_fit(device, best, lowering, options, aim, start)
 
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
     entries = lowering.entries(options)
-    if aim.deadline_s is not None and spent(entries.plain["train"], entries.batch, aim.prices).seconds > aim.deadline_s:
-        aim = replace(aim, deadline_s=None, effort_s=0.0)  # in vain: not even a step with all RAM is in time
     quick = replace(aim, effort_s=0.0)
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
@@ -84,8 +89,11 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     return best
 
 
-def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
-    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried."""
+def checked_fit(
+    device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, start: float | None = None
+) -> Found:
+    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, soon
+    after the `start`."""
     quick = replace(aim, effort_s=0.0)
 
     def need_with(other: Mapping[str, Any]) -> limits.Need | None:
@@ -101,7 +109,7 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
     if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with)
+        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with, start)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:

@@ -11,6 +11,7 @@ reading it in makes a new one.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -121,8 +122,21 @@ class Problem:
         )  # fmt: skip
 
 
+_read: dict[int, tuple[weakref.ref[Graph], list[tuple[int, Prices, int, Problem]]]] = {}
+"""Problems of graphs that still exist, by their id: one graph is looked at by many methods."""
+
+
 def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> Problem:
-    return _Reader(graph, batch, prices, align).problem()
+    key = id(graph)
+    if key not in _read:
+        _read[key] = weakref.ref(graph, lambda _: _read.pop(key, None)), []
+    known = _read[key][1]
+    for n, by, to, problem in known:
+        if (n, to) == (batch, align) and by is prices:
+            return problem
+    made = _Reader(graph, batch, prices, align).problem()
+    known.append((batch, prices, align, made))
+    return made
 
 
 class _Reader:
