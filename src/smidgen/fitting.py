@@ -14,14 +14,14 @@ from . import limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .found import Found, cheapest, found, room_for
+from .found import Found, cheapest, counts_in, found, room_for, step_seconds
 from .homes import movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED
 from .planned import outlined, sized
-from .planner.cost import spent
+from .planner.problem import problem_of
 from .planner.within import Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
@@ -44,10 +44,11 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
     """`encode_for`, with the graphs that the program was made of."""
     start = time.monotonic()
     if aim.deadline_s is not None:
-        entries = lowering.entries(options)
-        with_all_ram_s = spent(entries.plain["train"], entries.batch, aim.prices).seconds
-        if with_all_ram_s > aim.deadline_s:  # what is done to fit would only take longer
-            raise limits.never_in_time(with_all_ram_s, aim.deadline_s)
+        least_s = least_seconds(device, lowering, options, aim, aim.deadline_s)
+        if aim.deadline_s < least_s < math.inf:
+            raise limits.never_in_time(least_s, aim.deadline_s)
+        if least_s == math.inf:
+            aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
     return checked_fit(device, best, lowering, options, aim, start)
 
@@ -77,6 +78,32 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     share = replace(aim, effort_s=aim.effort_s / len(sought))
     best = cheapest(device, [*(searched(device, one, share) for one in sought), best], aim)
     return _or_alone(device, best, entries, aim), options
+
+
+def least_seconds(
+    device: Device, lowering: Lowering, options: Options, aim: Aim, enough_s: float = 0.0
+) -> float:  # fmt: skip
+    """No step that fits takes less, whatever is computed again or paged, at once or in parts; infinite if none fits.
+    What is at most `enough_s` may be more in truth."""
+    from .planner.bound import least_extra  # needs ortools
+
+    entries = lowering.entries(options)
+    samples, least_s = entries.batch, math.inf
+    while True:
+        plain_s = step_seconds(replace(entries, graphs={**entries.graphs, **entries.plain}), aim)
+        if plain_s > enough_s:  # smaller parts take longer
+            return min(least_s, plain_s)
+        room = room_for(device, entries) + (sum(t.bytes(1) for t in movable(entries)) if aim.page else 0)
+        if room >= 0:
+            problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
+            times = samples // entries.batch
+            least_s = min(least_s, plain_s + times * least_extra(problem, room, page=aim.page))
+        if least_s <= enough_s or entries.batch == 1 or aim.at_once or options.bn != "frozen":
+            return least_s
+        try:
+            entries = part(lowering, options, samples, ceil_div(entries.batch, 2))
+        except SmidgenError:  # a loss that is no sum over samples
+            return least_s
 
 
 def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:

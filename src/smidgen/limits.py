@@ -233,9 +233,10 @@ def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -
 
 
 def never_in_time(seconds: float, deadline_s: float) -> DoesNotFit:
-    """With all the RAM that it asks for a step takes that long."""
-    what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
-    return DoesNotFit(what, why="so long takes a step that has all the RAM it asks for", help="a later deadline")
+    """By a bound: nothing was found, and nothing had to be looked for."""
+    what = f"a step that fits takes at least {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
+    why = "whatever is computed again, paged or taken in parts"
+    return DoesNotFit(what, why=why, help="a later deadline, or more RAM")
 
 
 def _has(device: Device) -> str:
