@@ -3,11 +3,12 @@
 python -m benchmarks.answers                    # all networks of benchmarks.nets.large, at full size, batch 8
 python -m benchmarks.answers --net bert_base    # one of them; the others stay as they are
 
-Impossible budgets (1 MB, and a little less than the smallest that is found to fit), deadlines that cannot be met, and
+Impossible budgets (1 MB, and a little less than the smallest that is found to fit: lower and lower until nothing does),
+deadlines that cannot be met (less than a step with all RAM takes, and hardly more than that within a quarter of it), and
 for ResNet-50 and BERT-base budgets at shares of the way from the floor (state and the runtime's own memory) to the plan
 without one; each with and without somewhere to page to, by the default effort of `smidgen.compile`. Seconds are those
-of the clock, `cpu_s` those of the processor, which do not depend on who else uses it. Status 1 if an answer took too
-much of the latter.
+of the clock, `cpu_s` those of the processor: the machine should have nothing else to do. Status 1 if an answer took too
+many of the clock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from smidgen.fitting import encode_for, smallest
 from smidgen.found import Found, found
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
-from smidgen.planner.cost import prices_of
+from smidgen.planner.cost import prices_of, spent
 from smidgen.planner.within import Aim
 from smidgen.torch_import import import_model
 
@@ -39,7 +40,8 @@ SHARES: Final = (0.75, 0.5, 0.35, 0.25, 0.15)
 ANSWERED: Final = ("resnet50", "bert_base")
 BATCH: Final = 8
 EFFORT_S: Final = 5.0
-BELOW: Final = 0.995  # of the smallest budget
+BELOW: Final = (0.995, 0.985, 0.965, 0.925, 0.85, 0.7, 0.5, 0.25)  # of the smallest budget
+LATE: Final = ((0.9, 0.5), (1.001, 0.25))  # of a step with all RAM, and share of the arena
 MOST_S: Final = {"impossible": 10.0, "late": 10.0, "within": 60.0}
 Json = dict[str, Any]
 
@@ -52,7 +54,9 @@ class Net:
         start = time.monotonic()
         self.imported = import_model(model, inputs, loss=loss)
         self.import_s = time.monotonic() - start
-        self.base: Found = found(None, Lowering(self.imported).entries(self.options), Aim(prices=prices_of(None)))
+        entries = Lowering(self.imported).entries(self.options)
+        self.base: Found = found(None, entries, Aim(prices=prices_of(None)))
+        self.all_ram_s = spent(entries.plain["train"], BATCH, prices_of(None)).seconds
 
     def rows(self) -> Iterator[Json]:
         base = self.base.need
@@ -60,16 +64,21 @@ class Net:
         for page in (False, True):
             aim = Aim(effort_s=EFFORT_S, page=page, prices=prices_of(None))
             least = smallest(None, Lowering(self.imported), self.options, aim).need.ram_bytes
-            for budget in (1 << 20, int(BELOW * least)):
-                yield self.answer("impossible", budget, aim)
-            hurried = replace(aim, deadline_s=self.base.seconds * 0.9)
-            yield self.answer("late", floor + base.arena_bytes // 2, hurried)
+            yield self.answer("impossible", 1 << 20, aim)
+            for below in BELOW:
+                row = self.answer("impossible", int(below * least), aim)
+                yield row
+                if not is_plan(row):
+                    break
+            for share_s, share in LATE:
+                hurried = replace(aim, deadline_s=self.all_ram_s * share_s)
+                yield self.answer("late", floor + int(share * base.arena_bytes), hurried)
             for share in SHARES if self.name in ANSWERED else ():
                 yield self.answer("within", floor + int(share * base.arena_bytes), aim) | {"share": share}
 
     def answer(self, kind: str, budget_bytes: int, aim: Aim) -> Json:
         lowering = Lowering(self.imported)  # with nothing done yet
-        start, spent = time.monotonic(), time.process_time()
+        start, start_cpu = time.monotonic(), time.process_time()
         try:
             made = encode_for(limits.within(budget_bytes, None), lowering, self.options, aim)
             extra = made.meta["plan"]["step_seconds"] / self.base.seconds - 1
@@ -77,7 +86,7 @@ class Net:
         except DoesNotFit as error:
             said = str(error).splitlines()[0]
         row = {"net": self.name, "kind": kind, "page": aim.page, "budget_bytes": budget_bytes,
-               "seconds": time.monotonic() - start, "cpu_s": time.process_time() - spent, "said": said}  # fmt: skip
+               "seconds": time.monotonic() - start, "cpu_s": time.process_time() - start_cpu, "said": said}  # fmt: skip
         print(json.dumps(row), flush=True)
         return row
 
@@ -85,7 +94,11 @@ class Net:
 def kind_of(row: Json) -> str:
     """A budget that was thought to be impossible may fit all the same."""
     kind: str = row["kind"]
-    return "within" if row["said"].startswith("fits") else kind
+    return "within" if is_plan(row) else kind
+
+
+def is_plan(row: Json) -> bool:
+    return str(row["said"]).startswith("fits")
 
 
 def summary(rows: Sequence[Json]) -> Json:
@@ -93,9 +106,9 @@ def summary(rows: Sequence[Json]) -> Json:
     for kind, most in MOST_S.items():
         ours = [row for row in rows if kind_of(row) == kind]
         if ours:
-            worst = max(ours, key=lambda row: row["cpu_s"])
-            found[kind] = {"answers": len(ours), "in_time": sum(row["cpu_s"] <= most for row in ours), "most_s": most,
-                           "slowest_cpu_s": worst["cpu_s"], "slowest": worst["net"]}  # fmt: skip
+            worst = max(ours, key=lambda row: row["seconds"])
+            found[kind] = {"answers": len(ours), "in_time": sum(row["seconds"] <= most for row in ours), "most_s": most,
+                           "slowest_s": worst["seconds"], "slowest": worst["net"]}  # fmt: skip
     return found
 
 
@@ -111,9 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), "effort_s": EFFORT_S,
                   "summary": summary(rows), "rows": rows}  # fmt: skip
         atomic.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
-    slow = [row for row in rows if row["cpu_s"] > MOST_S[kind_of(row)]]
+    slow = [row for row in rows if row["seconds"] > MOST_S[kind_of(row)]]
     for row in slow:
-        print(f"FAIL {row['net']}, {row['kind']}: {row['cpu_s']:.1f} s", file=sys.stderr)
+        print(f"FAIL {row['net']}, {row['kind']}: {row['seconds']:.1f} s", file=sys.stderr)
     return 1 if slow else 0
 
 

@@ -294,7 +294,7 @@ def test_a_parameter_is_brought_again_for_readers_that_are_far_apart() -> None:
     graph = page_state({"train": parse(before)}, ["w"], ahead=0, apart=2)["train"]
     check(graph, "page")
     assert to_text(graph) == to_text(parse(after))
-    assert [times_read(parse(before), "w", apart) for apart in (0, 1, 2, 3)] == [3, 2, 2, 1]
+    assert [times_read(parse(before), ["w"], apart)["w"] for apart in (0, 1, 2, 3)] == [3, 2, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,14 +14,14 @@ from . import limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .found import Found, cheapest, found, room_for
+from .found import Found, cheapest, counts_in, found, room_for, step_seconds
 from .homes import movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED
 from .planned import outlined, sized
-from .planner.cost import spent
+from .planner.problem import problem_of
 from .planner.within import Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
@@ -41,15 +42,20 @@ def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -
 
 def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
+    start = time.monotonic()
+    if aim.deadline_s is not None:
+        least_s = least_seconds(device, lowering, options, aim, aim.deadline_s)
+        if aim.deadline_s < least_s < math.inf:
+            raise limits.never_in_time(least_s, aim.deadline_s)
+        if least_s == math.inf:
+            aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
-    return checked_fit(device, best, lowering, options, aim)
+    return checked_fit(device, best, lowering, options, aim, start)
 
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
     entries = lowering.entries(options)
-    if aim.deadline_s is not None and spent(entries.plain["train"], entries.batch, aim.prices).seconds > aim.deadline_s:
-        aim = replace(aim, deadline_s=None, effort_s=0.0)  # in vain: not even a step with all RAM is in time
     quick = replace(aim, effort_s=0.0)
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
@@ -74,6 +80,32 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     return _or_alone(device, best, entries, aim), options
 
 
+def least_seconds(
+    device: Device, lowering: Lowering, options: Options, aim: Aim, enough_s: float = 0.0
+) -> float:  # fmt: skip
+    """No step that fits takes less, whatever is computed again or paged, at once or in parts; infinite if none fits.
+    What is at most `enough_s` may be more in truth."""
+    from .planner.bound import least_extra  # needs ortools
+
+    entries = lowering.entries(options)
+    samples, least_s = entries.batch, math.inf
+    while True:
+        plain_s = step_seconds(replace(entries, graphs={**entries.graphs, **entries.plain}), aim)
+        if plain_s > enough_s:  # smaller parts take longer
+            return min(least_s, plain_s)
+        room = room_for(device, entries) + (sum(t.bytes(1) for t in movable(entries)) if aim.page else 0)
+        if room >= 0:
+            problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
+            times = samples // entries.batch
+            least_s = min(least_s, plain_s + times * least_extra(problem, room, page=aim.page))
+        if least_s <= enough_s or entries.batch == 1 or aim.at_once or options.bn != "frozen":
+            return least_s
+        try:
+            entries = part(lowering, options, samples, ceil_div(entries.batch, 2))
+        except SmidgenError:  # a loss that is no sum over samples
+            return least_s
+
+
 def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     """What was found, or what one technique alone makes of the step, if that is cheaper."""
     quick = replace(aim, effort_s=0.0)
@@ -84,8 +116,11 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     return best
 
 
-def checked_fit(device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim) -> Found:
-    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried."""
+def checked_fit(
+    device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, start: float | None = None
+) -> Found:
+    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, soon
+    after the `start`."""
     quick = replace(aim, effort_s=0.0)
 
     def need_with(other: Mapping[str, Any]) -> limits.Need | None:
@@ -101,7 +136,7 @@ def checked_fit(device: Device, best: Found, lowering: Lowering, options: Option
     if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with)
+        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with, start)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:

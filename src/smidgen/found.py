@@ -48,9 +48,13 @@ class Found:
         return with_price(encode(self.entries, self.device), self.step)
 
 
-def found(device: Device | None, entries: Entries, aim: Aim, given: Entries | None = None) -> Found:
+def found(
+    device: Device | None, entries: Entries, aim: Aim, given: Entries | None = None, before: Found | None = None
+) -> Found:
+    """`before` is of the same device, and may have graphs in common."""
     room = None if device is None else room_for(device, entries)
-    return Found(device, entries, sized(entries, device, room), step_spent(entries, aim), given or entries)
+    size = sized(entries, device, room, None if before is None else before.sized)
+    return Found(device, entries, size, step_spent(entries, aim), given or entries)
 
 
 def cheapest(device: Device, tried: Sequence[Found], aim: Aim) -> Found:

@@ -30,11 +30,8 @@ def movable(entries: Entries) -> list[Tensor]:
     roles = (Role.OPTIM, Role.PARAM) if entries.const == "f32" else (Role.OPTIM,)
     state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(*roles)}
     steps = [entries.plain[counts_in(entries)], *([entries.graphs["apply"]] if entries.step_samples else [])]
-    often = {
-        name: max((times_read(graph, name, APART) for graph in steps if name in graph.tensors), default=0)
-        for name in state
-        if name not in made
-    }
+    reads = [times_read(graph, [name for name in state if name in graph.tensors], APART) for graph in steps]
+    often = {name: max((one.get(name, 0) for one in reads), default=0) for name in state if name not in made}
     seldom = [name for name, times in often.items() if times <= SELDOM]
     return [state[name] for name in sorted(seldom, key=lambda name: (often[name], state[name].bytes(1), name))]
 

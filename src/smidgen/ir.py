@@ -171,7 +171,7 @@ Step = tuple[str, tuple[int, ...]]
 """("reshape", shape) or ("permute", axes): one step from the user's layout of a parameter to the stored one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Graph:
     """One entry point. `inputs`/`outputs` name the caller's buffers; `data` holds values of constants and state.
 

@@ -19,7 +19,8 @@ from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
-TRYING_S: Final = 4.0  # after which no further choice is tried
+ANSWER_S: Final = 6.5  # after which no further choice is tried, so that an answer comes within ten
+TRYING_S: Final = 1.0  # of trying other choices, however late it is
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
 BUDGET: Final = "the budget"  # stands for a device of just that much RAM
 SLOT_HEADER_BYTES: Final = 32  # slots.h
@@ -197,8 +198,10 @@ Price = Callable[[Mapping[str, str | int]], Need | None]
 """What the program would need with these arguments instead; None if it cannot be compiled."""
 
 
-def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimit:
-    """The error, with the options that were tried in vain or not."""
+def over_limit(device: Device, plan: Plan, need: Need, price: Price, start: float | None = None) -> OverLimit:
+    """The error, with the options that were tried in vain or not. `start`: when the question was asked."""
+    now = time.monotonic()
+    end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
     flash, code, slots = need.flash_bytes, need.overhead.code_bytes, 2 * device.slot_bytes
     if assigned(device, need) is not None:
         parts = [f"initial state {bytes_text(plan.state_bytes)}"] if plan.state_bytes else []
@@ -218,7 +221,7 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price) -> OverLimi
     if need.ram_bytes <= device.ram_bytes:
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
-    return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price)), device=device)
+    return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price, end)), device=device)
 
 
 def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -> DoesNotFit:
@@ -227,6 +230,13 @@ def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -
     what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
     return DoesNotFit(what, why=f"of that, to fit: {spent}" if spent else "nothing in it was done to fit",
                       help="a later deadline, or more RAM")  # fmt: skip
+
+
+def never_in_time(seconds: float, deadline_s: float) -> DoesNotFit:
+    """By a bound: nothing was found, and nothing had to be looked for."""
+    what = f"a step that fits takes at least {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
+    why = "whatever is computed again, paged or taken in parts"
+    return DoesNotFit(what, why=why, help="a later deadline, or more RAM")
 
 
 def _has(device: Device) -> str:
@@ -252,11 +262,9 @@ def _peak(plan: Plan) -> tuple[str, str]:
     return f"{moment.layer} ({stage}step {at + 1} of {len(timeline.moments)} of {entry})", ", ".join(named)
 
 
-def _tried(device: Device, plan: Plan, price: Price) -> Iterator[Option]:
+def _tried(device: Device, plan: Plan, price: Price, end: float) -> Iterator[Option]:
     """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample. If not even
     one sample fits, nothing between is tried; nor is anything more when the time for it is over."""
-
-    end = time.monotonic() + TRYING_S
 
     def priced(**arguments: str | int) -> Iterator[Option]:
         need = price(arguments) if time.monotonic() < end else None

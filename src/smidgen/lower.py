@@ -3,8 +3,9 @@ Each stage is a function of graphs, checked after it ran."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import methods, place
@@ -119,10 +120,10 @@ class _Learning:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """All entry points, whatever the batch. `without` has `train` without each technique, to say what it saves."""
+    """All entry points, whatever the batch. `without` makes `train` without each technique, to say what it saves."""
 
     graphs: Mapping[str, Graph]
-    without: Mapping[str, Graph]
+    without: Mapping[str, Callable[[], Graph]]
     method: str
     learns: tuple[str, ...]
     aliases: Mapping[str, tuple[str, ...]]
@@ -219,9 +220,9 @@ def build(
     if evaluate is not None:
         graphs["evaluate"] = lowered(evaluate)
     without = {
-        "fuse": train_graph(whole, grads, optimizer, fuse=False),
-        "bits": train_graph(whole, grads, optimizer, bits=False),
-        "loop": train_graph(whole, grads, optimizer, loop=False),
+        "fuse": partial(train_graph, whole, grads, optimizer, fuse=False),
+        "bits": partial(train_graph, whole, grads, optimizer, bits=False),
+        "loop": partial(train_graph, whole, grads, optimizer, loop=False),
     }
     return Built(
         checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
@@ -290,8 +291,8 @@ def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:
         "loop": "what does not learn runs sample by sample",
     }
     tried = []
-    for what, graph in built.without.items():
-        most = max({**bounds, "train": place.lower_bound(graph, batch)}.values())
+    for what, made in built.without.items():
+        most = max({**bounds, "train": place.lower_bound(made(), batch)}.values())
         tried.append(Decision(what, why[what], most - max(bounds.values())))
     return tuple(d for d in tried if d.saves_bytes > 0)
 

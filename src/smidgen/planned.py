@@ -10,7 +10,7 @@ from typing import Any
 from . import limits, place, verify
 from .device import Device
 from .encode import encode as encode_program
-from .ir import Role
+from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
 from .plan import Cost, Plan, Traffic
@@ -89,22 +89,43 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Layouts, and what they are of."""
+
+    layouts: Mapping[str, Layout]
+    stored: Mapping[str, Slot]
+    graphs: Mapping[str, Graph]
+
+    def layout_of(self, name: str, graph: Graph, stored: Mapping[str, Slot]) -> Layout | None:
+        return self.layouts[name] if self.graphs.get(name) is graph and self.stored == stored else None
+
+
+@dataclass(frozen=True, slots=True)
 class Sized:
     need: limits.Need
     evaluates: bool  # with the loss
-    layouts: Mapping[str, Layout] = field(default_factory=dict)  # unless a program was made for it
+    placed: Placed = field(default_factory=lambda: Placed({}, {}, {}))  # unless a program was made for it
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        return self.placed.layouts
 
 
-def sized(entries: Entries, device: Device | None, room_bytes: int | None = None) -> Sized:
+def sized(
+    entries: Entries, device: Device | None, room_bytes: int | None = None, before: Sized | None = None
+) -> Sized:
     """What the program will take, as `encode` would find. Where neither flash nor the runtime's own memory depend on
-    it, the program is not made for that: its state may be large."""
+    it, the program is not made for that: its state may be large. Graphs that were placed `before`, within as much room,
+    are not placed again."""
     if device is not None and (device.is_bare or device.flash_bytes):
         made = encode(entries, device, proven=False)
         return Sized(limits.need_of(device, made), "evaluate" in made.entries)
-    layouts, _ = placed(entries, place.ALIGN if device is None else device.align, room_bytes)
+    align = place.ALIGN if device is None else device.align
+    layouts, stored = placed(entries, align, room_bytes, None if before is None else before.placed)
     state = max(layout.state_bytes for layout in layouts.values())
     arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
-    return Sized(limits.Need(state, arena, limits.host_overhead(), 0), evaluates, layouts)
+    need = limits.Need(state, arena, limits.host_overhead(), 0)
+    return Sized(need, evaluates, Placed(layouts, stored, entries.graphs))
 
 
 def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:
@@ -115,10 +136,13 @@ def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:
     )
 
 
-def placed(entries: Entries, align: int, room_bytes: int | None = None) -> tuple[dict[str, Layout], dict[str, Slot]]:
+def placed(
+    entries: Entries, align: int, room_bytes: int | None = None, before: Placed | None = None
+) -> tuple[dict[str, Layout], dict[str, Slot]]:
     stored, const_bytes, state_bytes = place.place_state(entries.graphs.values(), align)
     layouts = {
-        name: place.place(graph, entries.batch, stored, const_bytes, state_bytes, align, room_bytes)
+        name: (before and before.layout_of(name, graph, stored))
+        or place.place(graph, entries.batch, stored, const_bytes, state_bytes, align, room_bytes)
         for name, graph in entries.graphs.items()
     }
     return layouts, stored

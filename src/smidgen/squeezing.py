@@ -36,19 +36,27 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
             break
         left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
-        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries)
+        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries, best)
         if trial.need.arena_bytes < best.need.arena_bytes:
             best = trial
         over = trial.need.arena_bytes - room
-        peak = place.lower_bound(trial.entries.graphs[counts_in(entries)], entries.batch)
+        peak = _bound(trial)
         if over <= 0 or peak > max(target, 0):  # or it goes no lower
             break
         step = max(2 * step, over, room // 512)
         target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
     if most > 1 and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
-        last = found(device, fitted(entries, 0, device.align, replace(aim, effort_s=0.0)), aim, entries)
+        last = found(device, fitted(entries, 0, device.align, replace(aim, effort_s=0.0)), aim, entries, best)
         best = min(best, last, key=lambda f: f.need.arena_bytes)
     return best
+
+
+def _bound(one: Found) -> int:
+    """No placement of a step's graph is smaller."""
+    name = counts_in(one.entries)
+    if name in one.sized.layouts:
+        return one.sized.layouts[name].lower_bound_bytes
+    return place.lower_bound(one.entries.graphs[name], one.entries.batch)
 
 
 def searched(device: Device, best: Found, aim: Aim) -> Found:
@@ -84,6 +92,6 @@ def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
 def rewritten(entries: Entries, graphs: Mapping[str, Graph], decisions: Sequence[Decision]) -> Entries:
     """With these graphs instead of those in which what is cheap is computed again."""
     kept = [d for d in entries.decisions if d.what not in ("recompute", "int8")]
-    made = checked({**entries.graphs, **graphs}, "recompute")
+    made = {**entries.graphs, **checked(graphs, "recompute")}
     found = replace(entries, graphs=made, decisions=(*kept, *decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found

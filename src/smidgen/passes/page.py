@@ -6,7 +6,7 @@ their way at a time, and nothing is paged inside a loop over samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -43,7 +43,7 @@ def cannot_page(graph: Graph, name: str) -> str:
         return "it is a view"
     if ops.get(graph.nodes[maker].op).page == "start":
         return "it is on its way from PAGE"
-    for member in _family(graph, name):
+    for member in _Reads(graph).family(name):
         for i in readers.get(member, ()):
             record = ops.get(graph.nodes[i].op)
             if not record.is_view and any(graph.nodes[i].ins[k] == member for k in record.shares.values()):
@@ -71,9 +71,10 @@ def page_state(
     return found
 
 
-def times_read(graph: Graph, name: str, apart: int) -> int:
-    """How often `page_state` brings this tensor in one run of the graph."""
-    return len(_apart(_uses(graph, _family(graph, name)), apart))
+def times_read(graph: Graph, names: Iterable[str], apart: int) -> dict[str, int]:
+    """How often `page_state` brings each of these tensors in one run of the graph."""
+    reads = _Reads(graph)
+    return {name: len(_apart(reads.uses(reads.family(name)), apart)) for name in names}
 
 
 @dataclass
@@ -108,9 +109,11 @@ class _Work:
 
     def __init__(self, graph: Graph, ahead: int, apart: int | None = None) -> None:
         self.graph, self.ahead, self.apart = graph, ahead, apart
+        self.reads = _Reads(graph)
         self.nodes = list(graph.nodes)
         self.tensors = dict(graph.tensors)
-        self.body = loop_range(graph)
+        self.body = self.reads.body
+        self.made = {out for node in graph.nodes for out in node.outs}
         self.turn = next((i for i, node in enumerate(graph.nodes) if node.stage == "backward"), len(self.nodes))
         self.slots: dict[int, _Slot] = {}
         self.transfers: list[_Transfer] = []
@@ -118,8 +121,8 @@ class _Work:
     # -- values --------------------------------------------------------------------------------------------------
 
     def value(self, name: str, positions: Sequence[int]) -> None:
-        family = _family(self.graph, name)
-        uses = _uses(self.graph, family)
+        family = self.reads.family(name)
+        uses = self.reads.uses(family)
         maker = next(i for i, node in enumerate(self.graph.nodes) if name in node.outs)
         stays = [maker, *(i for i in uses if i < positions[0])]
         gone = self.after(max(stays))
@@ -150,8 +153,9 @@ class _Work:
         copy = self.tensor(f"{name}.{hint}", replace(self.graph[name], role=Role.VALUE))
         seen = {name: copy}
         views: list[Node] = []
-        for i, node in enumerate(self.graph.nodes):  # in order, so that a view of a view comes after it
-            if self.is_view(i) and node.ins[0] in seen and node.outs[0] in family:
+        for i in self.reads.views(family):  # in order, so that a view of a view comes after it
+            node = self.graph.nodes[i]
+            if node.ins[0] in seen:
                 new = self.tensor(f"{node.outs[0]}.{hint}", self.graph[node.outs[0]])
                 seen[node.outs[0]] = new
                 views.append(node.with_(ins=(seen[node.ins[0]], *node.ins[1:]), outs=(new,)))
@@ -164,20 +168,17 @@ class _Work:
 
     def state(self, name: str) -> None:
         given = self.graph[name]
-        if not given.role.is_state or given.paged or any(name in node.outs for node in self.graph.nodes):
+        if not given.role.is_state or given.paged or name in self.made:
             raise Internal(f"'{name}' is not state in RAM")
-        family = _family(self.graph, name)
-        uses = _uses(self.graph, family)
+        family = self.reads.family(name)
+        uses = self.reads.uses(family)
         if not uses:
             self.tensors[name] = replace(given, paged=True)
             return
         newest, made = name, -1
-        for i, node in enumerate(self.graph.nodes):
-            record = ops.get(node.op)
-            for out, source in record.shares.items():
-                if not record.is_view and node.ins[source] == newest:
-                    newest, made = node.outs[out], i
-                    self.tensors[newest] = replace(self.tensors[newest], role=Role.VALUE)
+        while (update := self.reads.update(newest)) is not None:
+            newest, made = update
+            self.tensors[newest] = replace(self.tensors[newest], role=Role.VALUE)
         for readers in _apart(uses, self.apart):
             self._bring(name, name, readers, 0, family, "here")
         self.tensors[name] = replace(given, paged=True)
@@ -230,10 +231,6 @@ class _Work:
                     busy[p] += 1
         return busy
 
-    def is_view(self, position: int) -> bool:
-        """Of something outside the loop, and outside it."""
-        return position not in self.body and _is_view(self.graph.nodes[position])
-
     def _start_all(self) -> None:
         """Turn transfers into nodes. Where too many would be on their way, those that are needed last start later, or
         come when they are needed."""
@@ -258,21 +255,48 @@ def _is_view(node: Node) -> bool:
     return ops.get(node.op).is_view and node.op != "loop"
 
 
-def _family(graph: Graph, name: str) -> set[str]:
-    """The tensor and everything that is a view of it."""
-    found, body = {name}, loop_range(graph)
-    for i, node in enumerate(graph.nodes):
-        if i not in body and _is_view(node) and node.ins[0] in found:
-            found.add(node.outs[0])
-    return found
+class _Reads:
+    """Who reads what in a graph that does not change."""
 
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.body, self.readers = graph, loop_range(graph), graph.readers()
 
-def _uses(graph: Graph, family: set[str]) -> list[int]:
-    """Nodes that read one of the family, and are no views outside the loop."""
-    body = loop_range(graph)
-    return [
-        i for i, node in enumerate(graph.nodes) if set(node.ins) & family and not (_is_view(node) and i not in body)
-    ]
+    def is_view(self, position: int) -> bool:
+        """Of something outside the loop, and outside it."""
+        return position not in self.body and _is_view(self.graph.nodes[position])
+
+    def family(self, name: str) -> set[str]:
+        """The tensor and everything that is a view of it."""
+        found, todo = {name}, [name]
+        while todo:
+            member = todo.pop()
+            for i in self.readers.get(member, ()):
+                node = self.graph.nodes[i]
+                if self.is_view(i) and node.ins[0] == member and node.outs[0] not in found:
+                    found.add(node.outs[0])
+                    todo.append(node.outs[0])
+        return found
+
+    def views(self, family: set[str]) -> list[int]:
+        """Nodes that make the family's views, in order."""
+        return [i for i in self._all(family) if self.is_view(i) and self.graph.nodes[i].outs[0] in family]
+
+    def uses(self, family: set[str]) -> list[int]:
+        """Nodes that read one of the family, and are no views outside the loop."""
+        return [i for i in self._all(family) if not self.is_view(i)]
+
+    def update(self, name: str) -> tuple[str, int] | None:
+        """What this tensor is called after the node that changes it in place, and where that one is."""
+        for i in self.readers.get(name, ()):
+            node = self.graph.nodes[i]
+            record = ops.get(node.op)
+            for out, source in record.shares.items():
+                if not record.is_view and node.ins[source] == name:
+                    return node.outs[out], i
+        return None
+
+    def _all(self, family: set[str]) -> list[int]:
+        return sorted({i for member in family for i in self.readers.get(member, ())})
 
 
 def _apart(uses: Sequence[int], apart: int | None) -> list[list[int]]:

@@ -55,8 +55,11 @@ class Prices:
         return self.call_s + macs / self.macs_per_s + traffic / self.bytes_per_s
 
     def joules(self, op: str, call: ops.Call, n: int) -> float:
+        return self.seconds(op, call, n) * self.watts_of(op)
+
+    def watts_of(self, op: str) -> float:
         page = self.page if ops.get(op).page else None
-        return self.seconds(op, call, n) * (self.watts if page is None else page.watts)
+        return self.watts if page is None else page.watts
 
     def _page_seconds(self, op: str, count: int) -> float:
         if self.page is None:
@@ -83,8 +86,8 @@ def spent(graph: Graph, batch: int, prices: Prices) -> Spent:
     body, found = loop_range(graph), Spent()
     for i, node in enumerate(graph.nodes):
         n, times = (1, batch) if i in body else (batch, 1)
-        call = typed(graph, node)
-        found = found.plus(Spent(prices.seconds(node.op, call, n), prices.joules(node.op, call, n)), times)
+        seconds = prices.seconds(node.op, typed(graph, node), n)
+        found = found.plus(Spent(seconds, seconds * prices.watts_of(node.op)), times)
     return found
 
 

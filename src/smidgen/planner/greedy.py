@@ -7,8 +7,10 @@ again. Here only bytes and moments above the budget count, so nothing is dropped
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import chain, tee
 
 import numpy as np
 
@@ -68,15 +70,49 @@ def thinned(
     price = problem.action_joules if objective == "energy" else problem.action_seconds
     schedule = _tidy(schedule)
     now = profile(problem, schedule)
+    budget_bytes = max(budget_bytes, 0)
+    left = list(range(len(schedule)))  # positions whose actions stay
     extra = [p for p, first in enumerate(_firsts(schedule)) if not first]
-    gone: set[int] = set()
     for p in sorted(extra, key=lambda p: -price(schedule[p])):
-        trial = _tidy([k for q, k in enumerate(schedule) if q not in gone and q != p])
-        after = profile(problem, trial)
-        if after.peak_bytes <= max(budget_bytes, 0):
-            gone.add(p)
-            now = after
-    return _tidy([k for q, k in enumerate(schedule) if q not in gone]), now
+        at = bisect_left(left, p)
+        if _must_stay(problem, now, schedule[p], at, budget_bytes):
+            continue
+        trial = _tidy_places(schedule, left[:at] + left[at + 1 :], schedule[p])
+        after = profile(problem, [schedule[q] for q in trial])
+        if after.peak_bytes <= budget_bytes:
+            left, now = trial, after
+    return [schedule[q] for q in left], now
+
+
+def _must_stay(problem: Problem, now: Profile, action: Action, position: int, budget_bytes: int) -> bool:
+    """True: without the action that stands here the budget is surely exceeded, which is told without a profile. What it
+    makes would be alive since its use before; what dies here would die at its use before."""
+    if isinstance(action, PageOut):
+        return False
+    earlier: list[tuple[int, int]] = []  # (position, bytes that may be free from there on)
+    for u in () if isinstance(action, PageIn) else problem.steps[action].reads:
+        i = now.instance(u, position - 1)
+        if now.death[i] == position:
+            uses = now.uses(i)
+            earlier.append((uses[-2] if len(uses) > 1 else int(now.birth[i]), problem.bytes[u]))
+    for v in (action.value,) if isinstance(action, PageIn) else problem.steps[action].writes:
+        i = now.instance(v, position)
+        if now.death[i] == position:  # nobody reads it
+            continue
+        start = int(now.death[i - 1]) + 1
+        between = now.live[start:position] + problem.bytes[v]
+        for since, count in earlier:
+            between[max(since - start, 0) :] -= count
+        if between.max(initial=0) > budget_bytes:
+            return True
+    return False
+
+
+def _tidy_places(schedule: Schedule, places: list[int], gone: Action) -> list[int]:
+    """The places without that of writing out a value, if `gone` was the last to read it in."""
+    if not isinstance(gone, PageIn) or any(schedule[q] == gone for q in places):
+        return places
+    return [q for q in places if schedule[q] != PageOut(gone.value)]
 
 
 def _firsts(schedule: Schedule) -> list[bool]:
@@ -99,9 +135,9 @@ def _dropped(
 ) -> tuple[Schedule, Profile] | None:
     """One round. In haste so many drops that the highest moment is within the budget; if that does not lower the peak,
     since computing again is a peak of its own, or without haste, the best drop that does."""
-    drops = _drops(problem, schedule, now, budget_bytes, means)
-    several = _independent(problem, drops, int(now.live.max()) - budget_bytes) if hasty else []
-    for chosen in ([several] if len(several) > 1 else []) + [[drop] for drop in drops]:
+    drops, again = tee(_drops(problem, schedule, now, budget_bytes, means))
+    several = _independent(problem, again, int(now.live.max()) - budget_bytes) if hasty else []
+    for chosen in chain([several] if len(several) > 1 else [], ([drop] for drop in drops)):
         trial = list(schedule)
         for drop in sorted(chosen, key=lambda d: -d.next):
             trial[drop.next : drop.next] = drop.actions
@@ -127,14 +163,15 @@ def _falls(now: Profile, after: Profile, drop: Drop, shift: int) -> bool:
     return bool(after.live[start : start + len(drop.actions) + 1].max() < now.live.max())
 
 
-def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means) -> list[Drop]:
-    """All drops over the highest moment, the best bargain first."""
+def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means) -> Iterator[Drop]:
+    """All drops over the highest moment, the best bargain first. What a value takes to be made again is found out only
+    when a bargain that ends with its maker would be the best."""
     over = np.maximum(now.live - budget_bytes, 0)
     highest = int(np.argmax(now.live))
     closure = _Closure(problem, schedule, now, means.allowed)
     price = problem.action_joules if means.objective == "energy" else problem.action_seconds
-    written = {k.value for k in schedule if isinstance(k, PageOut)}
-    found: list[Drop] = []
+    written = {k.value for k in schedule if isinstance(k, PageOut)} if means.page else set()
+    heap: list[tuple[float, int, float, Drop]] = []  # score or more, negative; number; gain of what is not priced yet
     for instance in np.flatnonzero((now.birth < highest) & (highest < now.death)).tolist():
         value, birth, uses = int(now.value[instance]), int(now.birth[instance]), now.uses(instance)
         later = bisect_left(uses, highest)
@@ -142,26 +179,36 @@ def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int
             continue
         last, nxt = uses[later - 1] if later else birth, uses[later]
         gain = float(np.minimum(over[last + 1 : nxt], problem.bytes[value]).sum())
-        steps = closure.of(value, nxt)
-        if steps is not None:
-            found.append(Drop(value, last, nxt, steps, gain / sum(map(price, steps))))
+        maker = problem.maker[value]
+        if problem.steps[maker].limit != NEVER and means.allowed(maker):
+            most = gain / price(maker)
+            heap.append((-most, len(heap), gain, Drop(value, last, nxt, (), most)))
         if means.page and problem.pageable[value] and not isinstance(schedule[nxt], PageOut):
             seconds = price(PageIn(value)) + (0.0 if value in written else price(PageOut(value)))
-            found.append(Drop(value, last, nxt, (PageIn(value),), gain / seconds))
-    return sorted(found, key=lambda drop: -drop.score)
+            heap.append((-gain / seconds, len(heap), 0.0, Drop(value, last, nxt, (PageIn(value),), gain / seconds)))
+    heapify(heap)
+    while heap:
+        _, number, gain, drop = heappop(heap)
+        if drop.actions:
+            yield drop
+            continue
+        steps = closure.of(drop.value, drop.next)
+        if steps is not None:
+            score = gain / sum(map(price, steps))
+            heappush(heap, (-score, number, 0.0, replace(drop, actions=steps, score=score)))
 
 
-def _independent(problem: Problem, drops: list[Drop], enough_bytes: int) -> list[Drop]:
+def _independent(problem: Problem, drops: Iterable[Drop], enough_bytes: int) -> list[Drop]:
     """The best drops that together free `enough_bytes`, none of which computes from what another one forgets."""
     chosen: list[Drop] = []
     freed = 0
     for drop in drops:
-        if freed >= enough_bytes:
-            break
         if any(_meet(problem, drop, other) for other in chosen):
             continue
         chosen.append(drop)
         freed += problem.bytes[drop.value]
+        if freed >= enough_bytes:
+            break
     return chosen
 
 
@@ -200,7 +247,7 @@ class _Closure:
         return tuple(sorted(found))
 
     def _alive(self, value: int, position: int) -> bool:
-        return any(
-            self.birth[i] < position <= self.death[i]
-            for i in range(self.instances[value], self.instances[value + 1])
-        )  # fmt: skip
+        for i in range(self.instances[value], self.instances[value + 1]):
+            if self.birth[i] < position <= self.death[i]:
+                return True
+        return False

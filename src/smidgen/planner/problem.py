@@ -11,6 +11,7 @@ reading it in makes a new one.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -121,8 +122,21 @@ class Problem:
         )  # fmt: skip
 
 
+_read: dict[int, tuple[weakref.ref[Graph], list[tuple[int, Prices, int, Problem]]]] = {}
+"""Problems of graphs that still exist, by their id: one graph is looked at by many methods."""
+
+
 def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> Problem:
-    return _Reader(graph, batch, prices, align).problem()
+    key = id(graph)
+    if key not in _read:
+        _read[key] = weakref.ref(graph, lambda _: _read.pop(key, None)), []
+    known = _read[key][1]
+    for n, by, to, problem in known:
+        if (n, to) == (batch, align) and by is prices:
+            return problem
+    made = _Reader(graph, batch, prices, align).problem()
+    known.append((batch, prices, align, made))
+    return made
 
 
 class _Reader:
@@ -250,6 +264,11 @@ class Profile:
         found: list[int] = positions[starts[instance] + 1 : starts[instance + 1]].tolist()
         return found
 
+    def instance(self, value: int, position: int) -> int:
+        """The newest one of the value that was made up to there."""
+        first, end = np.searchsorted(self.value, (value, value + 1))
+        return int(first + np.searchsorted(self.birth[first:end], position, side="right") - 1)
+
     @cached_property
     def lives(self) -> tuple[tuple[int, int, list[int]], ...]:
         """Value, birth and uses of each instance."""
@@ -302,10 +321,10 @@ def _listed(start: Array, actions: Array) -> tuple[Array, Array]:
 def profile(problem: Problem, schedule: Schedule) -> Profile:
     table = problem.table
     steps, values = len(problem.steps), len(problem.bytes)
-    actions = np.array(
-        [k if isinstance(k, int) else steps + k.value + (values if isinstance(k, PageIn) else 0) for k in schedule],
-        np.int64,
-    )
+    coded: Sequence[Action] = schedule
+    if not set(map(type, schedule)) <= {int}:
+        coded = [k if isinstance(k, int) else steps + k.value + values * isinstance(k, PageIn) for k in schedule]
+    actions = np.array(coded, np.int64)
     if len(schedule) and actions.max() >= len(table.own):
         raise Internal("a schedule pages, and there is nowhere to page to")
     entries, positions = _listed(table.start, actions)
