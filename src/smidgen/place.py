@@ -19,8 +19,8 @@ PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page
 
 
 class Families:
-    """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what is gathered by
-    the loop, wins."""
+    """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what the loop
+    gathers, wins."""
 
     def __init__(self, graph: Graph, stored: Mapping[str, Slot]) -> None:
         self.graph, self.stored = graph, stored
