@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 1200
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: boards fit generated targets kill help setup test lint unit parity bench demo fuzz clean
+.PHONY: bits boards fit generated targets kill help setup test lint unit parity bench demo fuzz clean
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests"
@@ -23,7 +23,8 @@ help:
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
 	@echo "make lint     ruff and mypy"
-	@echo "make generated  500 random networks within random budgets learn the same bits (about 20 minutes)"
+	@echo "make generated  500 random networks x every technique within random budgets learn the same bits (about 20 minutes)"
+	@echo "make bits     thirteen large networks at reduced size x budgets x every technique learn the same bits (about half an hour; goes on if interrupted)"
 	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
 
 # System tools: a C compiler is required; clang and tcc are used to prove that all compilers give the same bits.
@@ -84,8 +85,12 @@ demo: $(DEMO)/.installed
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
 
+bits: setup
+	$(BIN)/python -m benchmarks.same_bits
+
 generated: setup
-	SMIDGEN_GENERATED=500 $(BIN)/python -m pytest -n $(JOBS) tests/test_generated_budget.py
+	rm -f docs/results/generated.json
+	$(BIN)/python -m tests.generated_budget
 
 kill: setup
 	SMIDGEN_KILLS=200 $(BIN)/python -m pytest -s tests/test_kill.py

@@ -51,6 +51,41 @@ def test_parts_give_the_bits_of_the_whole(name: str) -> None:
         np.testing.assert_array_equal(parts.state_dict()[key], value)
 
 
+class Twice(nn.Module):
+    """Gradients that are no single sum over samples: of a layer that is used twice, and of what is computed from
+    parameters alone before any sample meets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.places = nn.Linear(5, 5), nn.Embedding(5, 1)
+        self.scale, self.shift, self.head = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(5)), model()
+        self.register_buffer("order", torch.tensor([3, 1, 1, 0, 4]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(torch.tanh(self.layer(x))) + self.places(self.order).flatten()
+        x = x * torch.tanh(self.scale * self.shift) + self.shift + self.scale
+        return self.head(x)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("part", [1, 2, 4])
+def test_parts_give_the_bits_of_the_whole_where_gradients_are_made_of_sums(part: int, clip_norm: float | None) -> None:
+    x = np.random.default_rng(2).standard_normal((11, 5)).astype(np.float32)
+    y = np.arange(11) % 3
+    optimizer = smidgen.SGD(0.1, momentum=0.9, clip_norm=clip_norm)
+    options = {"kernels": "exact", "optimizer": optimizer, "accumulate": True}
+    whole, parts = (smidgen.compile(Twice(), x, batch=b, **options) for b in (11, part))
+    for _ in range(3):
+        whole.train_step(x, y)
+        parts.train_step(x, y)
+    assert len(whole.state_dict()) == 9
+    for key, value in whole.state_dict().items():
+        np.testing.assert_array_equal(parts.state_dict()[key], value, err_msg=key)
+    for key, slots in whole.optimizer_state().items():
+        np.testing.assert_array_equal(parts.optimizer_state()[key]["momentum"], slots["momentum"], err_msg=key)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_loss_that_is_no_sum_over_samples_is_refused(name: str) -> None:
     loss, y = REFUSED[name]

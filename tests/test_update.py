@@ -9,6 +9,7 @@ from smidgen.errors import Internal
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.passes.sample_loop import sample_loop
+from smidgen.passes.totals import totals
 from smidgen.passes.update import grad_entry, train_entry
 from smidgen.text import parse, to_text
 
@@ -49,7 +50,7 @@ def test_the_checker_refuses_a_reader_after_the_update() -> None:
 def test_accumulators_take_the_place_of_the_update() -> None:
     train, _, loss = small.forward()
     whole, grads = autodiff(train, loss, small.ALL)
-    ops = [node.op for node in grad_entry(whole, grads).nodes if node.stage == "update"]
+    ops = [node.op for node in grad_entry(whole, totals(whole, grads)).nodes if node.stage == "update"]
     assert sorted(ops) == ["bias_dw_acc"] * 3 + ["conv2d_dw_acc"] * 2 + ["linear_dw_acc"]
 
 

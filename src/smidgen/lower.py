@@ -25,6 +25,7 @@ from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.simplify import simplify_all
 from .passes.spare import Head, add_spare, check_head, with_names
+from .passes.totals import totals
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .plan import Decision
 from .planner.cheap import cheapened
@@ -214,9 +215,10 @@ def build(
 ) -> Built:
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
-        graphs["zero"] = zero_entry(whole, grads)
-        graphs["grad"] = lowered(grad_entry(save_bits(whole), grads, seed), learns=grads)
-        graphs["apply"] = apply_entry(whole, grads, optimizer, seed)
+        sums = totals(whole, grads)
+        graphs["zero"] = zero_entry(whole, sums)
+        graphs["grad"] = lowered(grad_entry(save_bits(whole), sums, seed), learns=grads)
+        graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed)
     if evaluate is not None:
         graphs["evaluate"] = lowered(evaluate)
     without = {

@@ -19,7 +19,8 @@ PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page
 
 
 class Families:
-    """Tensors that are the same memory, each family named by one: what is stored, or gathered by the loop, wins."""
+    """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what the loop
+    gathers, wins."""
 
     def __init__(self, graph: Graph, stored: Mapping[str, Slot]) -> None:
         self.graph, self.stored = graph, stored
@@ -38,8 +39,8 @@ class Families:
             keep, drop = sorted((a, b), key=self._rank)
             self._parent[drop] = keep
 
-    def _rank(self, name: str) -> tuple[bool, bool]:
-        return (name not in self.stored, name in self.in_body)
+    def _rank(self, name: str) -> tuple[bool, bool, bool]:
+        return (name not in self.stored, self.graph[name].role is not Role.ACCUM, name in self.in_body)
 
     def stride(self, name: str) -> int:
         """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""

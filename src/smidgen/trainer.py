@@ -80,7 +80,7 @@ class Job:
         if page_to is not None and program.page_bytes:
             from .undo import Undo
 
-            self._undo = Undo(page_to, program.state_bytes)
+            self._undo = Undo(page_to, program)
         self._classes = _classes(program, self._state)
         self._kernels = kernels
         self._rung = 0
@@ -159,13 +159,15 @@ class Job:
         """Had the step that stopped written, or begun to write, any state in PAGE?"""
         if self._state.pages is None or self._machine.stopped is None:
             return False
+        from .undo import writes_page_state
+
         entry, at = self._machine.stopped
         before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
         return any(
             i <= at or name != entry
             for name in before
             for i, step in enumerate(self.program.entry_code(name))
-            if step.kernel == "page_out" and step.operands[0].offset < self.program.page_state_bytes
+            if writes_page_state(self.program, step)
         )
 
     def _check_whole(self) -> None:

@@ -1,20 +1,59 @@
-"""The state before the step at hand, of programs that page: in a file beside the pages, since RAM is for the plan."""
+"""The state before the step at hand, of programs that page: in a file beside the pages, since RAM is for the plan. Only
+what can be brought back is kept: from the first write of state in PAGE on, a step cannot be undone."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from .errors import CannotWrite
+from .instructions import Instruction
 from .ir import Array
+from .native import kernel_needs, kernel_signature
+from .program import Program
+
+ALIGN = 16  # gaps between tensors are shorter: fewer calls
+STEP = ("train", "grad", "apply")  # the entries of which a step may consist
+WRITTEN = "ou"  # in a kernel's signature
+
+
+def writes_page_state(program: Program, step: Instruction) -> bool:
+    return step.kernel == "page_out" and step.operands[0].offset < program.page_state_bytes
+
+
+def undone(program: Program) -> list[tuple[int, int]]:
+    """From where to where a step changes STATE before it writes state in PAGE, in order, what is adjacent joined."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted({span for entry in program.entries for span in _changed(program, entry)}):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _changed(program: Program, entry: str) -> Iterator[tuple[int, int]]:
+    code = program.entry_code(entry) if entry.partition("@")[0] in STEP else ()  # a rung's, too
+    for step in takewhile(lambda step: not writes_page_state(program, step), code):
+        if step.is_loop or not any(operand.region == "state" for operand in step.operands):
+            continue
+        kinds = kernel_signature(step.kernel)
+        needs = kernel_needs(step.kernel, step.params_at(1), len(step.operands), (1, 1, 0)) or ()
+        for kind, operand, need in zip(kinds, step.operands, needs, strict=False):
+            if kind in WRITTEN and operand.region == "state":
+                yield operand.offset, -(-(operand.offset + need) // ALIGN) * ALIGN
 
 
 class Undo:
     """All of the file is reserved here, and nobody else sees it."""
 
-    def __init__(self, page_to: str | os.PathLike[str], count: int) -> None:
+    def __init__(self, page_to: str | os.PathLike[str], program: Program) -> None:
         self._file = -1
+        self._spans = [(start, min(end, program.state_bytes)) for start, end in undone(program)]
+        count = max((end for _, end in self._spans), default=0)
         try:
             self._file, name = tempfile.mkstemp(dir=Path(page_to).resolve().parent)
             os.unlink(name)
@@ -32,18 +71,21 @@ class Undo:
 
     def keep(self, state: Array) -> None:
         """Raises OSError; the step has not begun then."""
-        view, done = state.data, 0
-        while done < len(view):
-            done += os.pwrite(self._file, view[done:], done)
+        for start, end in self._spans:
+            view = state.data[start:end]
+            while view:
+                done = os.pwrite(self._file, view, end - len(view))
+                view = view[done:]
 
     def bring_back(self, state: Array) -> None:
         """Raises OSError; the state may then hold a part of it."""
-        view, done = state.data, 0
-        while done < len(view):
-            got = os.preadv(self._file, [view[done:]], done)
-            if not got:
-                raise OSError("the file ends early")
-            done += got
+        for start, end in self._spans:
+            view = state.data[start:end]
+            while view:
+                got = os.preadv(self._file, [view], end - len(view))
+                if not got:
+                    raise OSError("the file ends early")
+                view = view[got:]
 
 
-__all__ = ["Undo"]
+__all__ = ["Undo", "undone", "writes_page_state"]

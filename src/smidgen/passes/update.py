@@ -16,6 +16,7 @@ from .. import ops
 from ..build import Builder
 from ..ir import COUNTER, LR, Graph, Node, Role
 from ..optimizers import Optimizer
+from .totals import Totals, without
 
 SMALL = 4  # a gradient this many times smaller than what it would keep alive is kept itself
 
@@ -46,49 +47,54 @@ def train_entry(
     return _with_updates(b, updates)
 
 
-def grad_entry(graph: Graph, grads: Mapping[str, str], seed: int = 0) -> Graph:
-    """Forward and backward of one part of a batch; gradients are added to accumulators."""
-    b = Builder(graph)
+def grad_entry(graph: Graph, sums: Totals, seed: int = 0) -> Graph:
+    """Forward and backward of one part of a batch; sums over its samples are added to accumulators."""
+    b = Builder(without(graph, sums.later))
     if COUNTER in b.tensors:
         b.data[COUNTER] = np.array([seed, 0], np.int32)
     b.stage = "update"
     updates, sinks = [], _Sinks(b)
-    for param, grad in grads.items():
-        acc = b.tensor(accumulator(param), b[param].shape, role=Role.ACCUM)
-        node = _fused(b, sinks, param, grad, "acc", (acc,), {})
-        updates.append(node or Pending(param, _update(b, "accumulate", (acc, grad), {})))
+    for name, accumulates in sums.accumulators.items():
+        acc = b.tensor(accumulates, b[name].shape, role=Role.ACCUM)
+        node = _fused(b, sinks, acc, name, "acc", (acc,), {})
+        updates.append(node or Pending(acc, _update(b, "accumulate", (acc, name), {})))
     sinks.leave()
     return _with_updates(b, updates, counts=False)
 
 
-def apply_entry(graph: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0) -> Graph:
-    """The update from accumulated gradients."""
+def apply_entry(
+    graph: Graph, grads: Mapping[str, str], sums: Totals, optimizer: Optimizer, seed: int = 0
+) -> Graph:  # fmt: skip
+    """The update from accumulated sums."""
     b = Builder()
     b.stage = "update"
     b.layouts.update(graph.layouts)
-    sums = {}
     for param in grads:
         b.stored(param, graph.data[param], Role.PARAM)
-        sums[param] = b.tensor(accumulator(param), graph[param].shape, role=Role.ACCUM)
+    called = {name: b.tensor(acc, graph[name].shape, role=Role.ACCUM) for name, acc in sums.accumulators.items()}
+    for node in sums.later:
+        for name in node.ins:
+            if name in graph.data and name not in b.tensors:
+                b.stored(name, graph.data[name], graph[name].role)
+        for out in node.outs:
+            b.tensors[out] = graph[out]
+        b.append(node.with_(ins=tuple(called.get(i, i) for i in node.ins)))
     _settings(b, optimizer, seed)
+    whole = {param: called.get(grad, grad) for param, grad in grads.items()}
     if optimizer.clip_norm is not None:
-        sums = _clipped(b, sums, optimizer.clip_norm)
-    updates = [_plain(b, p, g, optimizer, _optimizer_inputs(b, p, optimizer)) for p, g in sums.items()]
+        whole = _clipped(b, whole, optimizer.clip_norm)
+    updates = [_plain(b, p, g, optimizer, _optimizer_inputs(b, p, optimizer)) for p, g in whole.items()]
     return _with_updates(b, updates)
 
 
-def zero_entry(graph: Graph, grads: Mapping[str, str]) -> Graph:
+def zero_entry(graph: Graph, sums: Totals) -> Graph:
     """Clears the accumulators before the first part of a batch."""
     b = Builder()
     b.stage = "update"
-    for param in grads:
-        acc = b.tensor(accumulator(param), graph[param].shape, role=Role.ACCUM)
+    for name, accumulates in sums.accumulators.items():
+        acc = b.tensor(accumulates, graph[name].shape, role=Role.ACCUM)
         b.append(_update(b, "zero", (acc,), {}))
     return b.graph()
-
-
-def accumulator(param: str) -> str:
-    return f"{param}:acc"
 
 
 def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:

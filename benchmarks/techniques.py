@@ -1,0 +1,152 @@
+"""Each way to fit a budget, alone and together, by name; and what a program learns, for comparing bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from smidgen import limits
+from smidgen.alone import SCHEDULED, alone
+from smidgen.device import Device
+from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
+from smidgen.fitting import found_for, part
+from smidgen.found import Found, cheapest, found
+from smidgen.ir import ceil_div
+from smidgen.lower import Lowering
+from smidgen.options import Options
+from smidgen.planner.within import Aim
+from smidgen.program import Program
+from smidgen.trainer import Job
+
+TECHNIQUES: Final = ("joint", "joint, may page", *SCHEDULED, "split")
+SAME: Final = "same"
+DID: Final = {"recompute", "page", "page state", "split"}
+LOSS: Final = "the losses"
+ROUNDING: Final = 2.0**-23  # of a float, relative, at most
+OURS: Final = (Internal, UnsafeLayout)  # errors that no user should ever see
+Batch = tuple[tuple[np.ndarray, ...], np.ndarray]
+Learned = dict[str, np.ndarray]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model and its options, for many budgets."""
+
+    lowering: Lowering
+    options: Options
+
+    @property
+    def samples(self) -> int:
+        return self.lowering.entries(self.options).batch
+
+
+def found_by(technique: str, device: Device, model: Model, aim: Aim) -> Found:
+    """What the technique makes of the model within the device's RAM. Raises DoesNotFit, or another documented error."""
+    if technique in ("joint", "joint, may page"):
+        return found_for(device, model.lowering, model.options, replace(aim, page=technique != "joint"))
+    if technique == "split":
+        made = _in_parts(device, model, aim)
+    else:
+        entries = model.lowering.entries(model.options)
+        made = alone(technique, device, entries, replace(aim, page=technique == "page"))
+    if made is None:
+        raise DoesNotFit(f"{technique} alone does not fit {device.ram_bytes:,} bytes")
+    return made
+
+
+def _in_parts(device: Device, model: Model, aim: Aim) -> Found | None:
+    """Nothing computed again for it, as many samples at a time as fit. Batch statistics would be those of a part."""
+    tried = []
+    batch = model.samples if model.options.bn == "frozen" else 1
+    while batch > 1:
+        batch = ceil_div(batch, 2)
+        tried.append(found(device, part(model.lowering, model.options, model.samples, batch), aim))
+    good = [one for one in tried if limits.fits(device, one.need)]
+    return cheapest(device, good, aim) if good else None
+
+
+def learned(program: Program, batches: Iterable[Batch], pages: Path) -> Learned:
+    """Losses, weights, statistics and the optimizer's state after these steps, with exact kernels."""
+    job = Job(program, kernels="exact", page_to=pages if program.page_bytes else None)
+    losses = [job.train_step(*batch) for batch in batches]
+    state = {f"{owner}:{slot}": v for owner, of in job.optimizer_state().items() for slot, v in of.items()}
+    return {LOSS: np.array(losses), **job.state_dict(), **state}
+
+
+def differing(wanted: Learned, got: Learned, parts: int = 1) -> list[str]:
+    """Names of what has other bits; every NaN is the same. The loss of a step in parts is only told, not learned from:
+    it is the sum of as many rounded ones."""
+    names = list(dict.fromkeys((*wanted, *got)))
+    found = [
+        name for name in names
+        if name not in wanted or name not in got or not np.array_equal(wanted[name], got[name], equal_nan=True)
+    ]  # fmt: skip
+    rounded = parts > 1 and np.allclose(wanted[LOSS], got[LOSS], rtol=parts * ROUNDING, atol=0, equal_nan=True)
+    return [name for name in found if not (rounded and name == LOSS)]
+
+
+def outcome(
+    technique: str, budget_bytes: int, model: Model, aim: Aim, wanted: Learned, batches: list[Batch],
+    pages: Path,
+) -> Json:  # fmt: skip
+    """What became of one technique within one budget. A program is only made of what the verifier has passed; errors
+    that are our own fault are outcomes too, and so is more RAM than allowed."""
+    device = limits.within(budget_bytes, None)
+    row: Json = {"technique": technique, "budget_bytes": budget_bytes}
+    try:
+        best = found_by(technique, device, model, aim)
+        program = best.program
+    except OURS as error:
+        return {**row, "outcome": f"fault {error.code}", "said": str(error)}
+    except DoesNotFit:
+        return {**row, "outcome": "does not fit", "code": DoesNotFit.code}
+    except SmidgenError as refusal:
+        return {**row, "outcome": "refused", "code": refusal.code, "said": str(refusal).splitlines()[0]}
+    ram_bytes = limits.need_of(device, program).ram_bytes
+    plan, entries = program.meta["plan"], best.entries
+    parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
+    paged = sum(plan["paged"]["grad" if parts > 1 else "train"]) if program.page_bytes else 0
+    row |= {"ram_bytes": ram_bytes, "paged_bytes": paged, "parts": parts,
+            "did": sorted({d["what"] for d in plan["decisions"]} & DID)}  # fmt: skip
+    if ram_bytes > budget_bytes:
+        return {**row, "outcome": "over budget"}
+    other = differing(wanted, learned(program, batches, pages), parts)
+    return {**row, "outcome": f"differs: {', '.join(other[:3])}" if other else SAME}
+
+
+def is_good(row: Json) -> bool:
+    """The same bits, or a documented error."""
+    return row["outcome"] in (SAME, "does not fit", "refused")
+
+
+def said(row: Json) -> str:
+    """The outcome, in a word or two."""
+    code = row.get("code", "") if row["outcome"] == "refused" else ""
+    return " ".join(filter(None, (row["outcome"], code, "(paged)" if row.get("paged_bytes") else "")))
+
+
+def summed(found: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Technique → what was said of it → how often."""
+    sums: dict[str, dict[str, int]] = {}
+    for technique, what in found:
+        of = sums.setdefault(technique, {})
+        of[what.partition(":")[0]] = of.get(what.partition(":")[0], 0) + 1
+    return sums
+
+
+def report_text(head: Json, rows: Iterable[Json]) -> bytes:
+    """A JSON object with one row in a line."""
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    return (json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n ]\n}}\n').encode()
+
+
+__all__ = [
+    "OURS", "SAME", "TECHNIQUES", "Batch", "Model", "differing", "found_by", "is_good", "learned", "outcome",
+    "report_text", "said", "summed",
+]  # fmt: skip
