@@ -189,10 +189,15 @@ def has_fast() -> bool:
     return Work("fast", 1).beside(0) > 0
 
 
+def asked_kernels() -> str | None:
+    """What the environment says."""
+    return os.environ.get("SMIDGEN_KERNELS") or None
+
+
 def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
     if kernels is None:
-        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if has_fast() else "exact")
+        kernels = asked_kernels() or ("fast" if has_fast() else "exact")
     if kernels not in ("exact", "fast"):
         raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
     if type(threads) is not int or not 1 <= threads <= 64:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .allowed import allowed, rungs
 from .arrays import (
     as_dtype,
     check_layout,
@@ -29,9 +30,9 @@ from .atomic import checked_path, opened
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, RunFailed, SmidgenError, did_you_mean
 from .ir import Array, batch_axis
 from .metrics import LossFacts, check_labels
-from .native import Machine, Paged, checked_kernels, release_freed
+from .native import Machine, Paged, release_freed
 from .program import Buffer, Program
-from .rungs import Rung, entry_at, rungs_of
+from .rungs import Rung, entry_at
 from .state import State, checked_facts
 
 if TYPE_CHECKING:
@@ -68,11 +69,12 @@ class Job:
     ) -> None:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place.
         `page_to` is the file for a program that pages."""
-        kernels, threads = checked_kernels(kernels, threads)
         self.program = program
         facts, self._loss_facts, self._optimizer = _described(program)
+        with _meant(program):
+            work = allowed(program, kernels, threads)
         self._machine = Machine(
-            program.to_bytes() if path is None else path, kernels=kernels, threads=threads, page_to=page_to
+            program.to_bytes() if path is None else path, kernels=work.kernels, threads=work.threads, page_to=page_to
         )
         self._work_bytes = self._machine.mapped_bytes - program.state_bytes - program.arena_bytes
         self._state = State(self._machine.state, facts, self._machine)
@@ -82,7 +84,7 @@ class Job:
 
             self._undo = Undo(page_to, program.state_bytes)
         self._classes = _classes(program, self._state)
-        self._kernels = kernels
+        self._kernels = work.kernels
         self._rung = 0
         self._touched: int | None = None  # the rung whose arena is in memory
         if entry_at("train", 1) in program.entries:  # who begins on a lower rung does not hold the largest arena
@@ -360,7 +362,8 @@ class Job:
     @functools.cached_property
     def rungs(self) -> tuple[Rung, ...]:
         """Plans of this program, the largest first; more than one if it was compiled with `ladder`."""
-        found = _rungs(self.program, self._work_bytes)
+        with _meant(self.program):
+            found = rungs(self.program, self._work_bytes)
         release_freed()  # as after `load`
         return found
 
@@ -615,17 +618,6 @@ def _classes(program: Program, state: State) -> Classes | None:
         return Classes.of(program, state)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
-
-
-def _rungs(program: Program, work_bytes: int) -> tuple[Rung, ...]:
-    """From the description alone: the facts for pictures are many, and not needed."""
-    with _meant(program):
-        plan = program.figures
-        arenas = {str(entry): int(count) for entry, count in plan["arena_by_entry"].items()}
-        other = sum(int(plan[f"{part}_bytes"]) for part in ("state", "context", "stack"))
-        if min(arenas.values(), default=0) < 0:
-            raise ValueError("an arena of less than nothing")
-        return rungs_of(program.entries, arenas, other + work_bytes)
 
 
 def _run_of(found: Checkpoint, path: str) -> Run | None:
