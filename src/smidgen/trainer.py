@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .allowed import allowed, rungs
+from .allowed import allowed, limits_of, rungs
 from .arrays import (
     as_dtype,
     check_layout,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .classes import Classes
     from .fit import Run
     from .history import Epoch, History
+    from .kept import Kept
     from .plan import Plan
     from .undo import Undo
 
@@ -78,6 +79,8 @@ class Job:
         )
         self._work_bytes = self._machine.mapped_bytes - program.state_bytes - program.arena_bytes
         self._state = State(self._machine.state, facts, self._machine)
+        self._files = page_to, path
+        self._keeps_in_files = bool(program.page_bytes or limits_of(program.figures))
         self._undo: Undo | None = None
         if page_to is not None and program.page_bytes:
             from .undo import Undo
@@ -121,6 +124,7 @@ class Job:
         return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
+        self._check_whole()
         if self._undo is not None:
             return self._train_paged(self._undo, inputs, n)
         return self._train_once(inputs, n)
@@ -135,7 +139,6 @@ class Job:
 
     def _train_paged(self, undo: Undo, inputs: Sequence[Array], n: int) -> float:
         """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
-        self._check_whole()
         try:
             undo.keep(self._machine.state)
         except OSError as error:
@@ -172,7 +175,7 @@ class Job:
 
     def _check_whole(self) -> None:
         if self._state.is_partial:
-            raise RunFailed("a step stopped halfway, and some of the state is in pages that hold a part of it",
+            raise RunFailed("a step stopped halfway, and only a part of the state before it is back",
                             help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
 
     def _train_in_parts(self, inputs: Sequence[Array], n: int) -> float:
@@ -246,7 +249,9 @@ class Job:
 
         Ctrl-C ends the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss
         that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
-        computed. The Python process keeps two more copies of the state for that, and one more with `patience`.
+        computed. Two more copies of the state are kept for that, and one more with `patience`: in the memory of the
+        Python process, or, if the program has a limit (budget, ladder, a Linux device) or pages, in files without a
+        name, beside `checkpoint`, the pages or the program, or where TMPDIR says (default /var/tmp).
         """
         from .fit import fit
 
@@ -484,9 +489,22 @@ class Job:
         place = checked_path(path, 'job.save("model.smg")')
         self.program.with_state(self._whole()).save(place)
 
-    def _whole(self) -> bytes:
+    def _whole(self) -> memoryview:
         self._check_whole()
-        return self._state.copy().tobytes()
+        return self._kept().data()
+
+    def _kept(self, beside: Path | None = None, given: bytes | memoryview | None = None) -> Kept:
+        """A copy of the state as it is, or as given; in a file, if RAM is limited, beside this one or another that is
+        known."""
+        from .kept import InFile, InRam, folders
+
+        count = self.program.saved_bytes
+        kept = InFile(folders(beside, *self._files), count) if self._keeps_in_files else InRam(count)
+        if given is None:
+            kept.keep(self._state)
+        else:
+            kept.take(given)
+        return kept
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the state, and where the last run of `fit` stands; an older file is replaced when the new one is whole.
@@ -516,7 +534,11 @@ class Job:
                 "the checkpoint is of another program", at=str(path),
                 help="load the program that wrote it; the same model, options and versions compile to the same program",
             )  # fmt: skip
-        self._resumed = self._last_run = _run_of(found, str(path)) if position else None
+        run = _run_of(found, str(path)) if position else None
+        if run is not None and found.best is not None:
+            best = replace(run.position.best, state=self._kept(given=found.best).data())
+            run = replace(run, position=replace(run.position, best=best))
+        self._resumed = self._last_run = run
         self._state.set_all(found.state)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
