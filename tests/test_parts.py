@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.errors import BadData, DoesNotFit
+from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.native import EXACT, Work
 from smidgen.summary import answer
 
@@ -228,3 +228,38 @@ def test_a_summed_loss_is_that_of_as_many_samples_as_a_step_has() -> None:
     assert job.plan.batch < SAMPLES
     whole = compiled(images(), loss=total, target=torch.from_numpy(Y), accumulate=False)
     assert job.evaluate(X.numpy(), Y)["loss"] == pytest.approx(whole.evaluate(X.numpy(), Y)["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["exact", "fast"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "segmentation"])
+def test_a_batch_of_ignored_labels_is_the_same_at_once_and_in_parts(loss: str, kernels: str) -> None:
+    """As in PyTorch: the loss is NaN, the gradient zero, and the step is done with it."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Linear(6, 3)
+    x, y = torch.randn(10, 6), torch.arange(10) % 3
+    if loss == "segmentation":
+        model, x, y = nn.Conv2d(2, 3, 3, padding=1), torch.randn(10, 2, 4, 4), (torch.arange(160) % 3).view(10, 4, 4)
+    start = [p.detach().clone() for p in model.parameters()]
+    found = []
+    for batch in (10, 3):
+        job = smidgen.compile(
+            model, x, batch=batch, accumulate=True, kernels=kernels,
+            optimizer=smidgen.SGD(lr=0.1, momentum=0.9, weight_decay=0.1),
+        )  # fmt: skip
+        losses = [job.train_step(x, labels) for labels in (y, torch.full_like(y, -100), y)]
+        assert np.isnan(losses[1]) and np.isfinite(losses[::2]).all() and job.step == 3
+        found.append(job.state_dict())
+        before = job.state_dict()
+        with pytest.raises(NotFinite, match="NaN in step 1") as caught:
+            job.fit(x, torch.full_like(y, -100), batch=10)
+        assert "all labels of this batch are ignored" in caught.value.why and job.step == 3
+        assert all(np.array_equal(before[k], v) for k, v in job.state_dict().items())
+    ours = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    for labels in (y, torch.full_like(y, -100), y):
+        ours.zero_grad()
+        nn.functional.cross_entropy(model(x), labels).backward()
+        ours.step()
+    for state in found:
+        for (name, value), first in zip(model.named_parameters(), start, strict=True):
+            np.testing.assert_allclose(state[name], value.detach().numpy(), rtol=1e-4, atol=1e-6)
+            assert not np.array_equal(state[name], first.numpy())

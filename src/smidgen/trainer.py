@@ -109,7 +109,8 @@ class Job:
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        taken in parts if the program was compiled with accumulate=True.
+        taken in parts if the program was compiled with accumulate=True. As in PyTorch, a mean over labels that are all
+        ignored is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
@@ -208,10 +209,16 @@ class Job:
     def _without_ignored(self, inputs: Sequence[Array], n: int) -> tuple[Sequence[Array], int]:
         """Samples whose label is ignored count for nothing, but a part of a batch cannot know how many there are."""
         facts, labels = self._loss, inputs[-1]
-        if not facts.mean or not facts.alone or labels.shape != (n,):
+        if not facts.mean or not facts.alone:
             return inputs, n
         counts = labels != facts.ignore
-        return (inputs, n) if counts.all() or not counts.any() else ([a[counts] for a in inputs], int(counts.sum()))
+        if not counts.any():  # a gradient of zero, as any part of them has
+            buffers = [b for b in self.program.entry_buffers("train") if b.direction == "input"]
+            most = self.program.batch
+            return [rows(a, b, 0, most) for a, b in zip(inputs, buffers, strict=True)], most
+        if counts.all() or labels.shape != (n,):
+            return inputs, n
+        return [a[counts] for a in inputs], int(counts.sum())
 
     def fit(
         self,
