@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.batches import order
 from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.native import EXACT, Work
 from smidgen.summary import answer
@@ -263,3 +264,35 @@ def test_a_batch_of_ignored_labels_is_the_same_at_once_and_in_parts(loss: str, k
         for (name, value), first in zip(model.named_parameters(), start, strict=True):
             np.testing.assert_allclose(state[name], value.detach().numpy(), rtol=1e-4, atol=1e-6)
             assert not np.array_equal(state[name], first.numpy())
+
+
+def test_fit_cuts_and_shuffles_a_target_with_several_rows_by_samples() -> None:
+    x, y = torch.randn(10, 50, 200), torch.randint(0, 5, (500,))
+    fitted, stepped = (smidgen.compile(Tagger(False), x[:4], kernels="exact") for _ in range(2))
+    fitted.fit(x, y, epochs=2, seed=5)
+    for epoch in range(2):
+        which = order(5, epoch, 10)
+        for first in range(0, 10, 4):
+            taken = which[first : first + 4]
+            stepped.train_step(x[taken], y.view(10, 50)[taken].reshape(-1))
+    for name, value in stepped.state_dict().items():
+        np.testing.assert_array_equal(fitted.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch": 2, "shuffle": False}, {"batch": 8}])
+def test_fit_refuses_to_cut_or_shuffle_rows_in_another_order(options: dict[str, Any]) -> None:
+    x, y = torch.randn(8, 50, 200), torch.randint(0, 5, (400,))
+    whole, parts = (smidgen.compile(Tagger(True), x[:n], accumulate=True, kernels="exact") for n in (8, 4))
+    before = whole._machine.state.tobytes()
+    for job in (whole, parts) if options.get("batch") != 8 else (parts, whole):
+        if job is whole and options == {"shuffle": False}:
+            continue
+        with pytest.raises(BadData, match="in an order that cannot be told"):
+            job.fit(x, y, **options)
+        assert job._machine.state.tobytes() == before
+    stepped = smidgen.compile(Tagger(True), x, kernels="exact")
+    stepped.train_step(x, y)
+    for data in ((x, y), ([(x, y)],)):  # as they are, at once
+        job = smidgen.compile(Tagger(True), x, kernels="exact")
+        job.fit(*data, shuffle=False)
+        assert job._machine.state.tobytes() == stepped._machine.state.tobytes()

@@ -20,6 +20,7 @@ from .history import Best, Epoch, History, Position, Switch
 from .interrupt import Interruption
 from .ir import LR, Array
 from .options import checked_seed
+from .sample_rows import check_rows
 from .show import Show
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def fit(
     shuffle, progress = flag("shuffle", shuffle), None if progress is None else flag("progress", progress)
     watch = checked_watch(follow_memory, job.rungs) if follow_memory is not False else None
     data = training_data(job, x, y, epochs, batch)
+    if isinstance(data, Arrays):
+        for most in (batch, *([0] if shuffle else [])):
+            check_rows(job.program, job._machine.run, data.taken(slice(0, 2)), data.buffers, data.samples, most)
     held_out = None if eval is None else located(lambda: eval_data(job, *_pair(eval), epochs), "eval")
     if not schedule.is_constant and data.steps is None:
         raise BadOption("a schedule needs to know how many batches there are", help="give a list, or arrays x and y")
