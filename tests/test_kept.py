@@ -114,5 +114,6 @@ def test_nowhere_to_keep_copies_is_said_before_the_first_step(monkeypatch: pytes
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(CannotWrite, match="copy of the state") as caught:
         job.fit(x, y)
-    assert caught.value.why == "No space left on device" and "checkpoint=" in caught.value.help
+    assert caught.value.why == "No space left on device"
+    assert "checkpoint=" in caught.value.help
     assert job.step == 0

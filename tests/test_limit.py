@@ -68,7 +68,8 @@ def test_the_default_is_fast_where_that_fits_and_else_exact(tmp_path: Path) -> N
     assert smidgen.load(tmp_path / "net.smg")._machine.instruction_set == "exact"
     compiled(kernels="exact", budget="4MB").save(tmp_path / "roomy.smg")
     roomy = smidgen.load(tmp_path / "roomy.smg", threads=2)
-    assert roomy._machine.instruction_set != "exact" and roomy.plan.ram_bytes <= 4 << 20
+    assert roomy._machine.instruction_set != "exact"
+    assert roomy.plan.ram_bytes <= 4 << 20
 
 
 def test_the_environment_asks_like_an_argument(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,7 +108,8 @@ def test_every_rung_keeps_its_budget(tmp_path: Path) -> None:
 
 def test_the_ram_of_a_linux_device_is_a_limit_and_that_of_a_board_is_none_for_a_host(tmp_path: Path) -> None:
     linux = compiled(device="raspberry-pi-zero-2", kernels="fast")
-    assert linux.plan.limits == {"train": 512 << 20} and linux.plan.ram_bytes <= 512 << 20
+    assert linux.plan.limits == {"train": 512 << 20}
+    assert linux.plan.ram_bytes <= 512 << 20
     board = compiled(device="stm32f746")
     assert not board.plan.limits
     board.save(tmp_path / "net.smg")
@@ -121,7 +123,8 @@ def test_the_command_line_refuses_with_what_to_type(tmp_path: Path, capsys: pyte
     for command in ("train", "infer"):
         assert main([command, *files, "--threads", "2"]) == 1
         said = capsys.readouterr().err
-        assert "error[E201]" in said and "help: --kernels fast; --kernels exact; or build with" in said
+        assert "error[E201]" in said
+        assert "help: --kernels fast; --kernels exact; or build with" in said
         assert main([command, *files]) == 0
 
 

@@ -248,12 +248,15 @@ def test_a_batch_of_ignored_labels_is_the_same_at_once_and_in_parts(loss: str, k
             optimizer=smidgen.SGD(lr=0.1, momentum=0.9, weight_decay=0.1),
         )  # fmt: skip
         losses = [job.train_step(x, labels) for labels in (y, torch.full_like(y, -100), y)]
-        assert np.isnan(losses[1]) and np.isfinite(losses[::2]).all() and job.step == 3
+        assert np.isnan(losses[1])
+        assert np.isfinite(losses[::2]).all()
+        assert job.step == 3
         found.append(job.state_dict())
         before = job.state_dict()
         with pytest.raises(NotFinite, match="NaN in step 1") as caught:
             job.fit(x, torch.full_like(y, -100), batch=10)
-        assert "all labels of this batch are ignored" in caught.value.why and job.step == 3
+        assert "all labels of this batch are ignored" in caught.value.why
+        assert job.step == 3
         assert all(np.array_equal(before[k], v) for k, v in job.state_dict().items())
     ours = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     for labels in (y, torch.full_like(y, -100), y):

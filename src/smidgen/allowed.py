@@ -1,4 +1,4 @@
-"""Kernels and threads that a program may be given: a limit of RAM that its plan was made for holds wherever it is loaded.
+"""Kernels and threads that a program may have: a limit of RAM that its plan was made for holds wherever it is loaded.
 
 The RAM of a board is no limit for a host that runs the same program. Needs no torch.
 """

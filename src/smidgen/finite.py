@@ -48,7 +48,8 @@ def gradients(
             state.view(LR)[...] = 1
         train()
         return {
-            p: _largest(state.parts(slots[p])) / keeps if p in slots
+            p: _largest(state.parts(slots[p])) / keeps
+            if p in slots
             else _largest(a - b for a, b in zip(before.parts(p), state.parts(p), strict=True))
             for p in params
         }

@@ -1,5 +1,5 @@
-"""Copies of the state, to go back to: in RAM, or in a file that nobody else sees. A job with a limit of RAM, or one that
-pages, keeps them in files: its RAM is for the plan."""
+"""Copies of the state, to go back to: in RAM, or in a file that nobody else sees. A job with a limit of RAM, or one
+that pages, keeps them in files: its RAM is for the plan."""
 
 from __future__ import annotations
 

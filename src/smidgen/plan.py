@@ -111,7 +111,7 @@ class Plan:
         given["banks"] = dict(given.get("banks", {}))
         given["limits"] = _counts(given.get("limits", {}))
         given["paged"] = {str(e): Traffic(whole(i), whole(o)) for e, (i, o) in given.get("paged", {}).items()}
-        texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), given.get("kernels", ""), *given["learns"])
+        texts = (given["method"], *(given.get(k, "") for k in ("optimizer", "device", "kernels")), *given["learns"])
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
         for name in set(_PREDICTED) & set(given):

@@ -63,11 +63,13 @@ class Program:
     align: int
     entries: Mapping[str, Entry]
     const: bytes = field(repr=False)
-    state: bytes = field(repr=False)  # initial values, without the zeros at the end
+    state: bytes | memoryview = field(repr=False)  # initial values, without the zeros at the end
     state_bytes: int
     arena_bytes: int
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    page: bytes = field(default=b"", repr=False)  # initial values of state in PAGE, without the zeros at the end
+    page: bytes | memoryview = field(
+        default=b"", repr=False
+    )  # initial values of state in PAGE, without the zeros at the end
     page_state_bytes: int = 0
     page_bytes: int = 0  # outside RAM; 0: the program does not page
 

@@ -130,7 +130,7 @@ class State:
         if self.pages is not None:
             kept[len(self.memory) :] = self.pages.read_page(0, self.pages.page_state_bytes)
 
-    def set_all(self, state: bytes | Array) -> None:
+    def set_all(self, state: bytes | memoryview | Array) -> None:
         given = np.frombuffer(state, np.uint8)
         if self.pages is not None:
             self.pages.write_page(0, np.ascontiguousarray(given[len(self.memory) :]))

@@ -542,7 +542,7 @@ class Job:
                 help="load the program that wrote it; the same model, options and versions compile to the same program",
             )  # fmt: skip
         run = _run_of(found, str(path)) if position else None
-        if run is not None and found.best is not None:
+        if run is not None and run.position.best is not None and found.best is not None:
             best = replace(run.position.best, state=self._kept(given=found.best).data())
             run = replace(run, position=replace(run.position, best=best))
         self._resumed = self._last_run = run
