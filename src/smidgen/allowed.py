@@ -13,7 +13,6 @@ from .facts import whole
 from .native import Work, asked_kernels, checked_kernels
 from .program import Program
 from .rungs import Rung, rungs_of
-from .terminal import bytes_text
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:
@@ -57,6 +56,8 @@ class OverPlan(DoesNotFit):
     """More kernels or threads than the plan has RAM for. `help` names only what was found to fit."""
 
     def __init__(self, program: Program, limits: Mapping[str, int], asked: Work, over: Rung) -> None:
+        from .terminal import bytes_text  # a program that fits does without
+
         figures = program.figures
         planned = Work(str(figures.get("kernels", "exact")), whole(figures.get("threads", 1), least=1))
         fewer = [Work(asked.kernels, count) for count in range(asked.threads - 1, 0, -1)]

@@ -313,6 +313,11 @@ class _Lent:
         self.__array_interface__ = {"version": 3, "shape": (count,), "typestr": "|u1", "data": (address, False)}
 
 
+def check_program(program: bytes | str | os.PathLike[str]) -> None:
+    """Raise BadProgram unless the runtime would open it."""
+    _Memory(library(), program, "end")
+
+
 class Machine:
     """One program, open, with its own STATE and ARENA between guard pages. Safe to use from several threads."""
 
@@ -362,7 +367,7 @@ class Machine:
         if path is None:
             raise BadOption(
                 f"the program pages, and has nowhere to page to: {self.page_bytes:,} bytes",
-                help='smidgen.load("net.smg", page_to="page.bin")',
+                help='smidgen.load("net.smg", page_to="page.bin"), or --page-to page.bin',
             )
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
         if self._lib.smg_posix_page_to(self._open().handle, os.fsencode(path), message):

@@ -88,6 +88,11 @@ class Program:
         return _Writer(replace(self, meta={})).size()
 
     @property
+    def checksum(self) -> int:
+        """As the file has it."""
+        return _crc(_Writer(self)._pieces())
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """In the order of their first use."""
         return tuple(dict.fromkeys(i.kernel for e in self.entries.values() for i in e.code if i.kernel))
@@ -252,7 +257,7 @@ class _Writer:
     def parts(self) -> list[Bytes]:
         """The file; what may be large is not copied."""
         pieces = self._pieces()
-        crc = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
+        crc = _crc(pieces)
         return [MAGIC, struct.pack("<3I", VERSION, CRC_FROM + _length(pieces), crc), *pieces]
 
     def size(self) -> int:
@@ -304,6 +309,10 @@ class _Writer:
         head = struct.pack("<HBBI", self._kernel[i.kernel], len(i.operands), strided * STRIDES, self._block[i.params])
         words = [_operand_word(o) for o in i.operands] + ([o.stride for o in i.operands] if strided else [])
         return head + struct.pack(f"<{len(words)}I", *words)
+
+
+def _crc(pieces: Sequence[Bytes]) -> int:
+    return functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
 
 
 def _length(pieces: Sequence[Bytes]) -> int:

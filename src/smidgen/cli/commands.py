@@ -144,16 +144,16 @@ def infer(args: argparse.Namespace) -> int:
 
 def inspect(args: argparse.Namespace) -> int:
     from .. import page, report
-    from ..trainer import load
+    from ..contents import checked_program
 
     check_outputs(args.html, inputs=[args.program])
-    job = load(args.program, kernels="exact")
+    program, plan = checked_program(args.program)
     if args.html:
-        page.write(job.plan, args.html, title=args.program)
+        page.write(plan, args.html, title=args.program)
     if args.json:
-        print_json(report.inspect_json(job.program, args.program))
+        print_json(report.inspect_json(program, args.program))
     else:
-        print(report.inspect_text(job.program, args.program, colour=terminal.has_colour(sys.stdout),
+        print(report.inspect_text(program, args.program, colour=terminal.has_colour(sys.stdout),
                                   width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0
