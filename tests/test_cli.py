@@ -14,6 +14,8 @@ import torch
 from smidgen import all_methods, cli, errors
 from smidgen.prove import MEANING
 
+from .test_paging import momentum_in_pages
+
 NETS = '''
 import torch
 from torch import nn
@@ -309,3 +311,9 @@ def test_every_error_has_a_code_and_a_status_of_its_kind() -> None:
     assert {code: kind.exit_status for code, kind in found.items() if kind.exit_status != 1} == {
         "E104": 2, "E203": 2, "E301": 2, "E304": 2, "E901": 3,
     }  # fmt: skip
+
+
+def test_inspect_needs_no_pages_for_a_program_that_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    momentum_in_pages().save(tmp_path / "net.smg")
+    assert cli.main(["inspect", str(tmp_path / "net.smg")]) == 0
+    assert "bytes outside RAM" in capsys.readouterr().out

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.errors import BadData, DoesNotFit
+from smidgen.batches import order
+from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.native import EXACT, Work
 from smidgen.summary import answer
 
@@ -228,3 +229,73 @@ def test_a_summed_loss_is_that_of_as_many_samples_as_a_step_has() -> None:
     assert job.plan.batch < SAMPLES
     whole = compiled(images(), loss=total, target=torch.from_numpy(Y), accumulate=False)
     assert job.evaluate(X.numpy(), Y)["loss"] == pytest.approx(whole.evaluate(X.numpy(), Y)["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["exact", "fast"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "segmentation"])
+def test_a_batch_of_ignored_labels_is_the_same_at_once_and_in_parts(loss: str, kernels: str) -> None:
+    """As in PyTorch: the loss is NaN, the gradient zero, and the step is done with it."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Linear(6, 3)
+    x, y = torch.randn(10, 6), torch.arange(10) % 3
+    if loss == "segmentation":
+        model, x, y = nn.Conv2d(2, 3, 3, padding=1), torch.randn(10, 2, 4, 4), (torch.arange(160) % 3).view(10, 4, 4)
+    start = [p.detach().clone() for p in model.parameters()]
+    found = []
+    for batch in (10, 3):
+        job = smidgen.compile(
+            model, x, batch=batch, accumulate=True, kernels=kernels,
+            optimizer=smidgen.SGD(lr=0.1, momentum=0.9, weight_decay=0.1),
+        )  # fmt: skip
+        losses = [job.train_step(x, labels) for labels in (y, torch.full_like(y, -100), y)]
+        assert np.isnan(losses[1])
+        assert np.isfinite(losses[::2]).all()
+        assert job.step == 3
+        found.append(job.state_dict())
+        before = job.state_dict()
+        with pytest.raises(NotFinite, match="NaN in step 1") as caught:
+            job.fit(x, torch.full_like(y, -100), batch=10)
+        assert "all labels of this batch are ignored" in caught.value.why
+        assert job.step == 3
+        assert all(np.array_equal(before[k], v) for k, v in job.state_dict().items())
+    ours = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    for labels in (y, torch.full_like(y, -100), y):
+        ours.zero_grad()
+        nn.functional.cross_entropy(model(x), labels).backward()
+        ours.step()
+    for state in found:
+        for (name, value), first in zip(model.named_parameters(), start, strict=True):
+            np.testing.assert_allclose(state[name], value.detach().numpy(), rtol=1e-4, atol=1e-6)
+            assert not np.array_equal(state[name], first.numpy())
+
+
+def test_fit_cuts_and_shuffles_a_target_with_several_rows_by_samples() -> None:
+    x, y = torch.randn(10, 50, 200), torch.randint(0, 5, (500,))
+    fitted, stepped = (smidgen.compile(Tagger(False), x[:4], kernels="exact") for _ in range(2))
+    fitted.fit(x, y, epochs=2, seed=5)
+    for epoch in range(2):
+        which = order(5, epoch, 10)
+        for first in range(0, 10, 4):
+            taken = which[first : first + 4]
+            stepped.train_step(x[taken], y.view(10, 50)[taken].reshape(-1))
+    for name, value in stepped.state_dict().items():
+        np.testing.assert_array_equal(fitted.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch": 2, "shuffle": False}, {"batch": 8}])
+def test_fit_refuses_to_cut_or_shuffle_rows_in_another_order(options: dict[str, Any]) -> None:
+    x, y = torch.randn(8, 50, 200), torch.randint(0, 5, (400,))
+    whole, parts = (smidgen.compile(Tagger(True), x[:n], accumulate=True, kernels="exact") for n in (8, 4))
+    before = whole._machine.state.tobytes()
+    for job in (whole, parts) if options.get("batch") != 8 else (parts, whole):
+        if job is whole and options == {"shuffle": False}:
+            continue
+        with pytest.raises(BadData, match="in an order that cannot be told"):
+            job.fit(x, y, **options)
+        assert job._machine.state.tobytes() == before
+    stepped = smidgen.compile(Tagger(True), x, kernels="exact")
+    stepped.train_step(x, y)
+    for data in ((x, y), ([(x, y)],)):  # as they are, at once
+        job = smidgen.compile(Tagger(True), x, kernels="exact")
+        job.fit(*data, shuffle=False)
+        assert job._machine.state.tobytes() == stepped._machine.state.tobytes()

@@ -27,10 +27,11 @@ from .options import (
     checked_prices,
     with_deadline,
 )
-from .planned import encode, placed
+from .planned import encode, placed, with_limits
 from .planner.cost import prices_of
 from .planner.measure import measured
 from .planner.within import Aim
+from .rungs import entry_at
 from .sweeping import Largest, Sweep, Told, largest_batch
 from .sweeping import sweep as sweep_all
 from .trainer import Job
@@ -95,6 +96,10 @@ def compile(
             made = encode_for(task.device, task.lowering, task.options, aim)
         else:
             made = encode(as_parts(task.lowering, task.options, task.lowering.entries(task.options), aim))
+    asked = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
+    if task.limit_bytes is not None:
+        asked["train"] = task.limit_bytes
+    made = with_limits(made, asked, task.work)
     return Job(made, kernels=task.work.kernels, threads=task.work.threads, page_to=page_to if made.page_bytes else None)
 
 
@@ -183,6 +188,7 @@ class _Task:
     options: Options
     aim: Aim
     work: Work
+    limit_bytes: int | None  # of RAM on this machine, or one like it
 
 
 @contextlib.contextmanager
@@ -195,6 +201,8 @@ def _prepared(
     measure = checked_prices(prices, place_for)
     import_model = _importer()
     work = Work(*checked_kernels("exact" if kernels is None and place_for else kernels, threads))
+    if place_for is not None and not place_for.is_bare:
+        ram_bytes = min(place_for.ram_bytes, place_for.ram_bytes if ram_bytes is None else ram_bytes)
     if ram_bytes is not None:
         place_for = limits.within(work.left(ram_bytes), place_for)
     options = checked_options(model, **rest)
@@ -202,7 +210,7 @@ def _prepared(
     with measured(work.kernels, work.threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
         aim = checked_aim(objective, effort, page_to is not None, priced)
         aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
-        yield _Task(place_for, lowering, options, aim, work)
+        yield _Task(place_for, lowering, options, aim, work, ram_bytes)
 
 
 def build(

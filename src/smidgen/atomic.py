@@ -47,6 +47,16 @@ def read(path: Path) -> bytes:
         return file.read()
 
 
+def mapped(path: Path) -> memoryview:
+    """The same, left where it is: it may be replaced, as `write` does, but not written into meanwhile."""
+    with opened(path) as file:
+        if not os.fstat(file.fileno()).st_size:
+            return memoryview(b"")
+        import mmap  # a step does without
+
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """An ordinary file, to read; anything else is an OSError. Does not wait for a pipe's other end."""
@@ -165,4 +175,4 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["check", "checked_path", "opened", "read", "write"]
+__all__ = ["check", "checked_path", "mapped", "opened", "read", "write"]

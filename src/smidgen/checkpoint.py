@@ -32,14 +32,14 @@ class Checkpoint:
 
     program: str
     step: int
-    state: bytes = field(repr=False)
+    state: bytes | memoryview = field(repr=False)
     run: Mapping[str, Any] | None = None
-    best: bytes | None = field(default=None, repr=False)
+    best: bytes | memoryview | None = field(default=None, repr=False)
 
-    def to_bytes(self) -> tuple[bytes, ...]:
+    def to_bytes(self) -> tuple[bytes | memoryview, ...]:
         facts = {"program": self.program, "step": self.step, "run": self.run, "has_best": self.best is not None}
         text = json.dumps(facts, separators=(",", ":")).encode()
-        best = self.best or b""
+        best = b"" if self.best is None else self.best
         sizes = SIZES.pack(len(text), len(self.state), len(best))
         crc = 0
         for part in (sizes, text, self.state, best):
@@ -47,7 +47,7 @@ class Checkpoint:
         return HEAD.pack(MAGIC, VERSION, crc), sizes, text, self.state, best
 
     @staticmethod
-    def from_bytes(data: bytes) -> Checkpoint:
+    def from_bytes(data: bytes | memoryview) -> Checkpoint:
         if len(data) < HEAD.size + SIZES.size:
             raise BadCheckpoint(f"the checkpoint has {len(data)} bytes, fewer than its header", help=OLD)
         magic, version, crc = HEAD.unpack_from(data)
@@ -64,12 +64,12 @@ class Checkpoint:
             raise BadCheckpoint("the checkpoint is damaged", why="its checksum does not fit", help=OLD)
         state, best = data[start + texts : start + texts + states], data[start + texts + states :]
         try:
-            facts = json.loads(data[start : start + texts])
+            facts = json.loads(bytes(data[start : start + texts]))
             known = isinstance(facts["program"], str) and isinstance(facts["step"], int)
             run, has_best = facts["run"], facts["has_best"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadCheckpoint("the checkpoint does not describe itself", why=type(error).__name__) from error
-        if not known or not isinstance(run, dict | None) or (bool(best) and has_best is not True):
+        if not known or not isinstance(run, dict | None) or (len(best) and has_best is not True):
             raise BadCheckpoint("the checkpoint does not describe itself")
         return Checkpoint(facts["program"], facts["step"], state, run, best if has_best is True else None)
 
@@ -81,11 +81,9 @@ def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
 
 def read(path: Path) -> Checkpoint:
     try:
-        data = atomic.read(path)
+        data = atomic.mapped(path)
     except OSError as error:
         raise BadCheckpoint(f"cannot read '{path}'", why=error.strerror or str(error)) from error
-    except MemoryError:
-        raise BadCheckpoint(f"cannot read '{path}'", why="it is larger than the memory") from None
     try:
         return Checkpoint.from_bytes(data)
     except BadCheckpoint as error:

@@ -13,6 +13,7 @@ import numpy as np
 from .errors import BadProgram
 from .instructions import Buffer
 from .ir import COUNTER, LR
+from .native import check_program
 from .picture import arena_picture, cut, printable, wrapped
 from .plan import Plan
 from .program import HEADER, SECTIONS, VERSION, Program
@@ -21,6 +22,17 @@ from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 from .terminal import bytes_text, count_text, paint
 
 MOST_TENSORS: Final = 40
+
+
+def checked_program(path: str) -> tuple[Program, Plan]:
+    """As `load` would take it; nothing is run, so a program that pages needs no pages."""
+    from .trainer import load
+
+    program = Program.open(path)
+    if not program.page_bytes:
+        program = load(path, kernels="exact").program
+    check_program(path)
+    return program, described(program)[0]
 
 
 def described(program: Program) -> tuple[Plan, Mapping[str, Mapping[str, Any]]]:

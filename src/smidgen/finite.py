@@ -5,59 +5,80 @@ A step's gradient is mostly never stored, so it is read off a replayed step, fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .ir import LR, Array
 from .metrics import LossFacts
-from .state import State
+from .state import PART, State
 
 NAMED = 3  # gradients in a message
 
 
 def all_finite(state: State) -> bool:
     """True only if they are; False also for an optimizer's tensor, or integers that look like NaN."""
+    numbers = state.memory.view(np.float32)
+    inside = (numbers[first : first + PART] for first in range(0, len(numbers), PART))
     paged = [name for name, fact in state.facts.items() if fact.get("region") == "page"]
-    parts = [state.memory.view(np.float32), *(state.view(name) for name in paged)]
-    return all(bool(np.isfinite(part).all()) for part in parts)
+    return _finite(inside) and all(_finite(state.parts(name)) for name in paged)
 
 
 def not_finite(state: State) -> list[str]:
     """Parameters and statistics that hold NaN or infinity."""
-    return [
-        name
-        for name, fact in state.facts.items()
-        if fact["role"] in ("param", "stat") and not bool(np.isfinite(state.view(name)).all())
-    ]
+    kinds = ("param", "stat")
+    return [n for n, fact in state.facts.items() if fact["role"] in kinds and not _finite(state.parts(n))]
 
 
-def gradients(state: State, train: Callable[[], object], optimizer: Mapping[str, Any]) -> dict[str, float]:
+def gradients(
+    state: State, start: memoryview, train: Callable[[], object], optimizer: Mapping[str, Any]
+) -> dict[str, float]:
     """Parameter → largest magnitude of its gradient in the step that `train` does, weight decay included, as the
-    optimizer saw it (after clipping). The state is left as it was; `optimizer` has the numbers of the optimizer."""
-    before = state.copy()
-    starts = {p: state.view(p).copy() for p, f in state.facts.items() if f["role"] == "param"}
+    optimizer saw it (after clipping). `start` is a copy of the state at hand, which is left as it was; `optimizer` has
+    the numbers of the optimizer."""
     slots = {f["owner"]: name for name, f in state.facts.items() if f.get("slot") in ("momentum", "exp_avg")}
     keeps = 1 - float(optimizer.get("beta1", 0.0))  # of the gradient, in the optimizer's average
+    before = State(np.frombuffer(start, np.uint8)[: len(state.memory)], state.facts, _Pages(start, len(state.memory)))
+    params = [name for name, fact in state.facts.items() if fact["role"] == "param"]
     try:
         for slot in slots.values():
-            state.put(slot, 0)
+            state.clear(slot)
         if not slots:
             state.view(LR)[...] = 1
         train()
-        with np.errstate(all="ignore"):
-            return {
-                p: _largest(state.view(slots[p]) / keeps if p in slots else start - state.view(p))
-                for p, start in starts.items()
-            }
+        return {
+            p: _largest(state.parts(slots[p])) / keeps
+            if p in slots
+            else _largest(a - b for a, b in zip(before.parts(p), state.parts(p), strict=True))
+            for p in params
+        }
     finally:
-        state.set_all(before)
+        state.set_all(start)
 
 
-def _largest(values: Array) -> float:
-    """NaN if there is one."""
-    return float(np.abs(values).max(initial=0.0))
+class _Pages:
+    """Of a copy of the state."""
+
+    def __init__(self, copy: memoryview, at: int) -> None:
+        self._data = np.frombuffer(copy, np.uint8)[at:]
+        self.page_state_bytes = len(self._data)
+
+    def read_page(self, offset: int, count: int) -> Array:
+        return self._data[offset : offset + count]
+
+    def write_page(self, offset: int, data: Array) -> None:
+        raise TypeError("a copy is read only")
+
+
+def _finite(parts: Iterable[Array]) -> bool:
+    return all(bool(np.isfinite(part).all()) for part in parts)
+
+
+def _largest(parts: Iterable[Array]) -> float:
+    """Magnitude; NaN if there is one."""
+    with np.errstate(all="ignore"):
+        return float(np.max([np.abs(part).max(initial=0.0) for part in parts], initial=0.0))
 
 
 def largest_text(found: Mapping[str, float]) -> str:

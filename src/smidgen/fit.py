@@ -20,6 +20,7 @@ from .history import Best, Epoch, History, Position, Switch
 from .interrupt import Interruption
 from .ir import LR, Array
 from .options import checked_seed
+from .sample_rows import check_rows
 from .show import Show
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def fit(
     shuffle, progress = flag("shuffle", shuffle), None if progress is None else flag("progress", progress)
     watch = checked_watch(follow_memory, job.rungs) if follow_memory is not False else None
     data = training_data(job, x, y, epochs, batch)
+    if isinstance(data, Arrays):
+        for most in (batch, *([0] if shuffle else [])):
+            check_rows(job.program, job._machine.run, data.taken(slice(0, 2)), data.buffers, data.samples, most)
     held_out = None if eval is None else located(lambda: eval_data(job, *_pair(eval), epochs), "eval")
     if not schedule.is_constant and data.steps is None:
         raise BadOption("a schedule needs to know how many batches there are", help="give a list, or arrays x and y")
@@ -138,7 +142,7 @@ class _Fit:
         self.schedule, self.position, self.path, self.every = schedule, position, path, every
         self.show, self.on_epoch, self.watch, self.said_missing = show, on_epoch, watch, False
         # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
-        self.before, self.good = self.state.copy(), self.state.copy()
+        self.before, self.good = job._kept(path), job._kept(path)
         self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
         self.not_finite_at_start = set(finite.not_finite(self.state))
         self.start = self.state.step - position.steps  # of the job, when the run began
@@ -200,12 +204,12 @@ class _Fit:
 
     def _step(self, inputs: Sequence[Array], n: int) -> None:
         self._follow_memory()
-        self.state.copy_to(self.before)
+        self.before.keep(self.state)
         lr = self._lr()
         try:
             loss = self._train(inputs, n, lr)
         except BaseException:
-            self.state.set_all(self.before)
+            self.before.bring_back(self.state)
             raise
         if not math.isfinite(loss):
             raise self._loss_not_finite(loss, inputs, n)
@@ -262,11 +266,11 @@ class _Fit:
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
                 self._follow_memory()
-                self.state.copy_to(self.before)
+                self.before.keep(self.state)
                 try:
                     self.job._train(self.data.taken(slice(0, size)), size)
                 finally:
-                    self.state.set_all(self.before)
+                    self.before.bring_back(self.state)
 
     # -- the end of an epoch, and of the run ---------------------------------------------------------------------
 
@@ -280,7 +284,7 @@ class _Fit:
         watched = watched if math.isfinite(watched) else math.inf
         best = at.best
         if best is None or watched < best.loss:
-            kept = None if self.settings.patience is None else self.state.copy().tobytes()
+            kept = None if self.settings.patience is None else self.job._kept(self.path).data()
             best = Best(number, watched, kept)
         self.position = replace(
             at, step=0, epoch_samples=0, loss_sum=0.0, seconds=0.0, epochs=(*at.epochs, record), best=best
@@ -326,26 +330,26 @@ class _Fit:
     def _loss_not_finite(self, loss: float, inputs: Sequence[Array], n: int) -> NotFinite:
         what = f"the loss is {'NaN' if math.isnan(loss) else 'infinite'} in step {self._place(self.position)}"
         if finite.nothing_counts(inputs[-1], self.job._loss):
-            self.state.set_all(self.before)
+            self.before.bring_back(self.state)
             why = "all labels of this batch are ignored, and a mean over none of them is not a number"
             return NotFinite(what, why=why, help="leave out samples without a label, or use larger batches")
         if self.last is not None:
             return self._back(what, "the gradients of the step before", *self.last[1:])
-        self.state.set_all(self.before)
+        self.before.bring_back(self.state)
         if self.not_finite_at_start:
             why = f"'{min(self.not_finite_at_start)}' holds NaN or infinity, and did so before"
             return NotFinite(what, why=why, help="load finite weights: job.load_state_dict, job.import_weights")
         self.last = self.position, inputs, n
-        self.good[:] = self.before
+        self.good.keep(self.state)
         return self._back(what, "its gradients", inputs, n)
 
     def _back(self, what: str, whose: str, inputs: Sequence[Array], n: int) -> NotFinite:
         """To the state from which the last finite loss was computed."""
         assert self.last is not None
         self.position = self.last[0]
-        self.state.set_all(self.good)
+        self.good.bring_back(self.state)
         lr = self.state.lr
-        found = finite.gradients(self.state, lambda: self.job._train(inputs, n), self.job._optimizer)
+        found = finite.gradients(self.state, self.good.data(), lambda: self.job._train(inputs, n), self.job._optimizer)
         return NotFinite(
             what, why=f"{whose} are as large as {finite.largest_text(found)}",
             help=f"the job is back before step {self._place(self.position)}; go on with job.lr = {lr / 10:.3g}, "

@@ -118,7 +118,7 @@ def _finite(value: float) -> float | None:
 class Best:
     epoch: int
     loss: float
-    state: bytes | None = None  # kept if `fit` has patience
+    state: bytes | memoryview | None = None  # kept if `fit` has patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Position:
         return {k: getattr(self, k) for k in whole} | {"best": best, "epochs": epochs, "switches": switches}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], best_state: bytes | None) -> Position:
+    def from_json(data: Mapping[str, Any], best_state: bytes | memoryview | None) -> Position:
         """Raises TypeError, KeyError, ValueError or OverflowError for what `to_json` does not write."""
         best = None
         if data["best"] is not None:

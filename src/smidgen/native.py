@@ -189,10 +189,15 @@ def has_fast() -> bool:
     return Work("fast", 1).beside(0) > 0
 
 
+def asked_kernels() -> str | None:
+    """What the environment says."""
+    return os.environ.get("SMIDGEN_KERNELS") or None
+
+
 def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
     if kernels is None:
-        kernels = os.environ.get("SMIDGEN_KERNELS") or ("fast" if has_fast() else "exact")
+        kernels = asked_kernels() or ("fast" if has_fast() else "exact")
     if kernels not in ("exact", "fast"):
         raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
     if type(threads) is not int or not 1 <= threads <= 64:
@@ -308,6 +313,11 @@ class _Lent:
         self.__array_interface__ = {"version": 3, "shape": (count,), "typestr": "|u1", "data": (address, False)}
 
 
+def check_program(program: bytes | str | os.PathLike[str]) -> None:
+    """Raise BadProgram unless the runtime would open it."""
+    _Memory(library(), program, "end")
+
+
 class Machine:
     """One program, open, with its own STATE and ARENA between guard pages. Safe to use from several threads."""
 
@@ -357,7 +367,7 @@ class Machine:
         if path is None:
             raise BadOption(
                 f"the program pages, and has nowhere to page to: {self.page_bytes:,} bytes",
-                help='smidgen.load("net.smg", page_to="page.bin")',
+                help='smidgen.load("net.smg", page_to="page.bin"), or --page-to page.bin',
             )
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
         if self._lib.smg_posix_page_to(self._open().handle, os.fsencode(path), message):

@@ -70,6 +70,9 @@ class Plan:
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
     step_seconds: float = 0.0  # predicted, of a step of `step_samples`; 0: nobody asked for a price
     step_joules: float = 0.0
+    limits: Mapping[str, int] = field(default_factory=dict)  # entry that trains → RAM that was asked for; empty: none
+    kernels: str = ""  # that the limits were planned with
+    threads: int = 0
 
     @property
     def ram_bytes(self) -> int:
@@ -88,6 +91,7 @@ class Plan:
             **({"slot_bytes": self.slot_bytes} if self.slot_bytes else {}),
             **(self._pages_json() if self.page_bytes else {}),
             **({name: getattr(self, name) for name in _PREDICTED} if self.step_seconds else {}),
+            **({name: getattr(self, name) for name in _LIMITED} if self.limits else {}),
         }
 
     def _pages_json(self) -> JsonDict:
@@ -105,8 +109,9 @@ class Plan:
         given["decisions"] = tuple(_decision(d) for d in given["decisions"])
         given["learns"] = tuple(given["learns"])
         given["banks"] = dict(given.get("banks", {}))
+        given["limits"] = _counts(given.get("limits", {}))
         given["paged"] = {str(e): Traffic(whole(i), whole(o)) for e, (i, o) in given.get("paged", {}).items()}
-        texts = (given["method"], given.get("optimizer", ""), given.get("device", ""), *given["learns"])
+        texts = (given["method"], *(given.get(k, "") for k in ("optimizer", "device", "kernels")), *given["learns"])
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
         for name in set(_PREDICTED) & set(given):
@@ -122,7 +127,10 @@ class Plan:
 
 
 _PREDICTED = ("step_seconds", "step_joules")
-_SOMETIMES = ("work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged", *_PREDICTED)
+_LIMITED = ("limits", "kernels", "threads")
+_SOMETIMES = (
+    "work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged", *_PREDICTED, *_LIMITED,
+)  # fmt: skip
 _NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
 
 

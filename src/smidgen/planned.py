@@ -13,6 +13,7 @@ from .encode import encode as encode_program
 from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
+from .native import Work
 from .plan import Cost, Plan, Traffic
 from .program import Program, checked_meta
 from .timeline import facts_of, traffic
@@ -86,6 +87,14 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
         page_state_bytes=max(layout.page_state_bytes for layout in layouts.values()),
         paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
     )
+
+
+def with_limits(program: Program, limits: Mapping[str, int], work: Work) -> Program:
+    """The program, whose plan says which limits it keeps with these kernels and threads, so that `load` keeps them."""
+    if not limits:
+        return program
+    plan = {**program.meta["plan"], "limits": limits, "kernels": work.kernels, "threads": work.threads}
+    return replace(program, meta=checked_meta({**program.meta, "plan": plan}))
 
 
 @dataclass(frozen=True, slots=True)

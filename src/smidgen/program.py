@@ -33,6 +33,7 @@ from .instructions import (
 )
 from .ir import Batch, DType, batch_axis
 
+Bytes = bytes | bytearray | memoryview
 MAGIC: Final = b"SMDG"
 VERSION: Final = 1
 PAGES: Final = struct.Struct("<2I")  # PAGE bytes, and those of them that are state; begins the tenth section
@@ -62,11 +63,13 @@ class Program:
     align: int
     entries: Mapping[str, Entry]
     const: bytes = field(repr=False)
-    state: bytes = field(repr=False)  # initial values, without the zeros at the end
+    state: bytes | memoryview = field(repr=False)  # initial values, without the zeros at the end
     state_bytes: int
     arena_bytes: int
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    page: bytes = field(default=b"", repr=False)  # initial values of state in PAGE, without the zeros at the end
+    page: bytes | memoryview = field(
+        default=b"", repr=False
+    )  # initial values of state in PAGE, without the zeros at the end
     page_state_bytes: int = 0
     page_bytes: int = 0  # outside RAM; 0: the program does not page
 
@@ -83,6 +86,11 @@ class Program:
     def flash_bytes(self) -> int:
         """Of the file, without `meta`, which a device does not need."""
         return _Writer(replace(self, meta={})).size()
+
+    @property
+    def checksum(self) -> int:
+        """As the file has it."""
+        return _crc(_Writer(self)._pieces())
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -106,21 +114,23 @@ class Program:
         known = self.entries.buffers if isinstance(self.entries, _Stored) else {}
         return known[entry] if entry in known else self.entries[entry].buffers
 
-    def with_state(self, state: bytes) -> Program:
-        """The same program, starting from these values of STATE and of state in PAGE."""
+    def with_state(self, state: bytes | memoryview) -> Program:
+        """The same program, starting from these values of STATE and of state in PAGE. A view is not copied."""
         if len(state) != self.saved_bytes:
             raise Internal(f"the state has {self.saved_bytes} bytes, {len(state)} given")
-        return replace(self, state=trimmed(state[: self.state_bytes]), page=trimmed(state[self.state_bytes :]))
+        own, paged = state[: self.state_bytes], state[self.state_bytes :]
+        return replace(self, state=own[: trimmed_bytes(own)], page=paged[: trimmed_bytes(paged)])
 
     def to_bytes(self) -> bytes:
-        return _Writer(self).file()
+        return b"".join(_Writer(self).parts())
 
     @staticmethod
-    def from_bytes(data: bytes) -> Program:
-        """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime."""
+    def from_bytes(data: bytes | memoryview) -> Program:
+        """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime. What
+        may be large of a view is not copied."""
         try:
             program = _Reader(data).program()
-            canonical = program.to_bytes() == data
+            canonical = _is(data, _Writer(program).parts())
         except (struct.error, IndexError) as e:
             raise BadProgram("the file refers to something outside itself") from e
         except DoesNotFit as e:
@@ -149,7 +159,7 @@ class Program:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears complete or not at all."""
-        atomic.write(path, self.to_bytes())
+        atomic.write(path, *_Writer(self).parts())
 
 
 @contextlib.contextmanager
@@ -172,7 +182,7 @@ class _Stored(Mapping[str, Entry]):
 
     @functools.cached_property
     def _entries(self) -> Mapping[str, Entry]:
-        return Program.from_bytes(bytes(self._data)).entries
+        return Program.from_bytes(self._data).entries
 
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
@@ -192,12 +202,17 @@ _ZEROS: Final = bytes(1 << 16)
 
 def trimmed(state: bytes | memoryview) -> bytes:
     """Without the words at the end that are zero."""
+    return bytes(state[: trimmed_bytes(state)])
+
+
+def trimmed_bytes(state: bytes | memoryview) -> int:
+    """Up to the last word that is not zero."""
     end = len(state)
     while end and bytes(state[max(end - len(_ZEROS), 0) : end]) == _ZEROS[:end]:
         end -= min(end, len(_ZEROS))
     start = max(end - len(_ZEROS), 0)
     end = start + len(bytes(state[start:end]).rstrip(b"\0"))
-    return bytes(state[: -(-end // 4) * 4])
+    return -(-end // 4) * 4
 
 
 def checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,17 +254,18 @@ class _Writer:
             self.strings += text.encode() + b"\0"
         return self._at[text]
 
-    def file(self) -> bytes:
+    def parts(self) -> list[Bytes]:
+        """The file; what may be large is not copied."""
         pieces = self._pieces()
-        crc = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
-        return b"".join([MAGIC, struct.pack("<3I", VERSION, CRC_FROM + _length(pieces), crc), *pieces])
+        crc = _crc(pieces)
+        return [MAGIC, struct.pack("<3I", VERSION, CRC_FROM + _length(pieces), crc), *pieces]
 
     def size(self) -> int:
         """Of the file, without making it."""
         return CRC_FROM + _length(self._pieces())
 
-    def _pieces(self) -> list[bytes | bytearray]:
-        """All that the checksum covers; what may be large is not copied."""
+    def _pieces(self) -> list[Bytes]:
+        """All that the checksum covers."""
         p = self.program
         entries, buffers, code = bytearray(), bytearray(), bytearray()
         for name, entry in p.entries.items():
@@ -261,18 +277,19 @@ class _Writer:
             )  # fmt: skip
             buffers += b"".join(self._buffer(b) for b in entry.buffers)
             code += words
-        parts: list[bytes | bytearray] = [
-            entries, buffers, self._kernels, code, self._params, self.strings, _json(p.meta), p.state, p.const,
+        parts: list[tuple[Bytes, ...]] = [
+            (entries,), (buffers,), (self._kernels,), (code,), (self._params,), (self.strings,), (_json(p.meta),),
+            (p.state,), (p.const,),
         ]  # fmt: skip
         names: tuple[str, ...] = SECTIONS
         if p.page_bytes:
-            names, parts = (*names, "page"), [*parts, PAGES.pack(p.page_bytes, p.page_state_bytes) + p.page]
-        table, at, body = bytearray(), HEADER.size + 8 * len(names), list[bytes | bytearray]()
+            names, parts = (*names, "page"), [*parts, (PAGES.pack(p.page_bytes, p.page_state_bytes), p.page)]
+        table, at, body = bytearray(), HEADER.size + 8 * len(names), list[Bytes]()
         for name, part in zip(names, parts, strict=True):
             gap = -at % (CONST_ALIGN if name == "const" else 4)
-            table += struct.pack("<2I", at + gap, len(part))
-            body += [bytes(gap), part]
-            at += gap + len(part)
+            table += struct.pack("<2I", at + gap, _length(part))
+            body += [bytes(gap), *part]
+            at += gap + _length(part)
         sizes = (p.batch, p.align, p.const_bytes, p.state_bytes, p.arena_bytes, len(names))
         return [struct.pack("<6I", *sizes), table, *body]
 
@@ -294,8 +311,22 @@ class _Writer:
         return head + struct.pack(f"<{len(words)}I", *words)
 
 
-def _length(pieces: Sequence[bytes | bytearray]) -> int:
+def _crc(pieces: Sequence[Bytes]) -> int:
+    return functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
+
+
+def _length(pieces: Sequence[Bytes]) -> int:
     return sum(len(piece) for piece in pieces)
+
+
+def _is(data: bytes | memoryview, parts: Sequence[Bytes]) -> bool:
+    """Are these the parts of it, and all of them?"""
+    at = 0
+    for part in parts:
+        if data[at : at + len(part)] != part:
+            return False
+        at += len(part)
+    return at == len(data)
 
 
 def _operand_word(o: Operand) -> int:

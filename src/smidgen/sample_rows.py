@@ -14,12 +14,18 @@ from .program import Program
 
 
 def check_rows(
-    program: Program, run: Callable[..., None], arrays: Sequence[Array], buffers: Sequence[Buffer], n: int
+    program: Program,
+    run: Callable[..., None],
+    arrays: Sequence[Array],
+    buffers: Sequence[Buffer],
+    n: int,
+    most: int | None = None,
 ) -> None:
-    """Raise unless n samples, the target last, may be taken in parts. The shape does not tell (n, k) from (k, n), both
-    flattened: the model's output does, whose first sample runs alone and beside another."""
-    target = buffers[-1]
-    if target.per_sample == 1 or n <= program.batch:
+    """Raise unless n samples, the target last, may be taken in parts of `most` (default: the program's batch), or in
+    another order if that is 0. The shape does not tell (n, k) from (k, n), both flattened: the model's output does,
+    whose first sample runs alone and beside another."""
+    target, most = buffers[-1], program.batch if most is None else most
+    if target.per_sample == 1 or n == 1 or 0 < n <= most:
         return
     outs = [b for b in program.entry_buffers("infer") if b.direction == "output"]
     if program.batch > 1 and any(b.per_sample == target.per_sample for b in outs):
@@ -32,10 +38,10 @@ def check_rows(
         if all(np.allclose(alone, first, rtol=1e-3, atol=1e-5, equal_nan=True) for alone, first in pairs):
             return
     raise BadData(
-        f"{n} samples given, the program takes {program.batch} at a time",
+        f"{n} samples given, {f'of which {most} are taken at a time' if most else 'to be shuffled'}",
         why=f"'{target.name}' has {target.per_sample} rows for each sample, in an order that cannot be told",
-        help=f"give up to {program.batch} samples",
-    )  # fmt: skip
+        help=f"give up to {most} samples" if most else "shuffle=False",
+    )
 
 
 __all__ = ["check_rows"]

@@ -7,18 +7,18 @@ import zlib
 from typing import Final
 
 from .errors import BadCheckpoint
-from .program import CRC_FROM, Program
+from .program import Program
 
 MAGIC: Final = b"SMGS"
 VERSION: Final = 1
 HEAD: Final = struct.Struct("<4s7I")  # magic, version, bytes, sequence, program, CRC, 0, CRC of what is before
 
 
-def newest_state(data: bytes, program: Program) -> bytes:
+def newest_state(data: bytes | memoryview, program: Program) -> bytes | memoryview:
     """STATE from an image of both slots, each half of it. Raises BadCheckpoint if there is none."""
     half = len(data) // 2
-    own = zlib.crc32(memoryview(program.to_bytes())[CRC_FROM:])
-    found: list[tuple[int, bytes]] = []
+    own = program.checksum
+    found: list[tuple[int, bytes | memoryview]] = []
     others = False
     for slot in (data[:half], data[half:]):
         if (

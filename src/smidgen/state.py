@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from .ir import COUNTER, LR, Array, DType
 from .program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
+PART = 1 << 16  # numbers at a time
 CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
 
 
@@ -76,15 +77,46 @@ class State:
             return self.pages.read_page(start, count).view(kind).reshape(fact["stored"])
         return self.memory[start : start + count].view(kind).reshape(fact["stored"])
 
+    def parts(self, name: str) -> Iterator[Array]:
+        """The same numbers, a few at a time: all of a tensor in PAGE may be more than RAM is for."""
+        fact = self.facts[name]
+        kind, count = DType(fact["dtype"]).numpy, math.prod(fact["stored"])
+        for first in range(0, count, PART):
+            start, size = fact["offset"] + first * kind.itemsize, min(PART, count - first) * kind.itemsize
+            if _is_paged(fact):
+                assert self.pages is not None
+                yield self.pages.read_page(start, size).view(kind)
+            else:
+                yield self.memory[start : start + size].view(kind)
+
     def put(self, name: str, value: Any) -> None:
         """Set a tensor, in its stored layout."""
-        view = self.view(name)
-        view[...] = value
-        if _is_paged(self.facts[name]):
-            assert self.pages is not None
-            data = view.reshape(-1).view(np.uint8)
-            end = np.zeros(-len(data) % 4 + CHECKSUM, np.uint8)
-            self.pages.write_page(self.facts[name]["offset"], np.concatenate([data, end]))
+        fact = self.facts[name]
+        if not _is_paged(fact):
+            self.view(name)[...] = value
+            return
+        assert self.pages is not None
+        data = np.ascontiguousarray(np.broadcast_to(value, fact["stored"]), DType(fact["dtype"]).numpy)
+        self.pages.write_page(fact["offset"], data.reshape(-1).view(np.uint8))
+        self._end_page(name, data.nbytes)
+
+    def clear(self, name: str) -> None:
+        """Set a tensor to zero."""
+        fact = self.facts[name]
+        if not _is_paged(fact):
+            self.view(name)[...] = 0
+            return
+        assert self.pages is not None
+        done = 0
+        for part in self.parts(name):
+            self.pages.write_page(fact["offset"] + done, np.zeros(part.nbytes, np.uint8))
+            done += part.nbytes
+        self._end_page(name, done)
+
+    def _end_page(self, name: str, count: int) -> None:
+        assert self.pages is not None
+        end = np.zeros(-count % 4 + CHECKSUM, np.uint8)
+        self.pages.write_page(self.facts[name]["offset"] + count, end)
 
     def copy(self) -> Array:
         """All of it as bytes: STATE, then what is in PAGE."""
@@ -98,7 +130,7 @@ class State:
         if self.pages is not None:
             kept[len(self.memory) :] = self.pages.read_page(0, self.pages.page_state_bytes)
 
-    def set_all(self, state: bytes | Array) -> None:
+    def set_all(self, state: bytes | memoryview | Array) -> None:
         given = np.frombuffer(state, np.uint8)
         if self.pages is not None:
             self.pages.write_page(0, np.ascontiguousarray(given[len(self.memory) :]))

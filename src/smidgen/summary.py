@@ -82,6 +82,8 @@ def answer(
          f"{_step(plan)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
     ]  # fmt: skip
+    if "train" in plan.limits:
+        rows.insert(1, ("limit", bytes_text(plan.limits["train"]), f"{plan.limits['train']:,} bytes{_made_for(plan)}"))
     if plan.page_bytes:
         step = plan.paged.get("train", Traffic(0, 0))
         moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
@@ -105,6 +107,12 @@ def answer(
         first, *rest = wrapped(text, width - 21) or [""]
         lines += [f"{name:<7} {paint(f'{figure:>10}', 'bold', colour=colour)}   {first}", *(" " * 21 + t for t in rest)]
     return "\n".join(lines)
+
+
+def _made_for(plan: Plan) -> str:
+    if plan.kernels == "exact":
+        return ", with exact kernels"
+    return f", with {printable(plan.kernels)} kernels on up to {plan.threads} thread{'s' * (plan.threads != 1)}"
 
 
 def _rungs(plan: Plan) -> tuple[Rung, ...]:
@@ -258,6 +266,9 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "paged": {name: asdict(moved) for name, moved in plan.paged.items()},
         "step_seconds": plan.step_seconds or None,
         "step_joules": plan.step_joules or None,
+        "limits": dict(plan.limits),
+        "kernels": plan.kernels or None,
+        "threads": plan.threads or None,
     }
 
 

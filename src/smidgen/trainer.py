@@ -5,16 +5,16 @@ What a first step does not need is imported where it is used: a device may start
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .allowed import allowed, limits_of, rungs
 from .arrays import (
     as_dtype,
     check_layout,
@@ -26,19 +26,19 @@ from .arrays import (
     to_numpy,
 )
 from .atomic import checked_path, opened
-from .errors import BadCheckpoint, BadData, BadOption, BadProgram, MissingPart, RunFailed, SmidgenError, did_you_mean
-from .ir import Array, batch_axis
+from .described import classes_of, described, meant, run_of
+from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
+from .ir import Array
 from .metrics import LossFacts, check_labels
-from .native import Machine, Paged, checked_kernels, release_freed
+from .native import Machine, Paged, release_freed
 from .program import Buffer, Program
-from .rungs import Rung, entry_at, rungs_of
-from .state import State, checked_facts
+from .rungs import Rung, entry_at
+from .state import State
 
 if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
-    from .classes import Classes
     from .fit import Run
     from .history import Epoch, History
+    from .kept import Kept
     from .plan import Plan
     from .undo import Undo
 
@@ -68,21 +68,24 @@ class Job:
     ) -> None:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place.
         `page_to` is the file for a program that pages."""
-        kernels, threads = checked_kernels(kernels, threads)
         self.program = program
-        facts, self._loss_facts, self._optimizer = _described(program)
+        facts, self._loss_facts, self._optimizer = described(program)
+        with meant(program):
+            work = allowed(program, kernels, threads)
         self._machine = Machine(
-            program.to_bytes() if path is None else path, kernels=kernels, threads=threads, page_to=page_to
+            program.to_bytes() if path is None else path, kernels=work.kernels, threads=work.threads, page_to=page_to
         )
         self._work_bytes = self._machine.mapped_bytes - program.state_bytes - program.arena_bytes
         self._state = State(self._machine.state, facts, self._machine)
+        self._files = page_to, path
+        self._keeps_in_files = bool(program.page_bytes or limits_of(program.figures))
         self._undo: Undo | None = None
         if page_to is not None and program.page_bytes:
             from .undo import Undo
 
             self._undo = Undo(page_to, program)
-        self._classes = _classes(program, self._state)
-        self._kernels = kernels
+        self._classes = classes_of(program, self._state)
+        self._kernels = work.kernels
         self._rung = 0
         self._touched: int | None = None  # the rung whose arena is in memory
         if entry_at("train", 1) in program.entries:  # who begins on a lower rung does not hold the largest arena
@@ -97,14 +100,15 @@ class Job:
         """What the program costs and why."""
         from .plan import Plan
 
-        with _meant(self.program):
+        with meant(self.program):
             return replace(Plan.from_json(self.program.meta["plan"]), work_bytes=self._work_bytes)
 
     # -- running -------------------------------------------------------------------------------------------
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        taken in parts if the program was compiled with accumulate=True.
+        taken in parts if the program was compiled with accumulate=True. As in PyTorch, a mean over labels that are all
+        ignored is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
@@ -119,6 +123,7 @@ class Job:
         return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
+        self._check_whole()
         if self._undo is not None:
             return self._train_paged(self._undo, inputs, n)
         return self._train_once(inputs, n)
@@ -133,7 +138,6 @@ class Job:
 
     def _train_paged(self, undo: Undo, inputs: Sequence[Array], n: int) -> float:
         """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
-        self._check_whole()
         try:
             undo.keep(self._machine.state)
         except OSError as error:
@@ -172,7 +176,7 @@ class Job:
 
     def _check_whole(self) -> None:
         if self._state.is_partial:
-            raise RunFailed("a step stopped halfway, and some of the state is in pages that hold a part of it",
+            raise RunFailed("a step stopped halfway, and only a part of the state before it is back",
                             help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
 
     def _train_in_parts(self, inputs: Sequence[Array], n: int) -> float:
@@ -205,10 +209,16 @@ class Job:
     def _without_ignored(self, inputs: Sequence[Array], n: int) -> tuple[Sequence[Array], int]:
         """Samples whose label is ignored count for nothing, but a part of a batch cannot know how many there are."""
         facts, labels = self._loss, inputs[-1]
-        if not facts.mean or not facts.alone or labels.shape != (n,):
+        if not facts.mean or not facts.alone:
             return inputs, n
         counts = labels != facts.ignore
-        return (inputs, n) if counts.all() or not counts.any() else ([a[counts] for a in inputs], int(counts.sum()))
+        if not counts.any():  # a gradient of zero, as any part of them has
+            buffers = [b for b in self.program.entry_buffers("train") if b.direction == "input"]
+            most = self.program.batch
+            return [rows(a, b, 0, most) for a, b in zip(inputs, buffers, strict=True)], most
+        if counts.all() or labels.shape != (n,):
+            return inputs, n
+        return [a[counts] for a in inputs], int(counts.sum())
 
     def fit(
         self,
@@ -246,7 +256,9 @@ class Job:
 
         Ctrl-C ends the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss
         that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
-        computed. The Python process keeps two more copies of the state for that, and one more with `patience`.
+        computed. Two more copies of the state are kept for that, and one more with `patience`: in the memory of the
+        Python process, or, if the program has a limit (budget, ladder, a Linux device) or pages, in files without a
+        name, beside `checkpoint`, the pages or the program, or where TMPDIR says (default /var/tmp).
         """
         from .fit import fit
 
@@ -279,49 +291,13 @@ class Job:
         if n <= self.program.batch:
             self._machine.run("infer", inputs, results, n, n)
         else:
-            self._predict_in_parts(inputs, outs, results, n)
+            from .predict import predict_in_parts
+
+            predict_in_parts(self._machine.run, inputs, outs, results, n, self.program.batch)
         if self._classes is not None:
             results = [r[..., : self._classes.count] if b.name in self._classes.outputs else r
                        for b, r in zip(outs, results, strict=True)]  # fmt: skip
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _predict_in_parts(
-        self, inputs: Sequence[Array], outs: Sequence[Buffer], results: Sequence[Array], n: int
-    ) -> None:
-        batch = self.program.batch
-        parts = f"{n} samples given, the program takes {batch} at a time", f"give up to {batch} samples"
-        for out in outs:
-            if batch_axis(out.dims) is None:
-                raise BadData(parts[0], why=f"'{out.name}' is one result for all of them", help=parts[1])
-        for first in range(0, n, batch):
-            part = [a[first : first + batch] for a in inputs]
-            count = len(part[0])
-            pieces = [np.empty(b.shape(count), b.dtype.numpy) for b in outs]
-            self._machine.run("infer", part, pieces, count, count)
-            if first == 0 or any(b.per_sample != 1 for b in outs):
-                mixed = self._mixed(part, outs, pieces, count)
-                if mixed:
-                    raise BadData(parts[0], why=mixed, help=parts[1])
-            for out, piece, result in zip(outs, pieces, results, strict=True):
-                rows(result, out, first, count)[...] = piece
-
-    def _mixed(self, part: Sequence[Array], outs: Sequence[Buffer], pieces: Sequence[Array], count: int) -> str | None:
-        """Why parts cannot be joined: an output of a sample depends on the others, or rows of several samples are not
-        in their order. The shape does not tell (n, k) from (k, n), both flattened, so the first sample runs alone."""
-        several = [b.name for b in outs if b.per_sample != 1]
-        if self.program.batch == 1:  # one sample at a time shows no order
-            return f"in '{several[0]}' the rows of a sample are not together" if several else None
-        if count == 1:  # the last part, and those before were looked at
-            return None
-        alone = [np.empty(b.shape(1), b.dtype.numpy) for b in outs]
-        self._machine.run("infer", [a[:1] for a in part], alone, 1, 1)
-        for out, piece, one in zip(outs, pieces, alone, strict=True):
-            near = float(np.abs(one).max(initial=0.0)) * 1e-3 if out.per_sample == 1 else 1e-6
-            if not np.allclose(rows(piece, out, 0, 1), one, rtol=1e-4, atol=near, equal_nan=True):
-                if out.name in several:
-                    return f"in '{out.name}' the rows of a sample are not together"
-                return f"'{out.name}' of a sample depends on the others"
-        return None
 
     def _inputs(self, entry: str, given: Sequence[Any]) -> tuple[list[Array], int]:
         call = self._calls.get(entry)
@@ -362,7 +338,8 @@ class Job:
     @functools.cached_property
     def rungs(self) -> tuple[Rung, ...]:
         """Plans of this program, the largest first; more than one if it was compiled with `ladder`."""
-        found = _rungs(self.program, self._work_bytes)
+        with meant(self.program):
+            found = rungs(self.program, self._work_bytes)
         release_freed()  # as after `load`
         return found
 
@@ -434,37 +411,10 @@ class Job:
         `num_batches_tracked` of layers whose running statistics the program updates grows by the steps done (since
         the last call, if there was one for this model).
         """
-        try:
-            import torch
-        except ModuleNotFoundError as error:
-            help = "pip install 'smidgen[compile]', or use job.state_dict()"
-            raise MissingPart("load_into needs PyTorch", why=str(error), help=help) from error
-        if not isinstance(model, torch.nn.Module):
-            raise BadOption(f"load_into takes a torch.nn.Module, not a {type(model).__name__}", help="pass the module")
-        own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-        learned = self.state_dict()
-        for name, value in learned.items():
-            if name not in own:
-                raise BadData(f"the model has no '{name}'", help=did_you_mean(name, own))
-            if tuple(own[name].shape) != value.shape:
-                raise BadData(f"'{name}' has shape {tuple(own[name].shape)} in the model, {value.shape} in the program")
-        with torch.no_grad():
-            for name, value in learned.items():
-                own[name].copy_(torch.from_numpy(value))
-            counters = {id(own[k]): own[k] for k in map(_counter_of, self._statistics()) if k in own}
-            for counter in counters.values():
-                self._count(counter)
+        from .into_torch import load_into
 
-    def _statistics(self) -> list[str]:
-        """Names of running statistics that the program updates."""
-        return [k for n, f in self._state.facts.items() if f["role"] == "stat" for k in (n, *f["aliases"])]
-
-    def _count(self, counter: Any) -> None:
-        """Add the steps that this counter has not seen."""
-        written, step = self._counted.get(id(counter), (-1, 0))
-        old = int(counter)
-        counter.fill_(old + self.step - (step if old == written else 0))
-        self._counted[id(counter)] = int(counter), self.step
+        statistics = [k for n, f in self._state.facts.items() if f["role"] == "stat" for k in (n, *f["aliases"])]
+        load_into(model, self.state_dict(), statistics, self.step, self._counted)
 
     @property
     def mapped_bytes(self) -> int:
@@ -483,9 +433,22 @@ class Job:
         place = checked_path(path, 'job.save("model.smg")')
         self.program.with_state(self._whole()).save(place)
 
-    def _whole(self) -> bytes:
+    def _whole(self) -> memoryview:
         self._check_whole()
-        return self._state.copy().tobytes()
+        return self._kept().data()
+
+    def _kept(self, beside: Path | None = None, given: bytes | memoryview | None = None) -> Kept:
+        """A copy of the state as it is, or as given; in a file, if RAM is limited, beside this one or another that is
+        known."""
+        from .kept import InFile, InRam, folders
+
+        count = self.program.saved_bytes
+        kept = InFile(folders(beside, *self._files), count) if self._keeps_in_files else InRam(count)
+        if given is None:
+            kept.keep(self._state)
+        else:
+            kept.take(given)
+        return kept
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the state, and where the last run of `fit` stands; an older file is replaced when the new one is whole.
@@ -515,16 +478,21 @@ class Job:
                 "the checkpoint is of another program", at=str(path),
                 help="load the program that wrote it; the same model, options and versions compile to the same program",
             )  # fmt: skip
-        self._resumed = self._last_run = _run_of(found, str(path)) if position else None
+        run = run_of(found, str(path)) if position else None
+        if run is not None and run.position.best is not None and found.best is not None:
+            best = replace(run.position.best, state=self._kept(given=found.best).data())
+            run = replace(run, position=replace(run.position, best=best))
+        self._resumed = self._last_run = run
         self._state.set_all(found.state)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
         from . import slots
+        from .atomic import mapped
 
         place = checked_path(path, 'job.restore("state.bin")')
         try:
-            self._state.set_all(slots.newest_state(place.read_bytes(), self.program))
+            self._state.set_all(slots.newest_state(mapped(place), self.program))
         except OSError as error:
             raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
         self._last_run = self._resumed = None
@@ -585,68 +553,3 @@ def _version(path: Path) -> tuple[int, ...]:
     with opened(path) as file:
         facts = os.fstat(file.fileno())
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _meant(program: Program) -> Iterator[None]:
-    """A good checksum does not say that a description makes sense."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise BadProgram("the program does not describe its plan and state", why=why) from error
-
-
-def _described(program: Program) -> tuple[Mapping[str, Mapping[str, Any]], LossFacts, dict[str, Any]]:
-    """Where state lies, and facts of loss and optimizer. The plan is looked at when somebody asks for it."""
-    with _meant(program):
-        facts = checked_facts(program)
-        loss = LossFacts.from_json(program.meta.get("loss"))
-        numbers = {k: v for k, v in program.meta.get("optimizer", {}).items() if isinstance(v, (int, float))}
-        if "plan" not in program.meta:
-            raise KeyError("plan")
-        return facts, loss, numbers
-
-
-def _classes(program: Program, state: State) -> Classes | None:
-    if "classes" not in program.meta:
-        return None
-    from .classes import Classes
-
-    try:
-        return Classes.of(program, state)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
-
-
-def _rungs(program: Program, work_bytes: int) -> tuple[Rung, ...]:
-    """From the description alone: the facts for pictures are many, and not needed."""
-    with _meant(program):
-        plan = program.figures
-        arenas = {str(entry): int(count) for entry, count in plan["arena_by_entry"].items()}
-        other = sum(int(plan[f"{part}_bytes"]) for part in ("state", "context", "stack"))
-        if min(arenas.values(), default=0) < 0:
-            raise ValueError("an arena of less than nothing")
-        return rungs_of(program.entries, arenas, other + work_bytes)
-
-
-def _run_of(found: Checkpoint, path: str) -> Run | None:
-    """The run of a checkpoint; a good checksum does not say that it makes sense."""
-    if found.run is None:
-        return None
-    from .fit import Run
-    from .history import Position
-
-    try:
-        if found.best is not None and len(found.best) != len(found.state):
-            raise ValueError("another size")
-        return Run(dict(found.run["settings"]), Position.from_json(found.run["position"], found.best), found.step)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise BadCheckpoint("the checkpoint does not describe its run", at=path, why=why) from error
-
-
-def _counter_of(statistic: str) -> str:
-    """The name that torch gives the counter beside a running statistic."""
-    place, dot, _ = statistic.rpartition(".")
-    return f"{place}{dot}num_batches_tracked"

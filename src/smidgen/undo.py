@@ -4,7 +4,6 @@ what can be brought back is kept: from the first write of state in PAGE on, a st
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from .errors import CannotWrite
 from .instructions import Instruction
 from .ir import Array
+from .kept import Reserved
 from .native import kernel_needs, kernel_signature
 from .program import Program
 
@@ -48,44 +48,28 @@ def _changed(program: Program, entry: str) -> Iterator[tuple[int, int]]:
 
 
 class Undo:
-    """All of the file is reserved here, and nobody else sees it."""
+    """All of the file is reserved here."""
 
     def __init__(self, page_to: str | os.PathLike[str], program: Program) -> None:
-        self._file = -1
         self._spans = [(start, min(end, program.state_bytes)) for start, end in undone(program)]
         count = max((end for _, end in self._spans), default=0)
         try:
-            self._file, name = tempfile.mkstemp(dir=Path(page_to).resolve().parent)
-            os.unlink(name)
-            if count:
-                os.posix_fallocate(self._file, 0, count)
+            self._reserved = Reserved(Path(page_to).resolve().parent, count)
         except OSError as error:
             raise CannotWrite(
                 f"the state before a step, {count:,} bytes, cannot be kept beside '{page_to}'",
                 why=error.strerror or str(error), help='page_to="page.bin" on a disk with more room',
             ) from error  # fmt: skip
 
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-
     def keep(self, state: Array) -> None:
         """Raises OSError; the step has not begun then."""
         for start, end in self._spans:
-            view = state.data[start:end]
-            while view:
-                done = os.pwrite(self._file, view, end - len(view))
-                view = view[done:]
+            self._reserved.write(state.data[start:end], start)
 
     def bring_back(self, state: Array) -> None:
         """Raises OSError; the state may then hold a part of it."""
         for start, end in self._spans:
-            view = state.data[start:end]
-            while view:
-                got = os.preadv(self._file, [view], end - len(view))
-                if not got:
-                    raise OSError("the file ends early")
-                view = view[got:]
+            self._reserved.read(state.data[start:end], start)
 
 
 __all__ = ["Undo", "undone", "writes_page_state"]

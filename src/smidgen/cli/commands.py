@@ -7,12 +7,16 @@ import contextlib
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from .. import terminal
 from ..options import checked_seed
 from . import board, sweep, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, device_of, need_torch, source_files
+
+if TYPE_CHECKING:
+    from ..trainer import Job
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -58,15 +62,24 @@ def build(args: argparse.Namespace) -> int:
     return 0
 
 
+def _loaded(args: argparse.Namespace) -> Job:
+    from ..allowed import OverPlan
+    from ..trainer import load
+
+    try:
+        return load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
+    except OverPlan as error:
+        raise error.in_command_line() from error
+
+
 def train(args: argparse.Namespace) -> int:
     from ..batches import located
     from ..data import read_npz
-    from ..trainer import load
 
     check_outputs(args.save, args.export, args.checkpoint, inputs=[args.data, args.eval, args.page_to])
     check_outputs(args.export, args.checkpoint, inputs=[args.program])
     check_outputs(args.save, args.export, inputs=[args.resume])
-    job = load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
+    job = _loaded(args)
     data = read_npz(args.data)
     held_out = None if args.eval is None else read_npz(args.eval)
     if args.resume is not None:
@@ -104,10 +117,9 @@ def infer(args: argparse.Namespace) -> int:
     import numpy as np
 
     from ..data import read_npz, write_npz
-    from ..trainer import load
 
     check_outputs(args.output, inputs=[args.program, args.data])
-    job = load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
+    job = _loaded(args)
     data = read_npz(args.data, needs_y=False)
     outputs = job.predict(data.x)
     found = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -132,16 +144,16 @@ def infer(args: argparse.Namespace) -> int:
 
 def inspect(args: argparse.Namespace) -> int:
     from .. import page, report
-    from ..trainer import load
+    from ..contents import checked_program
 
     check_outputs(args.html, inputs=[args.program])
-    job = load(args.program, kernels="exact")
+    program, plan = checked_program(args.program)
     if args.html:
-        page.write(job.plan, args.html, title=args.program)
+        page.write(plan, args.html, title=args.program)
     if args.json:
-        print_json(report.inspect_json(job.program, args.program))
+        print_json(report.inspect_json(program, args.program))
     else:
-        print(report.inspect_text(job.program, args.program, colour=terminal.has_colour(sys.stdout),
+        print(report.inspect_text(program, args.program, colour=terminal.has_colour(sys.stdout),
                                   width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0
