@@ -4,7 +4,7 @@ python -m benchmarks.answers                    # all networks of benchmarks.net
 python -m benchmarks.answers --net bert_base    # one of them; the others stay as they are
 
 Impossible budgets (1 MB, and a little less than the smallest that is found to fit: lower and lower until nothing does),
-deadlines that cannot be met (less than a step with all RAM takes, and hardly more than that within a quarter of it), and
+deadlines that cannot be met (less than a step with all RAM takes, and hardly more than that in a quarter of it), and
 for ResNet-50 and BERT-base budgets at shares of the way from the floor (state and the runtime's own memory) to the plan
 without one; each with and without somewhere to page to, by the default effort of `smidgen.compile`. Seconds are those
 of the clock, `cpu_s` those of the processor: the machine should have nothing else to do. Status 1 if an answer took too

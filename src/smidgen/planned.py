@@ -120,9 +120,7 @@ class Sized:
         return self.placed.layouts
 
 
-def sized(
-    entries: Entries, device: Device | None, room_bytes: int | None = None, before: Sized | None = None
-) -> Sized:
+def sized(entries: Entries, device: Device | None, room_bytes: int | None = None, before: Sized | None = None) -> Sized:
     """What the program will take, as `encode` would find. Where neither flash nor the runtime's own memory depend on
     it, the program is not made for that: its state may be large. Graphs that were placed `before`, within as much room,
     are not placed again."""
