@@ -6,7 +6,7 @@
 
 #define SMG_MAX_THREADS 64
 #ifndef SMG_ALONE           /* tests want threads for anything */
-#define SMG_ALONE (1 << 17) /* multiplications that one thread does sooner than it hands over a share of them */
+#define SMG_ALONE (1 << 19) /* multiplications that one thread does sooner than it hands over a share of them */
 #endif
 #define SMG_ALONE_THIN (SMG_ALONE / 4) /* the same where every number is used a few times only */
 #define SMG_POOL_STACK_BYTES 16384 /* of a thread, beside what the system needs for itself */
