@@ -76,13 +76,15 @@ class _Search:
     ) -> tuple[list[int], int] | None:
         """None: the end would be above `most`. The first `same` blocks of the order are where they were before."""
         sizes, beside = self.sizes, self.beside
-        offsets = [-1] * len(sizes)
+        spans: list[tuple[int, int] | None] = [None] * len(sizes)  # where a block is, once it has its place
+        top = 0
         for i in order[:same]:
-            offsets[i] = before[i]
-        top = max((before[i] + sizes[i] for i in order[:same]), default=0)
+            offset, end = spans[i] = before[i], before[i] + sizes[i]
+            top = max(top, end)
+        placed = spans.__getitem__
         for i in order[same:]:
             size, start, best, least = sizes[i], 0, -1, 0
-            for offset, end in sorted([(offsets[j], offsets[j] + sizes[j]) for j in beside[i] if offsets[j] >= 0]):
+            for offset, end in sorted(filter(None, map(placed, beside[i]))):
                 gap = offset - start
                 if gap >= size:
                     if not tightest:
@@ -92,12 +94,13 @@ class _Search:
                         best, least = start, gap
                 if end > start:
                     start = end
-            at = offsets[i] = start if best < 0 else best
+            at = start if best < 0 else best
+            spans[i] = at, at + size
             if at + size > top:
                 top = at + size
                 if top > most:
                     return None
-        return offsets, top
+        return [span[0] for span in spans if span is not None], top
 
     def orders(self) -> list[list[int]]:
         blocks = self.blocks

@@ -2,43 +2,74 @@
 
 Some steps of the plain order are picked. Between two of them a step is repeated at least once or not at all; at each of
 them what is alive fits the budget; and whatever is read was kept from the one before, or is made in between. Every
-schedule satisfies this, so the least cost with fractions allowed (a linear program) is a bound on all.
+schedule satisfies this, so the least cost is a bound on all: with fractions allowed (a linear program) to find out which
+picks say most, then without fractions.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from typing import Any
 
 from ortools.linear_solver import pywraplp
 
 from .problem import NEVER, PageIn, PageOut, Problem
-from .stages import moments
+from .stages import highest, moments
 
-LADDER = (1, 2, 4, 8, 16)  # so many steps are picked: with fractions, neither few nor many are always the best
+LADDER = (2, 4, 8, 16)  # so many steps are picked: with fractions, neither few nor many are always the best
 WORK = 20_000  # variables of the linear program
+WORK_ALONE = 60_000  # the same, of all programs with one picked step
+BEST = 3  # picks for which it is found out without fractions
+NODES = 200  # of that search: a limit that does not depend on the machine
 
 
-def least_extra(problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False) -> float:
-    """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none."""
-    best = 0.0
+def least_extra(
+    problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, time_limit_s: float = 5.0
+) -> float:
+    """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none. With less time, the
+    bound is lower."""
+    end = time.monotonic() + time_limit_s
+    size = len(problem.steps) + len(problem.bytes)
+    found: list[tuple[float, list[int]]] = []
+
+    def add(picked: list[int]) -> None:
+        if picked and (not found or time.monotonic() < end):
+            found.append((_Program(problem, picked, page, objective).least(budget_bytes), picked))
+
+    for t in highest(problem, budget_bytes)[: max(WORK_ALONE // size, 1)]:
+        add([t])
+        if found and found[-1][0] == math.inf:
+            return math.inf
+    if not found:
+        return 0.0
+    alone = max(found)[1]
     for count in LADDER:
         picked = moments(problem, budget_bytes, count)
-        if len(picked) < count or count * (len(problem.steps) + len(problem.bytes)) > WORK:
+        if len(picked) < count or count * size > WORK:
             break
-        best = max(best, _Program(problem, picked, page, objective).least(budget_bytes))
+        add(sorted({*picked, *alone}))
+    found.sort(reverse=True)
+    best = found[0][0]
+    for _, picked in found[:BEST]:
+        left = end - time.monotonic()
+        if left > 0:
+            best = max(best, _Program(problem, picked, page, objective, left).least(budget_bytes))
     return best
 
 
 class _Program:
     """A *span* reaches from behind one picked step to the next one, which belongs to it; the last one to the end."""
 
-    def __init__(self, problem: Problem, moments: list[int], page: bool, objective: str) -> None:
-        self.problem, self.moments = problem, moments
+    def __init__(
+        self, problem: Problem, moments: list[int], page: bool, objective: str, whole_s: float | None = None
+    ) -> None:
+        """`whole_s`: without fractions, in so much time."""
+        self.problem, self.moments, self.whole_s = problem, moments, whole_s
         self.page = page
         self.price = problem.action_seconds if objective == "time" else problem.action_joules
-        self.solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver = pywraplp.Solver.CreateSolver("GLOP" if whole_s is None else "SCIP")
         self.goal = self.solver.Objective()
         self.goal.SetMinimization()
         self.again: dict[tuple[int, int], Any] = {}  # (span, step)
@@ -71,7 +102,7 @@ class _Program:
                     self._row(-math.inf, 0, [(1, var), (-1, out)])
 
     def _new(self, cost: float) -> Any:
-        var = self.solver.NumVar(0, 1, "")
+        var = self.solver.NumVar(0, 1, "") if self.whole_s is None else self.solver.BoolVar("")
         self.goal.SetCoefficient(var, cost / self.unit)
         return var
 
@@ -92,12 +123,18 @@ class _Program:
             self._sourced(j, v, None)
         for j, t in enumerate(self.moments):
             self._fits(j, t, budget_bytes)
+        if self.whole_s is not None:
+            self.solver.SetTimeLimit(max(int(self.whole_s * 1000), 1))
+            self.solver.SetSolverSpecificParametersAsString(f"limits/nodes = {NODES}")
         status = self.solver.Solve()
         if status == pywraplp.Solver.INFEASIBLE:
             return math.inf
-        if status != pywraplp.Solver.OPTIMAL:
-            return 0.0
-        return max(0.0, float(self.goal.Value()) * (1 - 1e-6)) * self.unit  # the solver's own tolerance aside
+        if self.whole_s is None:
+            least = float(self.goal.Value()) if status == pywraplp.Solver.OPTIMAL else 0.0
+        else:
+            least = float(self.goal.BestBound())
+            least = least if math.isfinite(least) else 0.0
+        return max(0.0, least * (1 - 1e-6)) * self.unit  # the solver's own tolerance aside
 
     def _sourced(self, j: int, v: int, reader: Any) -> None:
         """Whoever reads or holds a value in span j has it from the span before, or it is made in this one."""

@@ -338,10 +338,12 @@ class _Model:
 
     def solve(self, hint: Choice | None, time_limit_s: float, budget_bytes: int | None) -> Answer:
         """Two searches that prove; where there is much to choose from, half of the time is for local search."""
+        end = time.monotonic() + time_limit_s
         small = len(self.again) + len(self.inward) <= SMALL
         answer = self._run(["core", "max_lp"], hint, time_limit_s if small else time_limit_s / 2)
-        if not (small or answer.proven):
-            more = self._run(["max_lp"], answer.choice or hint, time_limit_s / 2)
+        left = end - time.monotonic()
+        if left > 0 and not (small or answer.proven):
+            more = self._run(["max_lp"], answer.choice or hint, left)
             answer = replace(more, choice=more.choice or answer.choice, bound=max(answer.bound, more.bound))
         if answer.choice is not None and budget_bytes is not None:
             peak = profile(self.problem, schedule_of(self.problem, answer.choice)).peak_bytes

@@ -19,6 +19,8 @@ from .stages import MOST, Stages, choice_of, schedule_of, stages_of
 MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
 LARGE = 400  # steps: with more, some of the fast methods take seconds, and are left out when time is over; and making
 # the model whose answer would be the lowest peak takes longer than the search that is left
+RESERVE, MOST_RESERVE_S = 0.07, 4.0  # of the time: solvers end a little later than they are told to
+BOUND = 0.15  # of the time, for the bound
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
 
 
@@ -48,13 +50,16 @@ def solve(
 ) -> Solution | None:  # fmt: skip
     """None: nothing found fits the budget (and the deadline). `known` are schedules that the answer must not be worse
     than."""
-    work = _Search(problem, budget_bytes, objective, deadline_s, time.monotonic() + time_limit_s)
+    end = time.monotonic() + time_limit_s - min(RESERVE * time_limit_s, MOST_RESERVE_S)
+    work = _Search(problem, budget_bytes, objective, deadline_s, end)
     work.offer("plain", problem.plain())
     for k, one in enumerate(known):
         work.offer(f"known {k + 1}", one)
     if work.best is None or work.extra > 0:
         work.fast(page)
-        work.bound = least_extra(problem, budget_bytes, objective=objective, page=page)
+        work.bound = least_extra(
+            problem, budget_bytes, objective=objective, page=page, time_limit_s=BOUND * time_limit_s
+        )
         work.search(page)
     return work.solution()
 
@@ -86,6 +91,7 @@ class _Search:
     bound: float = 0.0
     proven: bool = False
     tried: dict[str, float] = field(default_factory=dict)
+    fits: bool = False  # something does, in time or not
 
     def __post_init__(self) -> None:
         plain = profile(self.problem, self.problem.plain())
@@ -99,6 +105,7 @@ class _Search:
         if schedule is not None:
             one = profile(self.problem, schedule)
             late = self.deadline_s is not None and one.seconds > self.deadline_s
+            self.fits = self.fits or one.peak_bytes <= self.budget_bytes
             if one.peak_bytes <= self.budget_bytes and not late:
                 extra = self._cost(one) - self.base
         self.tried[name] = min(extra, self.tried.get(name, math.inf))
@@ -119,7 +126,7 @@ class _Search:
             named["page"] = lambda: fit(problem, budget, lambda step: False, page=True, objective=self.objective)[0]
             named["greedy and page"] = lambda: fit(problem, budget, page=True, objective=self.objective)[0]
         for name, method in named.items():
-            if self.best is not None and len(problem.steps) > LARGE and time.monotonic() > self.end:
+            if self.fits and len(problem.steps) > LARGE and time.monotonic() > self.end:
                 break
             made = method()
             self.offer(name, made)
@@ -144,15 +151,17 @@ class _Search:
         for most in (MOST, MOST_AT_LAST):
             start = time.monotonic()
             left = end - start
+            if self.sure or left < max(0.5, last_s * MOST_AT_LAST / MOST):
+                return
             hint = choice_of(self.problem, self.best) if self.best is not None else None
             if hint is not None and hint.inward and not page:
                 hint = None
             stages = stages_of(self.problem, self.budget_bytes, page, most, hint)
-            if self.sure or left < max(0.5, last_s * MOST_AT_LAST / MOST) or stages == before:
+            if stages == before:
                 return
             answer = exact(
                 self.problem, self.budget_bytes, stages, objective=self.objective, hint=hint,
-                deadline_s=self.deadline_s, time_limit_s=left,
+                deadline_s=self.deadline_s, time_limit_s=end - time.monotonic(),
             )  # fmt: skip
             self.offer(name, schedule_of(self.problem, answer.choice) if answer.choice else None)
             if stages.complete and final:

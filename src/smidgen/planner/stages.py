@@ -98,6 +98,13 @@ def gaps(problem: Problem) -> list[tuple[int, int, int]]:
     ]
 
 
+def highest(problem: Problem, budget_bytes: int) -> list[int]:
+    """Steps above the budget in the plain order, the highest first."""
+    live = profile(problem, problem.plain()).live
+    above = np.flatnonzero(live > budget_bytes)
+    return [int(t) for t in above[np.argsort(-live[above], kind="stable")]]
+
+
 def moments(problem: Problem, budget_bytes: int, count: int) -> list[int]:
     """Steps above the budget in the plain order, the highest one of each of `count` parts; fewer if there are fewer."""
     live = profile(problem, problem.plain()).live

@@ -14,6 +14,9 @@ from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
 
 
+LARGE = 400  # steps: with more, no method but the first is tried unless there is time for it
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
     """What is to be small, and how hard to try. `effort_s`: of search for the optimum; 0: the first schedule that
@@ -75,8 +78,11 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
             (fit(problem, 0, hasty=True, page=page)[0] for page in {False, aim.page}),
             key=lambda s: profile(problem, s).peak_bytes,
         ), None
-    if not aim.effort_s and aim.objective == "time" and aim.deadline_s is None:
-        return fit(problem, arena_bytes, page=aim.page)[0], None
+    if not aim.effort_s and aim.objective == "time":
+        made, one = fit(problem, arena_bytes, page=aim.page)
+        late = aim.deadline_s is not None and one.seconds > aim.deadline_s
+        if not late or len(problem.steps) > LARGE:
+            return made, None
     from .solve import smallest, solve  # needs ortools, which nobody needs who does not compile
 
     found = solve(
@@ -85,4 +91,7 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
     )  # fmt: skip
     if found is not None:
         return found.schedule, found.bound
+    made, one = fit(problem, arena_bytes, page=aim.page, objective=aim.objective)
+    if aim.deadline_s is not None and one.peak_bytes <= arena_bytes:  # it fits, but not in time
+        return made, None
     return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s, 5.0))[0], None
