@@ -131,8 +131,8 @@ def resnet(folder: Path, rounds: int) -> dict[str, Any]:
         lambda epochs: run(runners["free"], data, folder / "pages", epochs, None),
         lambda epochs: run(runners["limited"], data, folder / "pages", epochs, limit), rounds,
     )  # fmt: skip
-    return {"date": time.strftime("%Y-%m-%d"), "torch_bytes": theirs, "rlimit_as": limit, "budget": budget, "plans": plans, **found,
-            "passed": found["ratio"] <= RESNET_LIMIT and found["same_loss"]}  # fmt: skip
+    return {"date": time.strftime("%Y-%m-%d"), "torch_bytes": theirs, "rlimit_as": limit, "budget": budget,
+            "plans": plans, **found, "passed": found["ratio"] <= RESNET_LIMIT and found["same_loss"]}  # fmt: skip
 
 
 def mcunet(rounds: int, steps: int, momentum: float, pages: Path) -> dict[str, Any]:
