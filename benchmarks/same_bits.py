@@ -75,14 +75,14 @@ def rows_of(name: str, bn: str, large: bool, effort_s: float, folder: Path) -> l
     return rows
 
 
-def report_of(rows: Sequence[Json], command: str) -> bytes:
+def report_of(rows: Sequence[Json], command: str, left: Sequence[str]) -> bytes:
     def share(row: Json) -> str:
         return f"{row['share']:.0%}"
 
     return report_text(
         {
             "command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine(), "steps": STEPS,
-            "networks": len({row["net"] for row in rows}), "tries": len(rows),
+            "networks": len({row["net"] for row in rows}), "tries": len(rows), "left": left,
             "programs": sum("parts" in row for row in rows), "bad": sum(not is_good(row) for row in rows),
             "by_technique": summed((row["technique"], said(row)) for row in rows),
             "by_share": summed((share(row), said(row)) for row in rows),
@@ -101,9 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = OUT.with_name("same_bits_large.json") if args.large else OUT
     rows: list[Json] = json.loads(out.read_text())["rows"] if out.exists() else []
     command = "python -m benchmarks.same_bits" + (" --large" if args.large else "")
-    names = args.net or (FULL_SIZE if args.large else LARGE)
     frozen, both = ("frozen",), ("frozen", "batch")
-    cases = [(n, bn) for n in names for bn in (both if LARGE[n].has_norm and not args.large else frozen)]
+    names = FULL_SIZE if args.large else LARGE
+    wanted = [(n, bn) for n in names for bn in (both if LARGE[n].has_norm and not args.large else frozen)]
+    cases = [(n, bn) for n, bn in wanted if not args.net or n in args.net]
     with tempfile.TemporaryDirectory() as folder:
         for name, bn in cases:
             mine = [row for row in rows if (row["net"], row["bn"]) == (name, bn)]
@@ -111,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             rows = [row for row in rows if row not in mine] + rows_of(name, bn, args.large, args.effort, Path(folder))
             rows.sort(key=lambda row: (list(LARGE).index(row["net"]), row["bn"] != "frozen"))
-            atomic.write(out, report_of(rows, command))
+            left = [f"{n}, bn {b}" for n, b in wanted if not any((r["net"], r["bn"]) == (n, b) for r in rows)]
+            atomic.write(out, report_of(rows, command, left))
     for row in rows:
         if not is_good(row):
             print(f"FAIL {row}", file=sys.stderr)
