@@ -46,7 +46,8 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
         step = max(2 * step, over, room // 512)
         target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
     if most > 1 and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
-        last = found(device, fitted(entries, 0, device.align, replace(aim, effort_s=0.0)), aim, entries, best)
+        hasty = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
+        last = found(device, hasty, aim, entries, best)
         best = min(best, last, key=lambda f: f.need.arena_bytes)
     return best
 
@@ -78,11 +79,12 @@ def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
     return place.lower_bound(entries.graphs["infer"], entries.batch) <= room
 
 
-def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim) -> Entries:
-    """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes."""
+def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim, thin: bool = False) -> Entries:
+    """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes; `thin`:
+    then without what is done for nothing, though it was in vain."""
     quick = replace(aim, effort_s=0.0, deadline_s=None)
     within_it = {
-        name: within(graph, entries.batch, arena_bytes, align, aim if name == counts_in(entries) else quick)
+        name: within(graph, entries.batch, arena_bytes, align, aim if name == counts_in(entries) else quick, thin)
         for name, graph in entries.plain.items()
     }
     graphs = {name: graph for name, (graph, _) in within_it.items()}

@@ -9,7 +9,7 @@ from ..passes.recompute import recompute
 from ..plan import Decision
 from ..terminal import bytes_text
 from .cost import HOST, ROUGH, Prices
-from .greedy import fit
+from .greedy import fit, thinned
 from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
 
@@ -31,9 +31,11 @@ class Aim:
     at_once: bool = False  # never in parts
 
 
-def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> tuple[Graph, list[Decision]]:
+def within(
+    graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim, thin: bool = False
+) -> tuple[Graph, list[Decision]]:
     """The graph rewritten so that its live bytes stay within `arena_bytes`; if that cannot be, the lowest that was
-    found. The decisions say what it took, and by how much the peak fell."""
+    found, `thin` if it matters what that costs. The decisions say what it took, and by how much the peak fell."""
     problem = problem_of(graph, batch, aim.prices, align)
     schedule, least = _schedule(problem, arena_bytes, aim)
     may_be = least_peak(problem, page=aim.page) <= arena_bytes
@@ -41,6 +43,8 @@ def within(graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim) -> 
         # Where the best bargains lead nowhere, those by other prices may lead elsewhere.
         other = fit(problem_of(graph, batch, ROUGH, align), arena_bytes, page=aim.page)[0]
         schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
+    if thin:
+        schedule = thinned(problem, schedule, profile(problem, schedule).peak_bytes, aim.objective)[0]
     return applied(graph, problem, schedule, aim, least)
 
 
