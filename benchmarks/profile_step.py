@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--method", default="full")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--budget", help="of RAM")
     parser.add_argument("--steps", type=int, default=0, help="default: as many as take two seconds")
     args = parser.parse_args()
     import torch
@@ -45,7 +46,7 @@ def main() -> None:
     y = np.zeros(args.batch, np.int64)
     job = smidgen.compile(
         net.build(), x, optimizer=smidgen.SGD(lr=1e-4, momentum=0.9), method=args.method, kernels="fast",
-        threads=args.threads,
+        threads=args.threads, budget=args.budget,
     )  # fmt: skip
     data = x.numpy()
     job.train_step(data, y)
