@@ -116,9 +116,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     small = [r for name, p in small_problems(args.small) for r in answers(name, p, SHARES, SMALL_S)]
-    large = [
-        r for name, p in (large_problems() if args.large else ()) for r in answers(name, p, LARGE_SHARES, LARGE_S, args.long)
-    ]
+    problems = large_problems() if args.large else ()
+    large = [r for name, p in problems for r in answers(name, p, LARGE_SHARES, LARGE_S, args.long)]
     report = {
         "date": time.strftime("%Y-%m-%d"), "machine": describe(), "small": summary(small), "large": summary(large),
         "rows": [*small, *large],

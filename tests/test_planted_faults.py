@@ -198,7 +198,7 @@ FAULTS = [
         f"{FIT}_patience_ends_the_run_and_brings_back_the_best_state",
     ),
     Fault(
-        "the last good state not kept", "fit.py", "self.state.set_all(self.good)", "pass",
+        "the last good state not kept", "fit.py", "self.good.bring_back(self.state)", "pass",
         f"{FIT}_a_loss_that_is_not_finite_ends_the_run_in_the_last_good_state",
     ),
     Fault(

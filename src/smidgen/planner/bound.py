@@ -2,7 +2,7 @@
 
 Some steps of the plain order are picked. Between two of them a step is repeated at least once or not at all; at each of
 them what is alive fits the budget; and whatever is read was kept from the one before, or is made in between. Every
-schedule satisfies this, so the least cost is a bound on all: with fractions allowed (a linear program) to find out which
+schedule satisfies this, so the least cost is a bound on all: with fractions (a linear program) to find out which
 picks say most, then without fractions.
 """
 

@@ -13,7 +13,6 @@ from .greedy import fit, thinned
 from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
 
-
 LARGE = 400  # steps: with more, no method but the first is tried unless there is time for it
 
 
