@@ -120,6 +120,7 @@ def run_page(page: Path, folder: Path, files: bool = True) -> None:
                     raise Mismatch("a command outside a console block is not run")
             except Mismatch as error:
                 raise Mismatch(f"{page.name}:{block.line}: {error}") from None
+    names.clear()  # one by one, so that what is open closes now: a page's functions keep all its names in a cycle
 
 
 @contextlib.contextmanager
