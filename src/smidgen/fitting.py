@@ -33,6 +33,8 @@ CACHE_BYTES = 2 << 20  # near to one core of most hosts; a constant, so that pla
 ENOUGH_SAMPLES = 4  # to keep a thread busy
 MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
 WORTH = 0.75  # of the RAM: parts that save less are not worth it
+PATIENCE_S = 5.0  # of a search in which nothing fits, or as long as it may take in all
+UNPAGED = 0.6  # of it, for what has all state in RAM
 
 
 def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Program:
@@ -43,6 +45,8 @@ def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -
 def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
     start = time.monotonic()
+    if aim.effort_s:  # without a search the answer does not depend on the clock
+        aim = replace(aim, until=start + max(PATIENCE_S, aim.effort_s))
     if aim.deadline_s is not None:
         least_s = least_seconds(device, lowering, options, aim, aim.deadline_s)
         if aim.deadline_s < least_s < math.inf:
@@ -56,7 +60,7 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
     """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
     entries = lowering.entries(options)
-    quick = replace(aim, effort_s=0.0)
+    quick = replace(aim, effort_s=0.0, until=time.monotonic() + aim.left_s * (UNPAGED if aim.page else 1.0))
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
         options = replace(options, const="int8")
@@ -70,13 +74,22 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
-        others += [made for one in (whole, *others[-1:]) for made in state_outside(device, one, quick)]
+        first, *rest = sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)
+        unhurried = replace(aim, effort_s=0.0)
+        others += state_outside(device, first, unhurried)
+        for one in rest if aim.left_s else ():
+            others += state_outside(device, one, unhurried)
     best = cheapest(device, [whole, *others], aim)
     if not aim.effort_s:
         return _or_alone(device, best, entries, aim), options
+    if any(limits.fits(device, one.need) for one in (whole, *others)) and aim.deadline_s is None:
+        aim = replace(aim, until=math.inf)
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
-    share = replace(aim, effort_s=aim.effort_s / len(sought))
-    best = cheapest(device, [*(searched(device, one, share) for one in sought), best], aim)
+    tried: list[Found] = []
+    for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
+        until = time.monotonic() + aim.left_s / left
+        tried.append(searched(device, one, replace(aim, effort_s=aim.effort_s / len(sought), until=until)))
+    best = cheapest(device, [*tried, best], aim)
     return _or_alone(device, best, entries, aim), options
 
 
@@ -97,7 +110,8 @@ def least_seconds(
         if room >= 0:
             problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
             times = samples // entries.batch
-            least_s = min(least_s, plain_s + times * least_extra(problem, room, page=aim.page))
+            extra_s = least_extra(problem, room, page=aim.page, enough=(enough_s - plain_s) / times)
+            least_s = min(least_s, plain_s + times * extra_s)
         if least_s <= enough_s or entries.batch == 1 or aim.at_once or options.bn != "frozen":
             return least_s
         try:
@@ -110,6 +124,8 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     """What was found, or what one technique alone makes of the step, if that is cheaper."""
     quick = replace(aim, effort_s=0.0)
     for name in SCHEDULED if aim.page else [n for n in SCHEDULED if n != "page"]:
+        if not aim.left_s and not limits.fits(device, best.need):
+            break
         below = best.cost(aim) if limits.fits(device, best.need) else math.inf
         one = alone(name, device, entries, quick, below)
         best = best if one is None else cheapest(device, [best, one], aim)
@@ -159,6 +175,8 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         return [squeezed(device, least, aim)]
     while batch > 1:
         batch = ceil_div(batch, 2)
+        if tried and not aim.left_s:
+            break
         entries = least if batch == 1 else part(lowering, options, samples, batch)
         if not may_fit(device, entries, aim):
             continue

@@ -15,11 +15,10 @@ from .lower import Entries, checked, narrowed
 from .plan import Decision
 from .planner.least import least_peak
 from .planner.problem import problem_of
-from .planner.within import Aim, within
+from .planner.within import LEAST_EFFORT_S, Aim, within
 
 MOST_SQUEEZES: Final = 6  # a placement above its bound asks for a lower bound
 MOST_SEARCHES: Final = 3  # the same, where each try is a search
-LEAST_EFFORT_S: Final = 0.1  # of searching, when the time for it is over: the fast methods remain
 
 
 def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
@@ -31,8 +30,8 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     target, step = room, 0
     if best.need.arena_bytes > room and not may_fit(device, entries, aim):
         most = 1  # as small as it comes, once
-    for _ in range(most):
-        if best.need.arena_bytes <= room:
+    for k in range(most):
+        if best.need.arena_bytes <= room or (k and not aim.left_s):
             break
         left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
@@ -45,7 +44,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
             break
         step = max(2 * step, over, room // 512)
         target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
-    if most > 1 and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
+    if most > 1 and aim.left_s and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
         hasty = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
         last = found(device, hasty, aim, entries, best)
         best = min(best, last, key=lambda f: f.need.arena_bytes)

@@ -26,10 +26,11 @@ NODES = 200  # of that search: a limit that does not depend on the machine
 
 
 def least_extra(
-    problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, time_limit_s: float = 5.0
-) -> float:
+    problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, time_limit_s: float = 5.0,
+    enough: float = math.inf,
+) -> float:  # fmt: skip
     """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none. With less time, the
-    bound is lower."""
+    bound is lower; so it is once it is above `enough`."""
     end = time.monotonic() + time_limit_s
     size = len(problem.steps) + len(problem.bytes)
     found: list[tuple[float, list[int]]] = []
@@ -40,8 +41,8 @@ def least_extra(
 
     for t in highest(problem, budget_bytes)[: max(WORK_ALONE // size, 1)]:
         add([t])
-        if found and found[-1][0] == math.inf:
-            return math.inf
+        if found and found[-1][0] > enough:
+            return found[-1][0]
     if not found:
         return 0.0
     alone = max(found)[1]
@@ -50,11 +51,13 @@ def least_extra(
         if len(picked) < count or count * size > WORK:
             break
         add(sorted({*picked, *alone}))
+        if found[-1][0] > enough:
+            return found[-1][0]
     found.sort(reverse=True)
     best = found[0][0]
     for _, picked in found[:BEST]:
         left = end - time.monotonic()
-        if left > 0:
+        if left > 0 and best <= enough:
             best = max(best, _Program(problem, picked, page, objective, left).least(budget_bytes))
     return best
 

@@ -32,24 +32,25 @@ class Drop:
 
 Allowed = Callable[[int], bool]
 """May this step be repeated?"""
+Price = Callable[[Action], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """How a value may come back."""
 
+    price: Price
     allowed: Allowed = lambda step: True
     page: bool = False
-    objective: str = "time"
 
 
 def fit(
     problem: Problem, budget_bytes: int, allowed: Allowed = lambda step: True, *, hasty: bool = False,
-    page: bool = False, objective: str = "time",
+    page: bool = False, objective: str = "time", price: Price | None = None,
 ) -> tuple[Schedule, Profile]:  # fmt: skip
     """A schedule whose peak is at most the budget, or the lowest one found. `hasty`: many drops a round, and none is
-    reconsidered."""
-    means = Means(allowed, page, objective)
+    reconsidered. `price`: what bargains are judged by, if not the problem's own."""
+    means = Means(price or price_of(problem, objective), allowed, page)
     schedule = problem.plain()
     now = profile(problem, schedule)
     for _ in range(MOST_ROUNDS):
@@ -62,12 +63,16 @@ def fit(
     return (schedule, now) if hasty else thinned(problem, schedule, max(budget_bytes, now.peak_bytes), objective)
 
 
+def price_of(problem: Problem, objective: str) -> Price:
+    return problem.action_joules if objective == "energy" else problem.action_seconds
+
+
 def thinned(
     problem: Problem, schedule: Schedule, budget_bytes: int, objective: str = "time"
 ) -> tuple[Schedule, Profile]:
     """Without what turned out to be needless, the dearest first: the value is then kept from before. A budget that a
     schedule met is met afterwards."""
-    price = problem.action_joules if objective == "energy" else problem.action_seconds
+    price = price_of(problem, objective)
     schedule = _tidy(schedule)
     now = profile(problem, schedule)
     budget_bytes = max(budget_bytes, 0)
@@ -169,7 +174,7 @@ def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int
     over = np.maximum(now.live - budget_bytes, 0)
     highest = int(np.argmax(now.live))
     closure = _Closure(problem, schedule, now, means.allowed)
-    price = problem.action_joules if means.objective == "energy" else problem.action_seconds
+    price = means.price
     written = {k.value for k in schedule if isinstance(k, PageOut)} if means.page else set()
     heap: list[tuple[float, int, float, Drop]] = []  # score or more, negative; number; gain of what is not priced yet
     for instance in np.flatnonzero((now.birth < highest) & (highest < now.death)).tolist():

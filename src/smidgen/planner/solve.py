@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,16 @@ from .greedy import fit, thinned
 from .least import least_peak
 from .problem import Problem, Profile, Schedule, profile
 from .stages import MOST, Stages, choice_of, schedule_of, stages_of
+from .varied import lower, varied
 
 MOST_AT_LAST = 3 * MOST  # repeated steps to choose from, once the best among `MOST` is known
 LARGE = 400  # steps: with more, some of the fast methods take seconds, and are left out when time is over; and making
 # the model whose answer would be the lowest peak takes longer than the search that is left
 RESERVE, MOST_RESERVE_S = 0.07, 4.0  # of the time: solvers end a little later than they are told to
 BOUND = 0.15  # of the time, for the bound
+VARIED = 0.3  # of the time that is left then, for the greedy with other prices
+CHOICE_S = 2.5e-4  # that making a model takes for each repeated step to choose from, about
+MODEL = 0.4  # of the time, for that
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
 
 
@@ -60,6 +65,7 @@ def solve(
         work.bound = least_extra(
             problem, budget_bytes, objective=objective, page=page, time_limit_s=BOUND * time_limit_s
         )
+        work.vary(page)
         work.search(page)
     return work.solution()
 
@@ -72,11 +78,16 @@ def smallest(problem: Problem, *, page: bool = False, time_limit_s: float = 10.0
     peak = profile(problem, best).peak_bytes
     if peak > floor and len(problem.steps) <= LARGE:
         hint = choice_of(problem, best)
-        stages = stages_of(problem, floor, page, also=hint)
-        answer = lowest(problem, floor, stages, hint, time_limit_s)
+        stages = stages_of(problem, floor, page, _most(MOST, time_limit_s), hint)
+        answer = lowest(problem, floor, stages, hint, (1 - MODEL) * time_limit_s)
         if answer.choice is not None:
             best = min(best, schedule_of(problem, answer.choice), key=lambda s: profile(problem, s).peak_bytes)
     return best, floor
+
+
+def _most(wanted: int, left_s: float) -> int:
+    """So many repeated steps that making their model leaves time to solve it."""
+    return min(wanted, int(MODEL * left_s / CHOICE_S))
 
 
 @dataclass
@@ -132,6 +143,20 @@ class _Search:
             self.offer(name, made)
             if made is not None and self.tried[name] < math.inf:
                 self.offer(name, thinned(problem, made, budget, self.objective)[0])
+        for paged in (False, True) if page else (False,):
+            for made in lower(problem, budget, page=paged, objective=self.objective):
+                self.offer("for less", made)
+                if len(problem.steps) > LARGE and time.monotonic() > self.end:
+                    break
+
+    def vary(self, page: bool) -> None:
+        """Tries for a while, in turn without paging and with it."""
+        start = time.monotonic()
+        ways = [varied(self.problem, self.budget_bytes, page=p, objective=self.objective) for p in {False, page}]
+        for made in itertools.chain.from_iterable(itertools.zip_longest(*ways)):
+            if self.sure or time.monotonic() > start + VARIED * (self.end - start):
+                break
+            self.offer("varied", made)
 
     @property
     def sure(self) -> bool:
@@ -156,7 +181,7 @@ class _Search:
             hint = choice_of(self.problem, self.best) if self.best is not None else None
             if hint is not None and hint.inward and not page:
                 hint = None
-            stages = stages_of(self.problem, self.budget_bytes, page, most, hint)
+            stages = stages_of(self.problem, self.budget_bytes, page, _most(most, left), hint)
             if stages == before:
                 return
             answer = exact(

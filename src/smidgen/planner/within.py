@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 from dataclasses import dataclass
 
 from ..ir import Graph
@@ -12,8 +15,10 @@ from .cost import HOST, ROUGH, Prices
 from .greedy import fit, thinned
 from .least import least_peak
 from .problem import PageIn, Problem, Schedule, doings, problem_of, profile
+from .varied import lower
 
 LARGE = 400  # steps: with more, no method but the first is tried unless there is time for it
+LEAST_EFFORT_S = 0.1  # of searching, when the time for it is over: the fast methods remain
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,11 @@ class Aim:
     prices: Prices = HOST
     threads: int = 0  # of kernels that are faster in parts, though the whole fits; 0: they are not
     at_once: bool = False  # never in parts
+    until: float = math.inf  # as `time.monotonic()` says: if nothing fits by then, nothing more is tried
+
+    @property
+    def left_s(self) -> float:
+        return max(self.until - time.monotonic(), 0.0)
 
 
 def within(
@@ -38,7 +48,7 @@ def within(
     problem = problem_of(graph, batch, aim.prices, align)
     schedule, least = _schedule(problem, arena_bytes, aim)
     may_be = least_peak(problem, page=aim.page) <= arena_bytes
-    if may_be and profile(problem, schedule).peak_bytes > arena_bytes:
+    if may_be and aim.left_s and profile(problem, schedule).peak_bytes > arena_bytes:
         # Where the best bargains lead nowhere, those by other prices may lead elsewhere.
         other = fit(problem_of(graph, batch, ROUGH, align), arena_bytes, page=aim.page)[0]
         schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
@@ -83,6 +93,10 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
         ), None
     if not aim.effort_s and aim.objective == "time":
         made, one = fit(problem, arena_bytes, page=aim.page)
+        if one.peak_bytes > arena_bytes:
+            tries = itertools.takewhile(lambda _: aim.left_s, lower(problem, arena_bytes, page=aim.page))
+            made = next(filter(None, tries), made)
+            one = profile(problem, made)
         late = aim.deadline_s is not None and one.seconds > aim.deadline_s
         if not late or len(problem.steps) > LARGE:
             return made, None
@@ -90,11 +104,11 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
 
     found = solve(
         problem, arena_bytes, objective=aim.objective, deadline_s=aim.deadline_s, page=aim.page,
-        time_limit_s=aim.effort_s,
+        time_limit_s=min(aim.effort_s, max(aim.left_s, LEAST_EFFORT_S)),
     )  # fmt: skip
     if found is not None:
         return found.schedule, found.bound
     made, one = fit(problem, arena_bytes, page=aim.page, objective=aim.objective)
     if aim.deadline_s is not None and one.peak_bytes <= arena_bytes:  # it fits, but not in time
         return made, None
-    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s, 5.0))[0], None
+    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s / 2, 5.0, aim.left_s / 2))[0], None
