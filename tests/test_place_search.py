@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import pytest
 
-from smidgen.place_search import Block, first_fit, peak, searched
+from smidgen.place_exact import nearer, within
+from smidgen.place_search import HASTE, Block, first_fit, gaps_filled, peak, searched
 
 
 def generated(seed: int, count: int = 40) -> list[Block]:
@@ -16,20 +18,28 @@ def generated(seed: int, count: int = 40) -> list[Block]:
     return [Block(f"b{i}", 16 * rng.randint(0, 20), at, at + rng.randrange(25)) for i, at in enumerate(born)]
 
 
+def overlaps(blocks: Sequence[Block], offsets: Mapping[str, int]) -> list[tuple[Block, Block]]:
+    """Pairs that live at a time and share a byte."""
+    return [
+        (a, b)
+        for a, b in combinations([b for b in blocks if b.bytes], 2)
+        if a.birth <= b.death and b.birth <= a.death
+        if offsets[a.name] < offsets[b.name] + b.bytes and offsets[b.name] < offsets[a.name] + a.bytes
+    ]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_two_blocks_that_live_at_a_time_share_a_byte(seed: int) -> None:
     blocks = generated(seed)
-    for offsets, top in (first_fit(blocks), searched(blocks, peak(blocks)), searched(blocks, 0, most_rounds=0)):
+    for offsets, top in (first_fit(blocks), searched(blocks, peak(blocks)), searched(blocks, 0, most_rounds=HASTE)):
         assert top == max(offsets[b.name] + b.bytes for b in blocks) >= peak(blocks)
-        for a, b in combinations(blocks, 2):
-            if a.bytes and b.bytes and a.birth <= b.death and b.birth <= a.death:
-                assert offsets[a.name] + a.bytes <= offsets[b.name] or offsets[b.name] + b.bytes <= offsets[a.name]
+        assert not overlaps(blocks, offsets)
 
 
 def test_a_search_comes_nearer_to_the_bound_than_one_order_does() -> None:
     every = [generated(seed) for seed in range(30)]
     near = sum(searched(blocks, peak(blocks))[1] for blocks in every)
-    assert near < sum(searched(blocks, 0, most_rounds=0)[1] for blocks in every)
+    assert near < sum(searched(blocks, 0, most_rounds=HASTE)[1] for blocks in every)
     assert near <= 1.01 * sum(map(peak, every))
 
 
@@ -38,3 +48,36 @@ def test_the_same_blocks_are_placed_alike_and_what_is_low_enough_is_not_improved
     assert searched(blocks, 0) == searched(blocks, 0)
     first = searched(blocks, sum(b.bytes for b in blocks))
     assert first[1] >= searched(blocks, 0)[1]
+
+
+def test_a_solver_mostly_places_without_a_byte_to_spare_more_often_than_a_walk() -> None:
+    pytest.importorskip("ortools")
+    solved = walked = 0
+    for seed in range(20):
+        blocks = generated(seed, 120)
+        room = peak(blocks)
+        found = within(blocks, room, 16)
+        assert found == within(blocks, room, 16)
+        walked += searched(blocks, room)[1] == room
+        if found is not None:
+            solved += 1
+            assert found[1] == max(found[0][b.name] + b.bytes for b in blocks) == room
+            assert not overlaps(blocks, found[0])
+    assert solved >= 16 > 2 * walked
+
+
+def test_what_is_impossible_is_not_placed_and_a_lower_top_is_never_a_higher_one() -> None:
+    pytest.importorskip("ortools")
+    blocks = generated(5, 120)
+    assert within(blocks, peak(blocks) - 16, 16) is None
+    offsets, top = searched(blocks, 0, HASTE)
+    better, lower = nearer(blocks, offsets, top, peak(blocks), 16)
+    assert peak(blocks) <= lower < top
+    assert not overlaps(blocks, better)
+
+
+def test_small_blocks_go_into_the_gaps_that_large_ones_leave() -> None:
+    blocks = [Block("low", 64, 0, 9), Block("high", 64, 0, 9), Block("small", 16, 3, 4), Block("late", 32, 12, 13)]
+    found = gaps_filled(blocks, {"low": 0, "high": 80}, 144)
+    assert found == ({"low": 0, "high": 80, "small": 64, "late": 0}, 144)
+    assert gaps_filled(blocks, {"low": 0, "high": 64}, 128) is None

@@ -22,7 +22,7 @@ from .options import Options
 from .passes.additive import WEIGHTED
 from .planned import outlined, sized
 from .planner.problem import problem_of
-from .planner.within import Aim
+from .planner.within import LEAST_EFFORT_S, Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
 from .terminal import bytes_text
@@ -85,10 +85,13 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     if any(limits.fits(device, one.need) for one in (whole, *others)) and aim.deadline_s is None:
         aim = replace(aim, until=math.inf)
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
+    sought.sort(key=lambda f: (limits.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
     tried: list[Found] = []
+    end = time.monotonic() + aim.effort_s
     for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
+        effort_s = max((end - time.monotonic()) / left, LEAST_EFFORT_S)
         until = time.monotonic() + aim.left_s / left
-        tried.append(searched(device, one, replace(aim, effort_s=aim.effort_s / len(sought), until=until)))
+        tried.append(searched(device, one, replace(aim, effort_s=effort_s, until=until)))
     best = cheapest(device, [*tried, best], aim)
     return _or_alone(device, best, entries, aim), options
 

@@ -11,8 +11,8 @@ from . import ops
 from .build import typed
 from .ir import Graph, Node, Role, at
 from .layout import Layout, Region, Slot
-from .place_exact import improved
-from .place_search import MOST_ROUNDS, Block, first_fit, peak, searched
+from .place_exact import nearer, within
+from .place_search import HASTE, Block, first_fit, peak, searched
 
 ALIGN = 16
 PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
@@ -95,9 +95,10 @@ def place(
     bound = pinned_end + peak(blocks)
     hopeless = room_bytes is not None and bound > room_bytes
     enough = max(bound, room_bytes or 0)
-    offsets, top = searched(blocks, enough - pinned_end, 0 if hopeless else MOST_ROUNDS)
-    if not hopeless and pinned_end + top > enough and (pinned_end + top - bound) * 100 > bound:
-        offsets, top = improved(blocks, offsets, top, bound - pinned_end, align)
+    if hopeless:
+        offsets, top = searched(blocks, 0, HASTE)
+    else:
+        offsets, top = _offsets(blocks, bound - pinned_end, enough - pinned_end, align)
     where: dict[str, int] = {}
     start = 0
     for block in pinned:
@@ -122,6 +123,18 @@ def place(
         slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align,
         page_bytes=page_state + page_top, page_state_bytes=page_state,
     )  # fmt: skip
+
+
+def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[dict[str, int], int]:
+    """Offsets, and the end of the last block: at most `enough` if that is found, else as near to the bound as is."""
+    offsets, top = searched(blocks, enough, 0)
+    if top <= enough:
+        return offsets, top
+    found = within(blocks, enough, align)
+    if found is not None:
+        return found
+    offsets, top = searched(blocks, enough)
+    return nearer(blocks, offsets, top, bound, align) if (top - bound) * 100 > bound == enough else (offsets, top)
 
 
 def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:

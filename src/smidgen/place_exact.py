@@ -1,6 +1,9 @@
-"""Offsets by constraint programming, for the placements that heuristics leave above their bound.
+"""Offsets by constraint programming, for the placements that heuristics leave above the room there is.
 
-One worker and a limit of work, not of time: the same blocks give the same offsets on every machine.
+Asked for any placement within a room, the solver mostly answers at once, even if not a byte is to spare; asked for the
+lowest one it does not. Small blocks mislead it, so it is asked about the larger ones first, and the small ones go into
+the gaps; then about more of them. One worker and a limit of work, not of time: the same blocks give the same offsets on
+every machine.
 """
 
 from __future__ import annotations
@@ -8,43 +11,61 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .place_search import Block
+from .place_search import Block, gaps_filled
 
-WORK: Final = 3.0  # CP-SAT's own unit, roughly seconds
-MOST_BLOCKS: Final = 200  # with more, a second of work takes many of the clock, and finds little
+WORK: Final = 0.01  # CP-SAT's own unit, for each try; many seconds of the clock are one of it
+SMALL: Final = (0.003, 0.0003, 0.0)  # of the room: blocks that are smaller come last
+MOST_BLOCKS: Final = 1500  # with more, making the model takes longer than the walk
+HALVINGS: Final = 3  # of the distance to the bound, if that cannot be reached
+Placement = tuple[dict[str, int], int]
 
 
-def improved(
-    blocks: Sequence[Block], offsets: Mapping[str, int], top: int, bound: int, align: int
-) -> tuple[dict[str, int], int]:
-    """Offsets with a lower top, if the solver finds any; `offsets` otherwise, with too many blocks, or if it is not
-    installed."""
-    if len(blocks) > MOST_BLOCKS:
-        return dict(offsets), top
+def within(blocks: Sequence[Block], room: int, align: int) -> Placement | None:
+    """Offsets and their end, at most `room`; None if the solver finds none, or is not installed."""
+    tried: set[int] = set()
+    for small in SMALL:
+        large = [b for b in blocks if b.bytes and b.bytes >= small * room]
+        if len(large) in tried or not large or len(large) > MOST_BLOCKS:
+            continue
+        tried.add(len(large))
+        offsets = _solved(large, room, align)
+        made = None if offsets is None else gaps_filled(blocks, offsets, room)
+        if made is not None:
+            return made
+    return None
+
+
+def nearer(blocks: Sequence[Block], offsets: Mapping[str, int], top: int, bound: int, align: int) -> Placement:
+    """A lower top than the given one, if any is found halfway to the bound, or halfway there, and so on."""
+    best, low = (dict(offsets), top), bound
+    for _ in range(HALVINGS):
+        made = within(blocks, low + (best[1] - low) // 2, align)
+        if made is None:
+            low += (best[1] - low) // 2
+        else:
+            best = made
+    return best
+
+
+def _solved(blocks: Sequence[Block], room: int, align: int) -> dict[str, int] | None:
     try:
         from ortools.sat.python import cp_model
     except ModuleNotFoundError:
-        return dict(offsets), top
+        return None
     model = cp_model.CpModel()
-    height = model.new_int_var(bound // align, top // align - 1, "top")
-    starts, across, up = {}, [], []
-    for k, block in enumerate(blocks):
-        size = block.bytes // align
-        if not size:
-            continue
-        start = starts[block.name] = model.new_int_var(0, top // align - 1 - size, f"o{k}")
-        across.append(model.new_fixed_size_interval_var(block.birth, block.death + 1 - block.birth, f"t{k}"))
-        up.append(model.new_fixed_size_interval_var(start, size, f"y{k}"))
-        model.add(start + size <= height)
-        model.add_hint(start, min(offsets[block.name] // align, top // align - 1 - size))
+    sizes = [b.bytes // align for b in blocks]
+    height = room // align
+    if max(sizes) > height:
+        return None
+    starts = [model.new_int_var(0, height - size, "") for size in sizes]
+    across = [model.new_fixed_size_interval_var(b.birth, b.death + 1 - b.birth, "") for b in blocks]
+    up = [model.new_fixed_size_interval_var(start, size, "") for start, size in zip(starts, sizes, strict=True)]
     model.add_no_overlap_2d(across, up)
-    model.add_cumulative(across, [b.bytes // align for b in blocks if b.bytes], height)
-    model.minimize(height)
+    model.add_cumulative(across, sizes, height)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = WORK
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return dict(offsets), top
-    found = {b.name: solver.value(starts[b.name]) * align if b.name in starts else 0 for b in blocks}
-    return found, max(found[b.name] + b.bytes for b in blocks)
+        return None
+    return {b.name: solver.value(start) * align for b, start in zip(blocks, starts, strict=True)}

@@ -6,12 +6,13 @@ The work is limited by a count, not by a time, so that the same model gives the 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import Internal
 
 WORK, MOST_ROUNDS = 10_000_000, 1000  # comparisons of two blocks, and exchanges, spent on a placement
+HASTE = -1  # rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,24 @@ def first_fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
     return dict(zip((b.name for b in order), offsets, strict=True)), top
 
 
+def gaps_filled(blocks: Sequence[Block], given: Mapping[str, int], most: int) -> tuple[dict[str, int], int] | None:
+    """Some blocks where they are, the others, large ones first, in the tightest gaps, or else in the lowest; None if
+    the end would be above `most`."""
+    work = _Search(blocks)
+    fixed = [i for i, b in enumerate(blocks) if b.name in given]
+    rest = [i for i, b in enumerate(blocks) if b.name not in given]
+    rest.sort(key=lambda i: (-blocks[i].bytes, blocks[i].birth))
+    before = [given.get(b.name, 0) for b in blocks]
+    for tightest in (True, False):
+        found = work._placed([*fixed, *rest], tightest, len(fixed), before, most)
+        if found is not None:
+            return dict(zip((b.name for b in blocks), found[0], strict=True)), found[1]
+    return None
+
+
 def searched(blocks: Sequence[Block], enough: int, most_rounds: int = MOST_ROUNDS) -> tuple[dict[str, int], int]:
     """The best of several orders, then of exchanges in the best one, until the end is at most `enough` or the work is
-    spent. Without any rounds, one order will do."""
+    spent. Without any rounds, the best order will do; in haste (a negative number) the first one."""
     if not blocks:
         return {}, 0
     offsets, top = _Search(blocks).best(enough, most_rounds)
@@ -115,7 +131,7 @@ class _Search:
 
     def best(self, enough: int, most_rounds: int) -> tuple[list[int], int]:
         """A walk from the best order for each of the two rules."""
-        if not most_rounds:
+        if most_rounds < 0:
             return self.placed(self.orders()[0], tightest=True)
         starts: dict[bool, tuple[list[int], list[int], int]] = {}
         for tightest in (True, False):
@@ -123,6 +139,8 @@ class _Search:
             starts[tightest] = min(made, key=lambda one: one[2])
             if starts[tightest][2] <= enough:
                 return starts[tightest][1:]
+        if not most_rounds:
+            return min(starts.values(), key=lambda one: one[2])[1:]
         rounds = min(most_rounds, WORK // max(self.pairs, 1)) // 2
         best = min(starts.values(), key=lambda one: one[2])[1:]
         for tightest, start in sorted(starts.items(), key=lambda one: one[1][2]):

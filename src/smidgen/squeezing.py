@@ -18,12 +18,13 @@ from .planner.problem import problem_of
 from .planner.within import LEAST_EFFORT_S, Aim, within
 
 MOST_SQUEEZES: Final = 6  # a placement above its bound asks for a lower bound
+SHARE: Final = 0.75  # of the time that is left: placements mostly succeed
 MOST_SEARCHES: Final = 3  # the same, where each try is a search
 
 
 def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
-    comes. Of the time for searching each try takes a half of what is left."""
+    comes. Of the time for searching each try takes most of what is left."""
     end = time.monotonic() + aim.effort_s
     best = found(device, entries, aim)
     room = limits.arena_room(device, best.need)
@@ -33,7 +34,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     for k in range(most):
         if best.need.arena_bytes <= room or (k and not aim.left_s):
             break
-        left = max(end - time.monotonic(), 0.0) / (2 if most > 1 else 1)
+        left = max(end - time.monotonic(), 0.0) * (SHARE if most > 1 else 1.0)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
         trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries, best)
         if trial.need.arena_bytes < best.need.arena_bytes:
@@ -44,7 +45,9 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
             break
         step = max(2 * step, over, room // 512)
         target = min(target - step, peak - 1)  # what reaches no less than before would be placed as before
-    if most > 1 and aim.left_s and best.need.arena_bytes > room:  # by the bargains of a budget it is not reached, perhaps by haste
+    if (
+        most > 1 and aim.left_s and best.need.arena_bytes > room
+    ):  # by the bargains of a budget it is not reached, perhaps by haste
         hasty = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
         last = found(device, hasty, aim, entries, best)
         best = min(best, last, key=lambda f: f.need.arena_bytes)
