@@ -179,10 +179,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only != "resnet18":
-            found["mcunet, may page"] = mcunet(20 * args.rounds, 4, 0.0, folder / "pages")
-            print(json.dumps(found["mcunet, may page"], indent=1), flush=True)
-            found["mcunet with momentum, may page"] = mcunet(20 * args.rounds, 4, 0.9, folder / "pages")
-            print(json.dumps(found["mcunet with momentum, may page"], indent=1), flush=True)
+            found["mcunet"] = mcunet(20 * args.rounds, 4, 0.0, folder / "pages")
+            print(json.dumps(found["mcunet"], indent=1), flush=True)
+            found["mcunet_momentum"] = mcunet(20 * args.rounds, 4, 0.9, folder / "pages")
+            print(json.dumps(found["mcunet_momentum"], indent=1), flush=True)
         if args.only != "mcunet":
             found["resnet18"] = resnet(folder, args.rounds)
             print(json.dumps(found["resnet18"], indent=1), flush=True)
