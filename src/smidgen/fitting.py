@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,21 +69,21 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     if whole.entries is entries and limits.fits(device, whole.need):
         parts = as_parts(lowering, options, entries, aim)
         return (whole if parts is entries else found(device, parts, aim)), options
+    quick = _patient(device, quick, [whole])
     others: list[Found] = []
     outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
         first, *rest = sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)
-        unhurried = replace(aim, effort_s=0.0)
-        others += state_outside(device, first, unhurried)
-        for one in rest if aim.left_s else ():
-            others += state_outside(device, one, unhurried)
+        outer = _patient(device, replace(aim, effort_s=0.0), [whole, *others])
+        others += state_outside(device, first, outer)
+        for one in rest if outer.left_s else ():
+            others += state_outside(device, one, outer)
     best = cheapest(device, [whole, *others], aim)
     if not aim.effort_s:
         return _or_alone(device, best, entries, aim), options
-    if any(limits.fits(device, one.need) for one in (whole, *others)) and aim.deadline_s is None:
-        aim = replace(aim, until=math.inf)
+    aim = _patient(device, aim, [whole, *others])
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
     sought.sort(key=lambda f: (limits.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
     tried: list[Found] = []
@@ -94,6 +94,13 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         tried.append(searched(device, one, replace(aim, effort_s=effort_s, until=until)))
     best = cheapest(device, [*tried, best], aim)
     return _or_alone(device, best, entries, aim), options
+
+
+def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
+    """If something fits, and in time, there is time to look for what is better."""
+    good = [one for one in tried if limits.fits(device, one.need)]
+    late = aim.deadline_s is not None and all(one.seconds > aim.deadline_s for one in good)
+    return replace(aim, until=math.inf) if good and not late else aim
 
 
 def least_seconds(
@@ -184,6 +191,7 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
         if not may_fit(device, entries, aim):
             continue
         tried.append(squeezed(device, entries, aim))
+        aim = _patient(device, aim, tried)
         if tried[-1].entries is entries and limits.fits(device, tried[-1].need):
             break
     return tried

@@ -13,9 +13,9 @@ from typing import Final
 
 from .place_search import Block, gaps_filled
 
-WORK: Final = 0.01  # CP-SAT's own unit, for each try; many seconds of the clock are one of it
+WORK: Final = 0.007  # CP-SAT's own unit, for each try; one of them is many seconds of the clock
 SMALL: Final = (0.003, 0.0003, 0.0)  # of the room: blocks that are smaller come last
-MOST_BLOCKS: Final = 1500  # with more, making the model takes longer than the walk
+MOST_BLOCKS: Final = 720  # with more, a try takes too long for what it finds
 HALVINGS: Final = 3  # of the distance to the bound, if that cannot be reached
 Placement = tuple[dict[str, int], int]
 

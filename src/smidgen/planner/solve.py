@@ -23,7 +23,8 @@ LARGE = 400  # steps: with more, some of the fast methods take seconds, and are 
 # the model whose answer would be the lowest peak takes longer than the search that is left
 RESERVE, MOST_RESERVE_S = 0.07, 4.0  # of the time: solvers end a little later than they are told to
 BOUND = 0.15  # of the time, for the bound
-VARIED = 0.3  # of the time that is left then, for the greedy with other prices
+VARIED = 0.3  # of the time that is left then, for the greedy with other prices,
+TRIES = 2  # or until there were so many tries for each step: a proof takes less for few steps
 CHOICE_S = 2.5e-4  # that making a model takes for each repeated step to choose from, about
 MODEL = 0.4  # of the time, for that
 SAME = 1e-6  # of the plain program's cost: what differs by less is equal
@@ -153,7 +154,8 @@ class _Search:
         """Tries for a while, in turn without paging and with it."""
         start = time.monotonic()
         ways = [varied(self.problem, self.budget_bytes, page=p, objective=self.objective) for p in {False, page}]
-        for made in itertools.chain.from_iterable(itertools.zip_longest(*ways)):
+        every = itertools.chain.from_iterable(itertools.zip_longest(*ways))
+        for made in itertools.islice(every, TRIES * len(self.problem.steps)):
             if self.sure or time.monotonic() > start + VARIED * (self.end - start):
                 break
             self.offer("varied", made)
