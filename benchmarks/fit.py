@@ -187,8 +187,8 @@ def tables(report: Json) -> str:
         "already computes again what costs next to nothing; floor is state and the runtime's own memory; a budget of\n",
         "50 % is floor + half of (base − floor). Extra time and energy are predicted, above base; `·` does not fit,\n",
         "`in 4` is a step in four parts. `joint` may compute again, page and split; `bound`: no step taken at once\n",
-        "can take less. `ideal`, RAM without end, is base: 0. Paging is to a disk, by the prices of the host. Plans are\n",
-        "made for the least time; the energy is that of the same plans (`objective='energy'` looks for the least).\n\n",
+        "can take less. `ideal`, RAM without end, is base: 0. Paging is to a disk, by the prices of the host. Plans\n",
+        "are for the least time; the energy is that of the same plans (`objective='energy'` looks for the least).\n\n",
         _summary(report["rows"]),
         "\n![extra time](fit.svg)\n",
     ]

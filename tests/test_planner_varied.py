@@ -76,7 +76,7 @@ def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.Monke
     x, _ = net.data(1)
     budget = "2400KB"  # above the bound, below anything that is found without paging
     start = time.monotonic()
-    with pytest.raises(DoesNotFit, match="needs .* of RAM, the budget has"):
+    with pytest.raises(DoesNotFit, match=r"needs .* of RAM, the budget has"):
         smidgen.compile(net.model().eval(), x, batch=1, budget=budget, kernels="exact")
     assert time.monotonic() - start < 15.0  # tests run beside each other
     monkeypatch.setattr(fitting, "PATIENCE_S", 0.0)  # what fits at once needs no patience
