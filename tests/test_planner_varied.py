@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from itertools import islice
 
@@ -21,6 +22,7 @@ from smidgen.planner.least import least_peak
 from smidgen.planner.problem import problem_of, profile
 from smidgen.planner.solve import solve
 from smidgen.planner.varied import lower, varied
+from smidgen.planner.within import Aim
 from smidgen.torch_import import import_model
 
 from .test_planner import PAGED, generated
@@ -68,17 +70,25 @@ def test_a_bound_that_is_enough_is_a_bound(seed: int) -> None:
     whole = least_extra(problem, budget)
     early = least_extra(problem, budget, enough=whole / 2)
     assert early <= whole + 1e-9
-    assert early > whole / 2 or whole == 0
+    assert early > whole / 2 or whole == 0 or early == whole == math.inf
 
 
 def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = NETS["mcunet"]
+    net = NETS["resnet8"]
     x, _ = net.data(1)
-    budget = "2400KB"  # above the bound, below anything that is found without paging
-    start = time.monotonic()
-    with pytest.raises(DoesNotFit, match=r"needs .* of RAM, the budget has"):
-        smidgen.compile(net.model().eval(), x, batch=1, budget=budget, kernels="exact")
-    assert time.monotonic() - start < 15.0  # tests run beside each other
+    model = net.model().eval()
+    lowering, options = Lowering(import_model(model, x, loss=net.loss)), checked_options(model, batch=1)
+    least = fitting.smallest(None, lowering, options, Aim()).need.ram_bytes
+    waited = []
+    for percent in (96, 92):  # a search may reach a little less than the smallest that is found without one
+        start, budget = time.monotonic(), least * percent // 100
+        try:
+            smidgen.compile(model, x, loss=net.loss, batch=1, budget=budget, kernels="exact", effort=1.0)
+        except DoesNotFit:
+            waited.append(time.monotonic() - start)
+    assert waited
+    assert max(waited) < 15.0  # tests run beside each other
     monkeypatch.setattr(fitting, "PATIENCE_S", 0.0)  # what fits at once needs no patience
-    job = smidgen.compile(net.model().eval(), x, batch=1, budget="3MB", kernels="exact", effort=0.2)
-    assert job.plan.ram_bytes <= 3 << 20
+    more = least + least // 10
+    job = smidgen.compile(model, x, loss=net.loss, batch=1, budget=more, kernels="exact", effort=0.2)
+    assert job.plan.ram_bytes <= more

@@ -9,6 +9,7 @@ picks say most, then without fractions.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from bisect import bisect_left
 from typing import Any
@@ -27,7 +28,7 @@ NODES = 200  # of that search: a limit that does not depend on the machine
 
 def least_extra(
     problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, time_limit_s: float = 5.0,
-    enough: float = math.inf,
+    enough: float = sys.float_info.max,
 ) -> float:  # fmt: skip
     """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none. With less time, the
     bound is lower; so it is once it is above `enough`."""
