@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import limits
 from .device import Device
 from .errors import BadOption, MissingPart
-from .fitting import as_parts, encode_for
+from .fitting import as_parts, encode_for, in_time
 from .found import step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
-from .native import Work, checked_kernels
+from .native import Work, checked_kernels, checked_page_to
 from .optimizers import Optimizer
 from .options import (
     Options,
@@ -91,11 +91,14 @@ def compile(
         in_parts = task.work.kernels == "fast" and device is None and accumulate is None
         aim = replace(task.aim, threads=task.work.threads if in_parts else 0, at_once=accumulate is False)
         if rungs:
-            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, task.aim)
+            at_once = replace(task.aim, at_once=aim.at_once)
+            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, at_once)
         elif task.device is not None:
             made = encode_for(task.device, task.lowering, task.options, aim)
         else:
-            made = encode(as_parts(task.lowering, task.options, task.lowering.entries(task.options), aim))
+            entries = task.lowering.entries(task.options)
+            in_time(entries, aim)
+            made = encode(as_parts(task.lowering, task.options, entries, aim))
     asked = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
     if task.limit_bytes is not None:
         asked["train"] = task.limit_bytes
@@ -198,13 +201,14 @@ def _prepared(
 ) -> Iterator[_Task]:  # fmt: skip
     """Prices that are measured meanwhile are remembered at the end."""
     place_for, ram_bytes = checked_device(device), checked_budget(budget)
+    checked_page_to(page_to)
     measure = checked_prices(prices, place_for)
     import_model = _importer()
     work = Work(*checked_kernels("exact" if kernels is None and place_for else kernels, threads))
     if place_for is not None and not place_for.is_bare:
         ram_bytes = min(place_for.ram_bytes, place_for.ram_bytes if ram_bytes is None else ram_bytes)
     if ram_bytes is not None:
-        place_for = limits.within(work.left(ram_bytes), place_for)
+        place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes))
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
     with measured(work.kernels, work.threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:

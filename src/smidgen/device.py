@@ -73,6 +73,7 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict)  # a table's or a bank's name → where it is written
     notes: tuple[str, ...] = ()
     slot_bytes: int = 0  # flash kept free for each of two slots of saved state: the user's choice, in no file
+    work_bytes: int = 0  # RAM kept free for the kernels' work memory, not among the banks: likewise
 
     @property
     def ram_bytes(self) -> int:
@@ -85,7 +86,7 @@ class Device:
         return self.kind != "linux"
 
     def to_json(self) -> dict[str, Any]:
-        facts = {name: value for name, value in asdict(self).items() if name != "slot_bytes"}
+        facts = {name: value for name, value in asdict(self).items() if name not in ("slot_bytes", "work_bytes")}
         return {**facts, "ram_bytes": self.ram_bytes}
 
 

@@ -170,6 +170,12 @@ def checked_fit(
     return best
 
 
+def in_time(entries: Entries, aim: Aim) -> None:
+    """Refuse a step with all the RAM it wants that is too late."""
+    if aim.deadline_s is not None and (seconds := step_seconds(entries, aim)) > aim.deadline_s:
+        raise limits.too_late(entries.decisions, seconds, aim.deadline_s)
+
+
 def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
     """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
     again. Batch statistics are those of a part: not what was asked for, so not offered."""

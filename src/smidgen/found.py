@@ -45,7 +45,7 @@ class Found:
 
     @cached_property
     def program(self) -> Program:
-        return with_price(encode(self.entries, self.device), self.step)
+        return with_price(encode(self.entries, self.device, rooms=self.sized.rooms), self.step)
 
 
 def found(

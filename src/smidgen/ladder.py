@@ -9,7 +9,7 @@ from dataclasses import replace
 from . import limits
 from .device import Device
 from .errors import BadOption
-from .fitting import checked_fit, found_for
+from .fitting import checked_fit, found_for, in_time
 from .found import Found, found, with_price
 from .lower import Entries, Lowering
 from .native import Work
@@ -32,15 +32,18 @@ def encode_ladder(
         top = found_for(device, lowering, options, aim)
     else:
         top = found(None, lowering.entries(options), aim)
+        in_time(top.entries, aim)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Found] = []
     for number, budget in enumerate(budgets, 1):
-        room = replace(limits.within(budget - taken, device), name=f"rung {number} of the ladder")
+        room = replace(limits.within(budget, device, taken), name=f"rung {number} of the ladder")
         first = squeezed(room, top.entries, replace(aim, effort_s=0.0))
         fits = checked_fit(room, searched(room, first, aim), lowering, options, aim)
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))
-    return with_price(encode(joined(top, rungs), device), top.step)
+    rooms = {entry_at(name, number): rung.sized.rooms[name]
+             for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
+    return with_price(encode(joined(top, rungs), device, rooms={**top.sized.rooms, **rooms}), top.step)
 
 
 def joined(top: Found, rungs: Sequence[Found]) -> Entries:

@@ -107,17 +107,20 @@ def arena_room(device: Device, need: Need) -> int:
     return max(rooms)
 
 
-def within(budget_bytes: int, device: Device | None) -> Device:
-    """The device with no more RAM than the budget, taken from its last banks; without a device, that much RAM."""
+def within(budget_bytes: int, device: Device | None, work_bytes: int = 0) -> Device:
+    """The device with no more RAM than the budget, taken from its last banks; without a device, that much RAM. Of a
+    budget so much goes to the kernels' work memory; less than nothing may be left."""
+    left = budget_bytes - work_bytes
     if device is None:
-        bank = Bank("RAM", 0, budget_bytes)
-        return Device(BUDGET, BUDGET, "linux", "", (bank,), flash_bytes=0, flash_origin=0, clock_hz=0, align=ALIGN)
+        bank = Bank("RAM", 0, left)
+        return Device(BUDGET, BUDGET, "linux", "", (bank,), flash_bytes=0, flash_origin=0, clock_hz=0, align=ALIGN,
+                      work_bytes=work_bytes)  # fmt: skip
     banks: list[Bank] = []
     for bank in device.ram_banks:
-        left = budget_bytes - sum(b.bytes for b in banks)
-        if left > 0:
+        if left > 0 or not banks:
             banks.append(replace(bank, bytes=min(bank.bytes, left)))
-    return replace(device, ram_banks=tuple(banks))
+            left -= bank.bytes
+    return replace(device, ram_banks=tuple(banks), work_bytes=work_bytes)
 
 
 def over_flash(device: Device, need: Need) -> bool:
@@ -165,19 +168,23 @@ class Option:
     arguments: Mapping[str, str | int]
     need: Need
 
-    def text(self, command_line: bool) -> str:
+    def text(self, command_line: bool, work_bytes: int) -> str:
         words = (
             [f"--{k} {v}" for k, v in self.arguments.items()] if command_line
             else [f"{k}={v!r}" for k, v in self.arguments.items()]
         )  # fmt: skip
-        return f"{' '.join(words) if command_line else ', '.join(words)} needs {bytes_text(self.need.ram_bytes)}"
+        arguments = " ".join(words) if command_line else ", ".join(words)
+        return f"{arguments} needs {bytes_text(self.need.ram_bytes + work_bytes)}"
 
 
 class OverLimit(DoesNotFit):
-    """It does not fit the device. `help` names only what was compiled and measured."""
+    """It does not fit the device. `help` names only what was compiled and measured. `exact`: what fits if kernels take
+    no memory of their own."""
 
-    def __init__(self, what: str, *, at: str, why: str, options: Sequence[Option], device: Device) -> None:
-        self.options, self.device = tuple(options), device
+    def __init__(
+        self, what: str, *, at: str, why: str, options: Sequence[Option], device: Device, exact: Option | None = None
+    ) -> None:
+        self.options, self.device, self.exact = tuple(options), device, exact
         super().__init__(what, at=at, why=why, help=self._help(command_line=False))
 
     def in_command_line(self) -> DoesNotFit:
@@ -185,13 +192,15 @@ class OverLimit(DoesNotFit):
         return DoesNotFit(self.what, at=self.at, why=self.why, help=self._help(command_line=True))
 
     def _help(self, command_line: bool) -> str:
-        good = [option for option in self.options if fits(self.device, option.need)]
+        work = self.device.work_bytes
+        good = [option.text(command_line, work) for option in self.options if fits(self.device, option.need)]
+        good = [*([self.exact.text(command_line, 0)] if self.exact else []), *good]
         if good:
-            return "; ".join(option.text(command_line) for option in good)
+            return "; ".join(good)
         if not self.options:
             return ""
         least = min(self.options, key=lambda option: option.need.ram_bytes)
-        return f"{len(self.options)} other choices were tried, none fits; {least.text(command_line)}"
+        return f"{len(self.options)} other choices were tried, none fits; {least.text(command_line, work)}"
 
 
 Price = Callable[[Mapping[str, str | int]], Need | None]
@@ -216,12 +225,19 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price, start: floa
     rest = f"state {bytes_text(need.state_bytes)}, context and stack " + bytes_text(
         need.overhead.context_bytes + need.overhead.stack_bytes
     )
+    work = device.work_bytes
+    rest += f", work memory of fast kernels {bytes_text(work)}" if work else ""
     why = f"live there: {live}; besides {rest}" if live else rest
-    what = f"needs {bytes_text(need.ram_bytes)} of RAM, {device.name} has {_has(device)}"
+    needs, has = bytes_text(need.ram_bytes + work), _has(device)
+    if needs == has:  # the difference is in what rounding takes away
+        needs, has = f"{need.ram_bytes + work:,} bytes", f"{device.ram_bytes + work:,}"
+    what = f"needs {needs} of RAM, {device.name} has {has}"
     if need.ram_bytes <= device.ram_bytes:
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
-    return OverLimit(what, at=at, why=why, options=list(_tried(device, plan, price, end)), device=device)
+    exact = Option({"kernels": "exact"}, need) if work and need.ram_bytes <= device.ram_bytes + work else None
+    options = list(_tried(device, plan, price, end))
+    return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact)
 
 
 def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -> DoesNotFit:
@@ -240,8 +256,8 @@ def never_in_time(seconds: float, deadline_s: float) -> DoesNotFit:
 
 
 def _has(device: Device) -> str:
-    if len(device.ram_banks) == 1:
-        return bytes_text(device.ram_bytes)
+    if len(device.ram_banks) == 1 or device.work_bytes:
+        return bytes_text(device.ram_bytes + device.work_bytes)
     return " + ".join(f"{bytes_text(bank.bytes)} ({bank.name})" for bank in device.ram_banks)
 
 

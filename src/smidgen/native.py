@@ -72,7 +72,7 @@ class CBufferInfo(ctypes.Structure):
 
 def library_path() -> Path:
     """The library of this installation, or the one named by SMIDGEN_LIBRARY."""
-    return Path(os.environ.get("SMIDGEN_LIBRARY", LIBRARY))
+    return Path(os.environ.get("SMIDGEN_LIBRARY") or LIBRARY)
 
 
 def library(path: Path | None = None) -> ctypes.CDLL:
@@ -182,6 +182,12 @@ class Work:
 
 
 EXACT: Final = Work("exact", 1)
+
+
+def checked_page_to(page_to: Any) -> None:
+    """A path or None. Whether a file can be made there is found out when it is opened."""
+    if page_to is not None and (not isinstance(page_to, str | os.PathLike) or "\0" in os.fsdecode(page_to)):
+        raise BadOption(f"page_to={page_to!r} is not a path", help="page_to='page.bin'")
 
 
 def has_fast() -> bool:
@@ -364,6 +370,7 @@ class Machine:
         self.arena = self._memory.view(self._lib.smg_posix_arena(handle), self._lib.smg_arena_bytes(context))
 
     def _page_to(self, path: str | os.PathLike[str] | None) -> None:
+        checked_page_to(path)
         if path is None:
             raise BadOption(
                 f"the program pages, and has nowhere to page to: {self.page_bytes:,} bytes",

@@ -21,16 +21,17 @@ from .training_facts import run_facts
 
 
 def encode(
-    entries: Entries, device: Device | None = None, proven: bool = True, room_bytes: int | None = None
+    entries: Entries, device: Device | None = None, proven: bool = True, rooms: Mapping[str, int] | None = None
 ) -> Program:
-    """place → encode → verify: the program, with its plan and parameter map inside."""
-    layouts, stored = placed(entries, place.ALIGN if device is None else device.align, room_bytes)
+    """place → encode → verify: the program, with its plan and parameter map inside. `rooms`: entry → an arena that is
+    small enough for it."""
+    layouts, stored = placed(entries, place.ALIGN if device is None else device.align, rooms)
     arenas = {name: layout.arena_bytes for name, layout in layouts.items()}
     raised = _raised_by_evaluate(arenas)
     if _is_dear(arenas, max(layout.state_bytes for layout in layouts.values())):
         rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
         without = decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
-        return encode(without, device, proven, room_bytes)
+        return encode(without, device, proven, rooms)
     if raised > 0:
         entries = decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
     planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
@@ -114,6 +115,7 @@ class Sized:
     need: limits.Need
     evaluates: bool  # with the loss
     placed: Placed = field(default_factory=lambda: Placed({}, {}, {}))  # unless a program was made for it
+    rooms: Mapping[str, int] = field(default_factory=dict)  # entry → the room that it was placed for
 
     @property
     def layouts(self) -> Mapping[str, Layout]:
@@ -128,11 +130,12 @@ def sized(entries: Entries, device: Device | None, room_bytes: int | None = None
         made = encode(entries, device, proven=False)
         return Sized(limits.need_of(device, made), "evaluate" in made.entries)
     align = place.ALIGN if device is None else device.align
-    layouts, stored = placed(entries, align, room_bytes, None if before is None else before.placed)
+    rooms = {} if room_bytes is None else dict.fromkeys(entries.graphs, room_bytes)
+    layouts, stored = placed(entries, align, rooms, None if before is None else before.placed)
     state = max(layout.state_bytes for layout in layouts.values())
     arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
     need = limits.Need(state, arena, limits.host_overhead(), 0)
-    return Sized(need, evaluates, Placed(layouts, stored, entries.graphs))
+    return Sized(need, evaluates, Placed(layouts, stored, entries.graphs), rooms)
 
 
 def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:
@@ -144,12 +147,12 @@ def arena_of(by_entry: Mapping[str, int], state_bytes: int) -> tuple[int, bool]:
 
 
 def placed(
-    entries: Entries, align: int, room_bytes: int | None = None, before: Placed | None = None
+    entries: Entries, align: int, rooms: Mapping[str, int] | None = None, before: Placed | None = None
 ) -> tuple[dict[str, Layout], dict[str, Slot]]:
     stored, const_bytes, state_bytes = place.place_state(entries.graphs.values(), align)
     layouts = {
         name: (before and before.layout_of(name, graph, stored))
-        or place.place(graph, entries.batch, stored, const_bytes, state_bytes, align, room_bytes)
+        or place.place(graph, entries.batch, stored, const_bytes, state_bytes, align, (rooms or {}).get(name))
         for name, graph in entries.graphs.items()
     }
     return layouts, stored

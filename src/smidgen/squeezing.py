@@ -59,7 +59,8 @@ def _bound(one: Found) -> int:
     name = counts_in(one.entries)
     if name in one.sized.layouts:
         return one.sized.layouts[name].lower_bound_bytes
-    return place.lower_bound(one.entries.graphs[name], one.entries.batch)
+    align = place.ALIGN if one.device is None else one.device.align
+    return place.lower_bound(one.entries.graphs[name], one.entries.batch, align)
 
 
 def searched(device: Device, best: Found, aim: Aim) -> Found:
@@ -78,7 +79,7 @@ def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
     for graph in entries.plain.values():
         if least_peak(problem_of(graph, entries.batch, aim.prices, device.align), page=aim.page) > room:
             return False
-    return place.lower_bound(entries.graphs["infer"], entries.batch) <= room
+    return place.lower_bound(entries.graphs["infer"], entries.batch, device.align) <= room
 
 
 def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim, thin: bool = False) -> Entries:

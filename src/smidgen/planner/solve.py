@@ -147,7 +147,7 @@ class _Search:
         for paged in (False, True) if page else (False,):
             for made in lower(problem, budget, page=paged, objective=self.objective):
                 self.offer("for less", made)
-                if len(problem.steps) > LARGE and time.monotonic() > self.end:
+                if time.monotonic() > self.end and (self.fits or len(problem.steps) > LARGE):
                     break
 
     def vary(self, page: bool) -> None:
