@@ -230,7 +230,7 @@ def test_sizes_are_those_of_the_program_that_is_not_made_for_it(entries: Entries
 
 def test_what_cannot_be_within_the_room_is_not_searched_for() -> None:
     entries = named.entries()
-    free, hopeless = (placed(entries, place.ALIGN, room)[0]["train"] for room in (None, 1))
+    free, hopeless = (placed(entries, place.ALIGN, rooms)[0]["train"] for rooms in ({}, {"train": 1}))
     assert hopeless.lower_bound_bytes == free.lower_bound_bytes
     assert hopeless.arena_bytes >= free.arena_bytes
 

@@ -168,7 +168,7 @@ class Option:
     arguments: Mapping[str, str | int]
     need: Need
 
-    def text(self, command_line: bool, work_bytes: int) -> str:
+    def text(self, command_line: bool, work_bytes: int = 0) -> str:
         words = (
             [f"--{k} {v}" for k, v in self.arguments.items()] if command_line
             else [f"{k}={v!r}" for k, v in self.arguments.items()]
