@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 
 import pytest
 
-from benchmarks.answers import summary
+from benchmarks.answers import OUT, summary
+from benchmarks.nets.large import LARGE
 from smidgen.planner import problem as problems
 from smidgen.planner.bound import least_extra
 from smidgen.planner.cost import HOST, ROUGH
@@ -89,3 +91,10 @@ def test_answers_are_judged_by_the_clock() -> None:
     found = summary(rows)
     assert found["impossible"] == {"answers": 1, "in_time": 0, "most_s": 10.0, "slowest_s": 11.0, "slowest": "a"}
     assert found["within"]["in_time"] == 1
+
+
+def test_all_answers_on_record_came_in_time() -> None:
+    found = json.loads(OUT.read_text())
+    assert {row["net"] for row in found["rows"]} == set(LARGE)
+    assert summary(found["rows"]) == found["summary"]
+    assert all(kind["in_time"] == kind["answers"] > 30 for kind in found["summary"].values())

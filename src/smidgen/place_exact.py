@@ -14,8 +14,9 @@ from typing import Final
 from .place_search import Block, gaps_filled
 
 WORK: Final = 0.007  # CP-SAT's own unit, for each try; one of them is many seconds of the clock
-SMALL: Final = (0.003, 0.0003, 0.0)  # of the room: blocks that are smaller come last
-MOST_BLOCKS: Final = 720  # with more, a try takes too long for what it finds
+TRIES: Final = ((0.003, 720), (0.0003, 600), (0.0, 600))
+"""Share of the room: blocks that are smaller come last; and how many there may be: with more, a try takes too long for
+what it finds, even more so one that the first did not succeed in."""
 HALVINGS: Final = 3  # of the distance to the bound, if that cannot be reached
 Placement = tuple[dict[str, int], int]
 
@@ -23,9 +24,9 @@ Placement = tuple[dict[str, int], int]
 def within(blocks: Sequence[Block], room: int, align: int) -> Placement | None:
     """Offsets and their end, at most `room`; None if the solver finds none, or is not installed."""
     tried: set[int] = set()
-    for small in SMALL:
+    for small, most in TRIES:
         large = [b for b in blocks if b.bytes and b.bytes >= small * room]
-        if len(large) in tried or not large or len(large) > MOST_BLOCKS:
+        if len(large) in tried or not large or len(large) > most:
             continue
         tried.add(len(large))
         offsets = _solved(large, room, align)
