@@ -58,5 +58,6 @@ def test_the_recorded_runs_are_without_a_difference(path: Path) -> None:
     assert set(report["by_technique"]) - {"none"} == set(TECHNIQUES)
     assert report["networks"] == COUNT or path == LARGE_OUT
     assert report.get("compiled_or_documented", 1) >= LEAST
+    assert report.get("left", []) == []
     for technique in TECHNIQUES:
         assert any(what.startswith("same") for what in report["by_technique"][technique]), technique

@@ -9,7 +9,7 @@ from itertools import combinations
 import pytest
 
 from smidgen.place_exact import nearer, within
-from smidgen.place_search import HASTE, Block, first_fit, gaps_filled, peak, searched
+from smidgen.place_search import Block, first_fit, gaps_filled, hasty, peak, searched
 
 
 def generated(seed: int, count: int = 40) -> list[Block]:
@@ -31,7 +31,7 @@ def overlaps(blocks: Sequence[Block], offsets: Mapping[str, int]) -> list[tuple[
 @pytest.mark.parametrize("seed", range(12))
 def test_no_two_blocks_that_live_at_a_time_share_a_byte(seed: int) -> None:
     blocks = generated(seed)
-    for offsets, top in (first_fit(blocks), searched(blocks, peak(blocks)), searched(blocks, 0, most_rounds=HASTE)):
+    for offsets, top in (first_fit(blocks), searched(blocks, peak(blocks)), hasty(blocks)):
         assert top == max(offsets[b.name] + b.bytes for b in blocks) >= peak(blocks)
         assert not overlaps(blocks, offsets)
 
@@ -39,7 +39,7 @@ def test_no_two_blocks_that_live_at_a_time_share_a_byte(seed: int) -> None:
 def test_a_search_comes_nearer_to_the_bound_than_one_order_does() -> None:
     every = [generated(seed) for seed in range(30)]
     near = sum(searched(blocks, peak(blocks))[1] for blocks in every)
-    assert near < sum(searched(blocks, 0, most_rounds=HASTE)[1] for blocks in every)
+    assert near < sum(hasty(blocks)[1] for blocks in every)
     assert near <= 1.01 * sum(map(peak, every))
 
 
@@ -70,7 +70,7 @@ def test_what_is_impossible_is_not_placed_and_a_lower_top_is_never_a_higher_one(
     pytest.importorskip("ortools")
     blocks = generated(5, 120)
     assert within(blocks, peak(blocks) - 16, 16) is None
-    offsets, top = searched(blocks, 0, HASTE)
+    offsets, top = hasty(blocks)
     better, lower = nearer(blocks, offsets, top, peak(blocks), 16)
     assert peak(blocks) <= lower < top
     assert not overlaps(blocks, better)

@@ -75,11 +75,9 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
-        first, *rest = sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)
         outer = _patient(device, replace(aim, effort_s=0.0), [whole, *others])
-        others += state_outside(device, first, outer)
-        for one in rest if outer.left_s else ():
-            others += state_outside(device, one, outer)
+        for k, one in enumerate(sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)):
+            others += state_outside(device, one, outer) if k == 0 or outer.left_s else []
     best = cheapest(device, [whole, *others], aim)
     if not aim.effort_s:
         return _or_alone(device, best, entries, aim), options

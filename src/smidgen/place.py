@@ -12,7 +12,7 @@ from .build import typed
 from .ir import Graph, Node, Role, at
 from .layout import Layout, Region, Slot
 from .place_exact import nearer, within
-from .place_search import HASTE, Block, first_fit, peak, searched
+from .place_search import Block, first_fit, hasty, peak, searched
 
 ALIGN = 16
 PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
@@ -96,7 +96,7 @@ def place(
     hopeless = room_bytes is not None and bound > room_bytes
     enough = max(bound, room_bytes or 0)
     if hopeless:
-        offsets, top = searched(blocks, 0, HASTE)
+        offsets, top = hasty(blocks)
     else:
         offsets, top = _offsets(blocks, bound - pinned_end, enough - pinned_end, align)
     where: dict[str, int] = {}
@@ -127,7 +127,7 @@ def place(
 
 def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[dict[str, int], int]:
     """Offsets, and the end of the last block: at most `enough` if that is found, else as near to the bound as is."""
-    offsets, top = searched(blocks, enough, 0)
+    offsets, top = searched(blocks, enough, most_rounds=0)
     if top <= enough:
         return offsets, top
     found = within(blocks, enough, align)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from .errors import Internal
 
 WORK, MOST_ROUNDS = 10_000_000, 1000  # comparisons of two blocks, and exchanges, spent on a placement
-HASTE = -1  # rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,11 @@ def first_fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
     return dict(zip((b.name for b in order), offsets, strict=True)), top
 
 
+def hasty(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+    """One order will do: where nothing could be low enough."""
+    return gaps_filled(blocks, {}, sum(b.bytes for b in blocks)) or ({}, 0)
+
+
 def gaps_filled(blocks: Sequence[Block], given: Mapping[str, int], most: int) -> tuple[dict[str, int], int] | None:
     """Some blocks where they are, the others, large ones first, in the tightest gaps, or else in the lowest; None if
     the end would be above `most`."""
@@ -61,8 +65,8 @@ def gaps_filled(blocks: Sequence[Block], given: Mapping[str, int], most: int) ->
 
 
 def searched(blocks: Sequence[Block], enough: int, most_rounds: int = MOST_ROUNDS) -> tuple[dict[str, int], int]:
-    """The best of several orders, then of exchanges in the best one, until the end is at most `enough` or the work is
-    spent. Without any rounds, the best order will do; in haste (a negative number) the first one."""
+    """The best of several orders, then of exchanges in the best one, until the end is at most `enough` or the rounds
+    and the work are spent."""
     if not blocks:
         return {}, 0
     offsets, top = _Search(blocks).best(enough, most_rounds)
@@ -131,16 +135,12 @@ class _Search:
 
     def best(self, enough: int, most_rounds: int) -> tuple[list[int], int]:
         """A walk from the best order for each of the two rules."""
-        if most_rounds < 0:
-            return self.placed(self.orders()[0], tightest=True)
         starts: dict[bool, tuple[list[int], list[int], int]] = {}
         for tightest in (True, False):
             made = [(order, *self.placed(order, tightest)) for order in self.orders()]
             starts[tightest] = min(made, key=lambda one: one[2])
             if starts[tightest][2] <= enough:
                 return starts[tightest][1:]
-        if not most_rounds:
-            return min(starts.values(), key=lambda one: one[2])[1:]
         rounds = min(most_rounds, WORK // max(self.pairs, 1)) // 2
         best = min(starts.values(), key=lambda one: one[2])[1:]
         for tightest, start in sorted(starts.items(), key=lambda one: one[1][2]):
