@@ -19,6 +19,7 @@ from smidgen.found import Found, cheapest, found
 from smidgen.ir import ceil_div
 from smidgen.lower import Lowering
 from smidgen.options import Options
+from smidgen.passes.additive import takes_statistics
 from smidgen.planner.within import Aim
 from smidgen.program import Program
 from smidgen.trainer import Job
@@ -45,11 +46,17 @@ class Model:
     def samples(self) -> int:
         return self.lowering.entries(self.options).batch
 
+    @property
+    def at_once(self) -> bool:
+        """In parts it would learn something else: batch norms take the statistics of what they see."""
+        return takes_statistics(self.lowering.entries(self.options).graphs["train"])
+
 
 def found_by(technique: str, device: Device, model: Model, aim: Aim) -> Found:
     """What the technique makes of the model within the device's RAM. Raises DoesNotFit, or another documented error."""
     if technique in ("joint", "joint, may page"):
-        return found_for(device, model.lowering, model.options, replace(aim, page=technique != "joint"))
+        aim = replace(aim, page=technique != "joint", at_once=model.at_once)
+        return found_for(device, model.lowering, model.options, aim)
     if technique == "split":
         made = _in_parts(device, model, aim)
     else:
@@ -61,9 +68,9 @@ def found_by(technique: str, device: Device, model: Model, aim: Aim) -> Found:
 
 
 def _in_parts(device: Device, model: Model, aim: Aim) -> Found | None:
-    """Nothing computed again for it, as many samples at a time as fit. Batch statistics would be those of a part."""
+    """Nothing computed again for it, as many samples at a time as fit."""
     tried = []
-    batch = model.samples if model.options.bn == "frozen" else 1
+    batch = 1 if model.at_once else model.samples
     while batch > 1:
         batch = ceil_div(batch, 2)
         tried.append(found(device, part(model.lowering, model.options, model.samples, batch), aim))

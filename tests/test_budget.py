@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
@@ -42,7 +43,7 @@ def test_a_program_within_a_budget_learns_the_same_bits(net: str, method: str, b
     for share in (0.9, 0.7, 0.5):
         budget = fixed + int(free.plan.arena_bytes * share)
         try:
-            job = trained(net, budget, method=method, bn=bn)
+            job = trained(net, budget, method=method, bn=bn, accumulate=None if bn == "frozen" else False)
         except DoesNotFit:
             continue
         smaller += 1
@@ -62,9 +63,44 @@ def test_a_step_in_parts_learns_the_same_bits_and_fit_takes_whole_steps() -> Non
     assert job.fit(x, y, progress=False).steps == 2
 
 
-def test_batch_statistics_are_never_taken_in_parts() -> None:
-    with pytest.raises(DoesNotFit, match=r"of RAM, the budget has 1\.2 MB"):
-        trained("resnet8", "1.2MB", batch=8, bn="batch")
+def test_batch_statistics_are_those_of_parts_only_where_nothing_else_fits_and_the_plan_says_so() -> None:
+    free = trained("resnet8", None, batch=8, bn="batch")
+    whole = trained("resnet8", free.plan.ram_bytes * 3 // 4, batch=8, bn="batch")
+    assert (whole.plan.batch, whole.plan.step_samples) == (8, 8)
+    assert np.array_equal(whole._machine.state, free._machine.state)
+    job = trained("resnet8", "1.75MB", batch=8, bn="batch")
+    assert job.plan.ram_bytes <= 1.75 * 2**20
+    assert (job.plan.batch, job.plan.step_samples) == (2, 8)
+    told = {d.what: d.why for d in job.plan.decisions}
+    assert "statistics of 2 samples, not of 8: other weights are learned" in told["statistics of parts"]
+    assert not np.array_equal(job._machine.state, free._machine.state)
+    with pytest.raises(DoesNotFit, match=r"of RAM, the budget has 1\.75 MB"):
+        trained("resnet8", "1.75MB", batch=8, bn="batch", accumulate=False)
+
+
+def test_a_norm_without_running_statistics_is_not_split_though_statistics_are_frozen() -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for channels in (3, 16, 16, 16):
+        layers += [nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16, track_running_stats=False), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)).eval()
+    x, y = torch.randn(8, 3, 16, 16), torch.arange(8)
+    free = smidgen.compile(model, x, kernels="exact")
+    tight = smidgen.compile(model, x, kernels="exact", budget=free.plan.ram_bytes * 6 // 10)
+    assert (tight.plan.batch, tight.plan.step_samples) == (8, 8)
+    assert free.train_step(x, y) == tight.train_step(x, y)
+    assert np.array_equal(tight._machine.state, free._machine.state)
+
+
+def test_a_model_without_a_norm_may_be_split_whatever_is_said_of_norms() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 4)
+    )
+    x = torch.randn(32, 3, 16, 16)
+    budget = smidgen.compile(model, x, kernels="exact", accumulate=True, batch=8).plan.ram_bytes
+    plans = [smidgen.compile(model, x, kernels="exact", budget=budget, bn=bn).plan for bn in ("frozen", "batch")]
+    assert plans[0].batch == plans[1].batch < 32
+    assert "statistics of parts" not in [d.what for d in plans[1].decisions]
 
 
 def test_an_impossible_budget_says_what_is_alive_and_what_was_tried() -> None:

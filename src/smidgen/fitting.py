@@ -19,7 +19,7 @@ from .homes import movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
-from .passes.additive import WEIGHTED
+from .passes.additive import WEIGHTED, takes_statistics
 from .planned import outlined, sized
 from .planner.problem import problem_of
 from .planner.within import LEAST_EFFORT_S, Aim
@@ -54,12 +54,16 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
         if least_s == math.inf:
             aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
+    if not limits.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
+        best = cheapest(device, [best, *_other_statistics(device, lowering, options, best.entries.batch, aim)], aim)
     return checked_fit(device, best, lowering, options, aim, start)
 
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
-    """The cheapest that was found among all ways to fit, or the smallest if nothing fits; and the options it took."""
+    """The cheapest that was found among all ways to fit that learn the same, or the smallest if nothing fits; and the
+    options it took."""
     entries = lowering.entries(options)
+    aim = replace(aim, at_once=aim.at_once or takes_statistics(entries.graphs["train"]))
     quick = replace(aim, effort_s=0.0, until=time.monotonic() + aim.left_s * (UNPAGED if aim.page else 1.0))
     whole = squeezed(device, entries, quick)
     if limits.over_flash(device, whole.need) and options.const == "f32":
@@ -120,7 +124,7 @@ def least_seconds(
             times = samples // entries.batch
             extra_s = least_extra(problem, room, page=aim.page, enough=(enough_s - plain_s) / times)
             least_s = min(least_s, plain_s + times * extra_s)
-        if least_s <= enough_s or entries.batch == 1 or aim.at_once or options.bn != "frozen":
+        if least_s <= enough_s or entries.batch == 1 or aim.at_once:
             return least_s
         try:
             entries = part(lowering, options, samples, ceil_div(entries.batch, 2))
@@ -176,16 +180,16 @@ def in_time(entries: Entries, aim: Aim) -> None:
 
 def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
     """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
-    again. Batch statistics are those of a part: not what was asked for, so not offered."""
+    again."""
     tried: list[Found] = []
-    batch = samples if options.bn == "frozen" else 1
+    batch = samples
     try:
         least = part(lowering, options, samples, 1)
     except SmidgenError:  # a loss that is no sum over samples
         return tried
     if any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT)):
         return tried  # several rows for each sample, whose order nobody knows
-    if batch > 1 and not may_fit(device, least, aim):  # nor do larger parts
+    if not may_fit(device, least, aim):  # nor do larger parts
         return [squeezed(device, least, aim)]
     while batch > 1:
         batch = ceil_div(batch, 2)
@@ -201,13 +205,34 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
     return tried
 
 
+def _other_statistics(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
+    """The largest parts that fit, none of them a single sample, though norms then take the statistics of parts: that
+    learns something else than was asked for, so it is done only where nothing else fits, and the plan says it."""
+    quick = replace(aim, effort_s=0.0)
+    batch = samples
+    while batch > 2:
+        batch = ceil_div(batch, 2)
+        if samples % batch == 1:
+            continue
+        try:
+            entries = part(lowering, options, samples, batch)
+        except SmidgenError:  # a loss that is no sum over samples
+            return []
+        why = f"batch norms take the statistics of {batch} samples, not of {samples}: other weights are learned"
+        one = squeezed(device, decided(entries, "statistics of parts", why, 0), quick)
+        tried = [one, *(state_outside(device, one, quick) if aim.page else [])]
+        if any(limits.fits(device, f.need) for f in tried):
+            return tried
+    return []
+
+
 def smallest(device: Device | None, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """As little RAM as is found without a search: whole or in parts of one sample, with as much as possible computed
     again or paged."""
     none, quick = limits.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
     entries = lowering.entries(options)
     tried = [squeezed(none, entries, quick)]
-    if entries.batch > 1 and options.bn == "frozen" and not aim.at_once:
+    if entries.batch > 1 and not takes_statistics(entries.graphs["train"]) and not aim.at_once:
         with contextlib.suppress(SmidgenError):  # a loss that is no sum over samples
             tried.append(squeezed(none, part(lowering, options, entries.batch, 1), quick))
     if aim.page:
@@ -226,7 +251,7 @@ def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entr
 def as_parts(lowering: Lowering, options: Options, entries: Entries, aim: Aim) -> Entries:
     """So few samples at a time that their values come nearer to fit the caches of a processor, which is faster and
     takes less RAM, unless the weights, which every part goes through, are as large as the values."""
-    if not aim.threads or aim.deadline_s is not None or options.bn != "frozen" or not _sample_by_sample(entries):
+    if not aim.threads or aim.deadline_s is not None or not _sample_by_sample(entries):
         return entries
     whole = sized(entries, None).need
     values, weights = _operand_bytes(entries.graphs["train"], entries.batch)
@@ -253,7 +278,7 @@ def _sample_by_sample(entries: Entries) -> bool:
         one, two = at(output.shape, 1), at(output.shape, 2)
         if one[:1] != (1,) or two != (2, *one[1:]):
             return False
-    if any(ops.get(node.op).batchwise for node in infer.nodes):
+    if any(ops.get(node.op).batchwise for node in infer.nodes) or takes_statistics(train):
         return False
     means = [n for n in train.nodes if n.op in WEIGHTED and n.attrs["reduction"] == "mean"]
     if not all(at(train[n.ins[1]].shape, 2) == (2,) for n in means):

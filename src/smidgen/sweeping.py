@@ -23,6 +23,7 @@ from .ir import ceil_div
 from .lower import Entries, Lowering
 from .native import EXACT, Work
 from .options import Options
+from .passes.additive import takes_statistics
 from .plan import Decision
 from .planner.problem import problem_of, profile
 from .planner.within import Aim
@@ -152,7 +153,7 @@ class _Bench:
     def _all_parts(self) -> list[Found]:
         """The step in ever smaller parts, nothing computed again for it."""
         tried: list[Found] = []
-        batch = self.entries.batch if self.options.bn == "frozen" else 1
+        batch = 1 if takes_statistics(self.entries.graphs["train"]) else self.entries.batch
         while batch > 1:
             batch = ceil_div(batch, 2)
             try:

@@ -9,9 +9,14 @@ from ..ir import Graph, Node, Role, batch_axis
 # What may follow a reduction over samples: f(a + b) = f(a) + f(b).
 LINEAR = frozenset({"add", "sub", "neg", "scale", "reshape", "permute", "expand", "sum", "mean", "slice", "detach"})
 TIMES = frozenset({"mul", "div"})  # linear in one operand, the other must not depend on the samples
-# Batch statistics differ between a part and the whole; that is what bn="batch" means, and the documentation says so.
+# Batch statistics differ between a part and the whole: whoever asks for parts gets those of parts, and is told.
 STATISTICS = frozenset({"batch_stats", "batch_norm_batch", "running_stats"})
 WEIGHTED = frozenset({"cross_entropy", "nll_loss"})  # a mean with class weights divides by a sum over the whole batch
+
+
+def takes_statistics(graph: Graph) -> bool:
+    """Does a norm take the statistics of the samples at hand? In parts, these are others."""
+    return any(node.op in STATISTICS for node in graph.nodes)
 
 
 def check_additive(graph: Graph, loss: str) -> None:
