@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from smidgen import limits
 from smidgen.alone import SCHEDULED, alone
 from smidgen.errors import SmidgenError
-from smidgen.fitting import joint, part, smallest
+from smidgen.fitting import found_for, joint, part, smallest
 from smidgen.found import Found, found
 from smidgen.ir import ceil_div
 from smidgen.lower import Lowering
@@ -74,3 +76,34 @@ def test_no_technique_alone_is_better_than_all_together(seed: int, objective: st
             plan = best.program.meta["plan"]
             assert plan["arena_bytes"] <= best.need.arena_bytes
             assert (plan["step_seconds"], plan["step_joules"]) == (best.seconds, best.joules)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_that_fits_costs_less_than_a_plan_says_is_possible(seed: int) -> None:
+    made = modelled(seed)
+    if made is None:
+        return
+    lowering, options = made
+    entries = lowering.entries(options)
+    aims = [
+        Aim(objective=objective, effort_s=0.3, page=page, prices=prices_of(None))
+        for objective in ("time", "energy") for page in (False, True)
+    ]  # fmt: skip
+    high = found(None, entries, aims[0]).need.ram_bytes
+    low = smallest(None, lowering, options, aims[0]).need.ram_bytes
+    if low >= high:  # nothing can be done to fit
+        return
+    device = limits.within((low + high) // 2, None)
+    for aim in aims:
+        best = found_for(device, lowering, options, aim)
+        assert best.price is not None
+        assert 0 < best.price.least <= best.cost(aim)
+        tried = [alone(name, device, entries, aim) for name in SCHEDULED if aim.page or name != "page"]
+        tried += [joint(device, lowering, options, replace(aim, at_once=True, effort_s=0.0))[0]]
+        tried += split(lowering, options, entries.batch, aim)
+        for one in tried:
+            if one is not None and limits.fits(device, one.need):
+                assert one.cost(aim) >= best.price.least * (1 - 1e-6), one.entries.decisions
+        plan = best.program.meta["plan"]
+        assert (plan["least_cost"], plan["objective"]) == (best.price.least, aim.objective)
+        assert plan["free_seconds"] == found(None, entries, aim).seconds

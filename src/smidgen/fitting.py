@@ -10,18 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import limits, ops
+from . import bounds, limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .found import Found, cheapest, counts_in, found, room_for, step_seconds
-from .homes import movable, state_outside
+from .found import Found, Price, cheapest, found, room_for, step_seconds, step_spent
+from .homes import has_state_outside, movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
 from .passes.additive import WEIGHTED, takes_statistics
 from .planned import outlined, sized
-from .planner.problem import problem_of
 from .planner.within import LEAST_EFFORT_S, Aim
 from .program import Program
 from .squeezing import may_fit, searched, squeezed
@@ -34,6 +33,7 @@ ENOUGH_SAMPLES = 4  # to keep a thread busy
 MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
 WORTH = 0.75  # of the RAM: parts that save less are not worth it
 PATIENCE_S = 5.0  # of a search in which nothing fits, or as long as it may take in all
+DEADLINE_S = 2.0  # for a bound that no deadline can be below
 UNPAGED = 0.6  # of it, for what has all state in RAM
 
 
@@ -48,7 +48,10 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
     if aim.effort_s:  # without a search the answer does not depend on the clock
         aim = replace(aim, until=start + max(PATIENCE_S, aim.effort_s))
     if aim.deadline_s is not None:
-        least_s = least_seconds(device, lowering, options, aim, aim.deadline_s)
+        least_s = _least(
+            device, lowering, options, replace(aim, objective="time"), enough=aim.deadline_s, above=aim.deadline_s,
+            time_limit_s=DEADLINE_S,
+        )  # fmt: skip
         if aim.deadline_s < least_s < math.inf:
             raise limits.never_in_time(least_s, aim.deadline_s)
         if least_s == math.inf:
@@ -56,7 +59,21 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
     best, options = joint(device, lowering, options, aim)
     if not limits.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
         best = cheapest(device, [best, *_other_statistics(device, lowering, options, best.entries.batch, aim)], aim)
-    return checked_fit(device, best, lowering, options, aim, start)
+    return _priced(checked_fit(device, best, lowering, options, aim, start), device, lowering, options, aim)
+
+
+def _priced(best: Found, device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
+    """With what a step without a limit costs, and what no step within it costs less than, if that was looked for."""
+    whole = lowering.entries(options)
+    free = step_spent(whole, aim)
+    if not aim.effort_s:
+        return replace(best, price=Price(aim.objective, free))
+    at_once = aim.at_once or (not best.entries.step_samples and takes_statistics(whole.graphs["train"]))
+    least = _least(
+        device, lowering, options, replace(aim, at_once=at_once), enough=best.cost(aim), known=best.known,
+        time_limit_s=min(aim.effort_s, bounds.BOUND_S),
+    )  # fmt: skip
+    return replace(best, price=Price(aim.objective, free, min(least, best.cost(aim))))
 
 
 def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
@@ -94,8 +111,9 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         effort_s = max((end - time.monotonic()) / left, LEAST_EFFORT_S)
         until = time.monotonic() + aim.left_s / left
         tried.append(searched(device, one, replace(aim, effort_s=effort_s, until=until)))
-    best = cheapest(device, [*tried, best], aim)
-    return _or_alone(device, best, entries, aim), options
+    known = {batch: least for one in tried if not has_state_outside(one.given) for batch, least in one.known.items()}
+    best = _or_alone(device, cheapest(device, [*tried, best], aim), entries, aim)
+    return replace(best, known=known), options
 
 
 def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
@@ -105,31 +123,10 @@ def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
     return replace(aim, until=math.inf) if good and not late else aim
 
 
-def least_seconds(
-    device: Device, lowering: Lowering, options: Options, aim: Aim, enough_s: float = 0.0
-) -> float:  # fmt: skip
-    """No step that fits takes less, whatever is computed again or paged, at once or in parts; infinite if none fits.
-    What is at most `enough_s` may be more in truth."""
-    from .planner.bound import least_extra  # needs ortools
-
-    entries = lowering.entries(options)
-    samples, least_s = entries.batch, math.inf
-    while True:
-        plain_s = step_seconds(replace(entries, graphs={**entries.graphs, **entries.plain}), aim)
-        if plain_s > enough_s:  # smaller parts take longer
-            return min(least_s, plain_s)
-        room = room_for(device, entries) + (sum(t.bytes(1) for t in movable(entries)) if aim.page else 0)
-        if room >= 0:
-            problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
-            times = samples // entries.batch
-            extra_s = least_extra(problem, room, page=aim.page, enough=(enough_s - plain_s) / times)
-            least_s = min(least_s, plain_s + times * extra_s)
-        if least_s <= enough_s or entries.batch == 1 or aim.at_once:
-            return least_s
-        try:
-            entries = part(lowering, options, samples, ceil_div(entries.batch, 2))
-        except SmidgenError:  # a loss that is no sum over samples
-            return least_s
+def _least(device: Device, lowering: Lowering, options: Options, aim: Aim, **more: Any) -> float:
+    """`bounds.least` of a model."""
+    whole = lowering.entries(options)
+    return bounds.least(device, whole, lambda batch: part(lowering, options, whole.batch, batch), aim, **more)
 
 
 def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -18,6 +18,15 @@ from .program import Program, checked_meta
 LARGE: Final = 400  # nodes: with more, each try takes seconds, and a search reaches no less than the fast methods
 
 
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What to compare a step with: one without a limit, and what none within it costs less than, as far as known."""
+
+    objective: str
+    free: Spent
+    least: float = 0.0
+
+
 @dataclass(frozen=True)
 class Found:
     """A way to fit: graphs, what they take, and what a step costs by the prices of the plan."""
@@ -27,6 +36,8 @@ class Found:
     sized: Sized
     step: Spent
     given: Entries  # before anything was done to fit
+    known: Mapping[int, float] = field(default_factory=dict)  # as bounds.least takes it
+    price: Price | None = None
 
     @property
     def seconds(self) -> float:
@@ -45,7 +56,7 @@ class Found:
 
     @cached_property
     def program(self) -> Program:
-        return with_price(encode(self.entries, self.device, rooms=self.sized.rooms), self.step)
+        return with_price(encode(self.entries, self.device, rooms=self.sized.rooms), self.step, self.price)
 
 
 def found(
@@ -99,7 +110,10 @@ def step_spent(entries: Entries, aim: Aim) -> Spent:
     return parts.plus(spent(entries.graphs["grad"], rest, aim.prices)) if rest else parts
 
 
-def with_price(program: Program, step: Spent) -> Program:
+def with_price(program: Program, step: Spent, price: Price | None = None) -> Program:
     """The program, whose plan says what a step takes."""
     plan = {**program.meta["plan"], "step_seconds": step.seconds, "step_joules": step.joules}
+    if price is not None:
+        plan |= {"objective": price.objective, "least_cost": price.least}
+        plan |= {"free_seconds": price.free.seconds, "free_joules": price.free.joules}
     return replace(program, meta=checked_meta({**program.meta, "plan": plan}))

@@ -21,6 +21,7 @@ from .terminal import bytes_text
 
 APART: Final = 8  # nodes between two readers, after which a parameter leaves RAM and is fetched again
 SELDOM: Final = 2  # times that a step may fetch a tensor
+OUTSIDE: Final = "page state"  # as a decision
 
 
 def movable(entries: Entries) -> list[Tensor]:
@@ -68,8 +69,12 @@ def _outside(device: Device, entries: Entries, tensors: Sequence[Tensor], count:
     what = "state" if any(t.role is Role.PARAM for t in tensors) else "the optimizer's state"
     why = f"{bytes_text(count)} of {what} are outside RAM: each step fetches and returns them"
     adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
-    decisions = (*paged.decisions, Decision("page state", why, count, adds_s))
+    decisions = (*paged.decisions, Decision(OUTSIDE, why, count, adds_s))
     return squeezed(device, replace(paged, decisions=decisions), aim)
 
 
-__all__ = ["movable", "state_outside"]
+def has_state_outside(entries: Entries) -> bool:
+    return any(d.what == OUTSIDE for d in entries.decisions)
+
+
+__all__ = ["has_state_outside", "movable", "state_outside"]

@@ -217,9 +217,10 @@ def dead_removed(graph: Graph) -> Graph:
     return unnamed_removed(graph.with_(nodes=tuple(reversed(kept))))
 
 
-def unnamed_removed(graph: Graph) -> Graph:
-    """Without tensors that no node names."""
-    named = {t for node in graph.nodes for t in (*node.ins, *node.outs)}
+def unnamed_removed(graph: Graph, state: bool = True) -> Graph:
+    """Without tensors that no node names, or without those of them that are no state."""
+    named = set() if state else {t.name for t in graph.tensors.values() if t.role.is_state}
+    named |= {t for node in graph.nodes for t in (*node.ins, *node.outs)}
     named |= set(graph.inputs) | set(graph.outputs)
     return graph.with_(
         tensors={k: t for k, t in graph.tensors.items() if k in named},

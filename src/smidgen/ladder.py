@@ -43,7 +43,7 @@ def encode_ladder(
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))
     rooms = {entry_at(name, number): rung.sized.rooms[name]
              for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
-    return with_price(encode(joined(top, rungs), device, rooms={**top.sized.rooms, **rooms}), top.step)
+    return with_price(encode(joined(top, rungs), device, rooms={**top.sized.rooms, **rooms}), top.step, top.price)
 
 
 def joined(top: Found, rungs: Sequence[Found]) -> Entries:

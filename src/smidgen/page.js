@@ -69,12 +69,14 @@
   function showAnswer() {
     byId("ram").textContent = bytesText(plan.ram_bytes);
     byId("ram-bytes").textContent = grouped(plan.ram_bytes);
-    const parts = ["state", "arena", "context", "stack"].map((name) => [name, plan[`${name}_bytes`]]);
+    const parts = ["state", "arena", "context", "stack", "work"].map((name) => [name, plan[`${name}_bytes`]])
+      .filter(([, bytes]) => bytes);
     byId("ram-bar").append(...parts.map(([name, bytes]) => part(name, bytes)));
     byId("ram-bar").setAttribute("aria-label", parts.map(([name, bytes]) => `${name} ${grouped(bytes)} bytes`).join(", "));
     byId("ram-parts").append(...parts.map(([name, bytes]) => make("li", "", swatch(name), `${name} ${grouped(bytes)}`)));
     const fact = (name, figure, more) =>
       byId("facts").append(make("dt", "", name), make("dd", "", make("b", "", figure), " ", make("span", "", more)));
+    if (data.fits) fact("fits", ...data.fits);
     if (data.state.length) fact("state", bytesText(plan.state_bytes),
       data.state.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", "));
     fact("flash", bytesText(plan.flash_bytes), "program, constants, initial state");

@@ -20,7 +20,7 @@ from . import atomic
 from .facts import KINDS, STAGES
 from .layers import Layer, grouped, layers_of
 from .plan import Plan
-from .summary import ordered, plan_text, state_parts
+from .summary import fits_text, limit_text, ordered, plan_text, state_parts
 
 
 def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:
@@ -75,12 +75,14 @@ def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
     return {
         "plan": {
             "ram_bytes": plan.ram_bytes, "state_bytes": plan.state_bytes, "arena_bytes": plan.arena_bytes,
-            "context_bytes": plan.context_bytes, "stack_bytes": plan.stack_bytes, "flash_bytes": plan.flash_bytes,
+            "context_bytes": plan.context_bytes, "stack_bytes": plan.stack_bytes, "work_bytes": plan.work_bytes,
+            "flash_bytes": plan.flash_bytes,
             "batch": plan.batch, "method": plan.method, "optimizer": plan.optimizer, "learns": len(plan.learns),
             "model_tensors": plan.model_tensors, "model_parameters": plan.model_parameters,
             "learned_parameters": plan.learned_parameters, "macs": plan.cost.macs.get("train", 0),
             "seconds": seconds_per_step,
         },
+        "fits": [limit_text(plan), fits_text(plan)] if plan.objective else None,
         "decisions": [
             {"what": d.what, "why": d.why, "saves_bytes": d.saves_bytes, "adds_s": d.adds_s} for d in plan.decisions
         ],

@@ -70,9 +70,23 @@ class Plan:
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
     step_seconds: float = 0.0  # predicted, of a step of `step_samples`; 0: nobody asked for a price
     step_joules: float = 0.0
+    free_seconds: float = 0.0  # of a step without a limit; 0: there is none
+    free_joules: float = 0.0
+    objective: str = ""  # of a limit: "time" or "energy"
+    least_cost: float = 0.0  # no step within it takes fewer seconds, or joules; 0: nobody asked
     limits: Mapping[str, int] = field(default_factory=dict)  # entry that trains → RAM that was asked for; empty: none
     kernels: str = ""  # that the limits were planned with
     threads: int = 0
+
+    @property
+    def step_cost(self) -> float:
+        """What shall be small, of a step."""
+        return self.step_joules if self.objective == "energy" else self.step_seconds
+
+    @property
+    def free_cost(self) -> float:
+        """The same without a limit; 0: there is none."""
+        return self.free_joules if self.objective == "energy" else self.free_seconds
 
     @property
     def ram_bytes(self) -> int:
@@ -91,6 +105,7 @@ class Plan:
             **({"slot_bytes": self.slot_bytes} if self.slot_bytes else {}),
             **(self._pages_json() if self.page_bytes else {}),
             **({name: getattr(self, name) for name in _PREDICTED} if self.step_seconds else {}),
+            **({name: getattr(self, name) for name in _COMPARED} if self.objective else {}),
             **({name: getattr(self, name) for name in _LIMITED} if self.limits else {}),
         }
 
@@ -111,10 +126,14 @@ class Plan:
         given["banks"] = dict(given.get("banks", {}))
         given["limits"] = _counts(given.get("limits", {}))
         given["paged"] = {str(e): Traffic(whole(i), whole(o)) for e, (i, o) in given.get("paged", {}).items()}
-        texts = (given["method"], *(given.get(k, "") for k in ("optimizer", "device", "kernels")), *given["learns"])
+        texts = (
+            given["method"],
+            *(given.get(k, "") for k in ("optimizer", "device", "kernels", "objective")),
+            *given["learns"],
+        )
         if not all(isinstance(text, str) for text in (*texts, *given["banks"], *given["banks"].values())):
             raise ValueError("a method, optimizer, device or parameter has no name")
-        for name in set(_PREDICTED) & set(given):
+        for name in {*_PREDICTED, "free_seconds", "free_joules", "least_cost"} & set(given):
             given[name] = _amount(given[name])
         given["facts"] = Facts.from_json(given["facts"]) if "facts" in given else Facts()
         plan = Plan(**given)
@@ -127,9 +146,11 @@ class Plan:
 
 
 _PREDICTED = ("step_seconds", "step_joules")
+_COMPARED = ("free_seconds", "free_joules", "objective", "least_cost")
 _LIMITED = ("limits", "kernels", "threads")
 _SOMETIMES = (
-    "work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged", *_PREDICTED, *_LIMITED,
+    "work_bytes", "device", "banks", "slot_bytes", "page_bytes", "page_state_bytes", "paged",
+    *_PREDICTED, *_COMPARED, *_LIMITED,
 )  # fmt: skip
 _NUMBERS = {f.name for f in fields(Plan) if f.type == "int"}
 

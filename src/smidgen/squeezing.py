@@ -26,6 +26,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
     comes. Of the time for searching each try takes most of what is left."""
     end = time.monotonic() + aim.effort_s
+    known: Mapping[int, float] = {}
     best = found(device, entries, aim)
     room = limits.arena_room(device, best.need)
     target, step = room, 0
@@ -36,7 +37,10 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
             break
         left = max(end - time.monotonic(), 0.0) * (SHARE if most > 1 else 1.0)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
-        trial = found(device, fitted(entries, max(target, 0), device.align, now), aim, entries, best)
+        made, least = fitted(entries, max(target, 0), device.align, now)
+        trial = found(device, made, aim, entries, best)
+        if not k:  # later ones are for less
+            known = {entries.batch: least}
         if trial.need.arena_bytes < best.need.arena_bytes:
             best = trial
         over = trial.need.arena_bytes - room
@@ -48,10 +52,10 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
     if (
         most > 1 and aim.left_s and best.need.arena_bytes > room
     ):  # by the bargains of a budget it is not reached, perhaps by haste
-        hasty = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
+        hasty, _ = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
         last = found(device, hasty, aim, entries, best)
         best = min(best, last, key=lambda f: f.need.arena_bytes)
-    return best
+    return replace(best, known=known)
 
 
 def _bound(one: Found) -> int:
@@ -70,7 +74,8 @@ def searched(device: Device, best: Found, aim: Aim) -> Found:
         return best
     if not may_fit(device, best.given, aim):
         return best
-    return cheapest(device, [squeezed(device, best.given, aim, most=MOST_SEARCHES), best], aim)
+    other = squeezed(device, best.given, aim, most=MOST_SEARCHES)
+    return replace(cheapest(device, [other, best], aim), known=other.known)
 
 
 def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
@@ -82,21 +87,22 @@ def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:
     return place.lower_bound(entries.graphs["infer"], entries.batch, device.align) <= room
 
 
-def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim, thin: bool = False) -> Entries:
+def fitted(entries: Entries, arena_bytes: int, align: int, aim: Aim, thin: bool = False) -> tuple[Entries, float]:
     """With as much computed again or paged as it takes to stay within `arena_bytes`, or as near as it comes; `thin`:
-    then without what is done for nothing, though it was in vain."""
+    then without what is done for nothing, though it was in vain. And what a run of it costs more at least."""
     quick = replace(aim, effort_s=0.0, deadline_s=None)
     within_it = {
         name: within(graph, entries.batch, arena_bytes, align, aim if name == counts_in(entries) else quick, thin)
         for name, graph in entries.plain.items()
     }
-    graphs = {name: graph for name, (graph, _) in within_it.items()}
-    return rewritten(entries, graphs, within_it[counts_in(entries)][1])
+    graphs = {name: graph for name, (graph, _, _) in within_it.items()}
+    _, decisions, least = within_it[counts_in(entries)]
+    return rewritten(entries, graphs, decisions), least
 
 
 def rewritten(entries: Entries, graphs: Mapping[str, Graph], decisions: Sequence[Decision]) -> Entries:
     """With these graphs instead of those in which what is cheap is computed again."""
-    kept = [d for d in entries.decisions if d.what not in ("recompute", "int8")]
+    kept = [d for d in entries.decisions if d.what not in ("cheap", "recompute", "int8")]
     made = {**entries.graphs, **checked(graphs, "recompute")}
     found = replace(entries, graphs=made, decisions=(*kept, *decisions), const="f32")
     return narrowed(found) if entries.const == "int8" else found

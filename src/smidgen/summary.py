@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -14,6 +15,8 @@ from .terminal import bytes_text, count_text, paint, seconds_text
 
 BAR: Final = 8  # characters
 LEAST_WIDTH: Final = 80
+TO_FIT: Final = ("recompute", "page", "page state", "split", "statistics of parts")  # decisions that a limit asks for
+LEAST_SAID: Final = 5e-4  # of a step's cost
 OP_ROOM: Final = 10  # fewer are not worth a column
 
 
@@ -82,18 +85,14 @@ def answer(
          f"{_step(plan)}" + (f": {count_text(forward)} forward, {count_text(backward)} backward"
                                                 if layers else "")),
     ]  # fmt: skip
-    if "train" in plan.limits:
-        rows.insert(1, ("limit", bytes_text(plan.limits["train"]), f"{plan.limits['train']:,} bytes{_made_for(plan)}"))
+    fits = [("fits", limit_text(plan), fits_text(plan))] if plan.objective else []
+    rows = [*fits, rows[0], *_limit_rows(plan), *rows[1:]]
     if plan.page_bytes:
         step = plan.paged.get("train", Traffic(0, 0))
         moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
         rows.append(("pages", bytes_text(plan.page_bytes), f"{plan.page_bytes:,} bytes outside RAM; {moved}"))
-    if plan.device:
-        banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
-        rows.insert(2, ("device", printable(plan.device), banks))
-        if plan.step_seconds:
-            predicted = f"a step on {printable(plan.device)}, predicted: {_joules_text(plan.step_joules)}"
-            rows.append(("step", seconds_text(plan.step_seconds), predicted))
+    if plan.step_seconds:
+        rows.append(("step", seconds_text(plan.step_seconds), _predicted(plan)))
     rungs = _rungs(plan)
     if len(rungs) > 1:
         sizes = ", ".join(bytes_text(rung.ram_bytes) for rung in rungs)
@@ -107,6 +106,54 @@ def answer(
         first, *rest = wrapped(text, width - 21) or [""]
         lines += [f"{name:<7} {paint(f'{figure:>10}', 'bold', colour=colour)}   {first}", *(" " * 21 + t for t in rest)]
     return "\n".join(lines)
+
+
+def limit_text(plan: Plan) -> str:
+    return bytes_text(plan.limits["train"]) if "train" in plan.limits else "yes"
+
+
+def fits_text(plan: Plan) -> str:
+    """What it takes to fit, and its price, in short."""
+    did = [re.split(r" \(|[:;]", printable(d.why))[0] for d in plan.decisions if d.what in TO_FIT]
+    return f"{', '.join(did) or 'as it is'}: {_price_text(plan)}"
+
+
+def _price_text(plan: Plan) -> str:
+    """What a limit costs, and how far that may be above the optimum."""
+    extra = _more(plan, plan.step_cost)
+    if extra < LEAST_SAID:
+        return f"no extra {plan.objective}"
+    text = f"+{extra * 100:.1f} % {plan.objective}"
+    if not plan.least_cost:
+        return text
+    above = plan.step_cost / plan.least_cost - 1
+    return f"{text}, at most {above * 100:.1f} % above the optimum" if above >= LEAST_SAID else f"{text}, the optimum"
+
+
+def _more(plan: Plan, cost: float) -> float:
+    """Than without a limit."""
+    return cost / plan.free_cost - 1 if plan.free_cost else 0.0
+
+
+def _limit_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    rows = []
+    if "train" in plan.limits:
+        rows.append(("limit", bytes_text(plan.limits["train"]), f"{plan.limits['train']:,} bytes{_made_for(plan)}"))
+    if plan.device:
+        banks = ", ".join(f"{region} in {printable(bank)}" for region, bank in plan.banks.items())
+        rows.append(("device", printable(plan.device), banks))
+    return rows
+
+
+def _predicted(plan: Plan) -> str:
+    """What a step takes by the prices that it was planned with."""
+    text = f"a step on {printable(plan.device)}" if plan.device else "a step by the prices of the plan"
+    text += f", predicted: {_joules_text(plan.step_joules)}"
+    if not plan.objective or _more(plan, plan.step_cost) < LEAST_SAID:
+        return text
+    text += f"; without a limit {seconds_text(plan.free_seconds)}, {_joules_text(plan.free_joules)}"
+    least = max(_more(plan, plan.least_cost), 0.0)
+    return f"{text}; no way to fit takes less than +{least * 100:.1f} %" if plan.least_cost else text
 
 
 def _made_for(plan: Plan) -> str:
@@ -266,6 +313,10 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "paged": {name: asdict(moved) for name, moved in plan.paged.items()},
         "step_seconds": plan.step_seconds or None,
         "step_joules": plan.step_joules or None,
+        "free_seconds": plan.free_seconds or None,
+        "free_joules": plan.free_joules or None,
+        "objective": plan.objective or None,
+        "least_cost": plan.least_cost or None,
         "limits": dict(plan.limits),
         "kernels": plan.kernels or None,
         "threads": plan.threads or None,

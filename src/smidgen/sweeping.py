@@ -9,30 +9,27 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
-from . import limits, place
+from . import bounds, limits
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import SmidgenError
 from .fitting import checked_fit, joint, part, smallest
-from .found import Found, cheapest, found, room_for
-from .homes import movable
+from .found import Found, cheapest, found
 from .ir import ceil_div
 from .lower import Entries, Lowering
 from .native import EXACT, Work
 from .options import Options
 from .passes.additive import takes_statistics
 from .plan import Decision
-from .planner.problem import problem_of, profile
 from .planner.within import Aim
 from .squeezing import searched, squeezed
 from .timeline import traffic
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
 MOST_BATCH: Final = 1 << 16
-SHARES_OUTSIDE: Final = 4  # into so many parts the state that may be outside is divided, for a bound
+LEAST_BOUND_S: Final = 1.0  # for a bound, without any effort
 MEANING: Final = {
     "none": "nothing is done to fit",
     "recompute": "results are computed again, the cheapest choice that was found",
@@ -137,12 +134,10 @@ class _Bench:
         self.made = made
         self.pages = aim.page and aim.prices.page is not None
         self.entries = lowering.entries(options)
-        self.align = place.ALIGN if device is None else device.align
         self.base = found(None if device is None else _unlimited(device), self.entries, aim)
         need = self.base.need
         self.base_bytes = need.with_work(work)
         self.floor = self.base_bytes - need.arena_bytes
-        self.problem = problem_of(self.entries.plain["train"], self.entries.batch, aim.prices, self.align)
         least = smallest(device, lowering, options, aim)
         self.smallest = min(self.base, least, key=lambda f: f.need.ram_bytes)
         self.parts = list(self._all_parts())
@@ -207,23 +202,9 @@ class _Bench:
         solve_s = time.monotonic() - start
         best = cheapest(device, [best, *singles], self.aim)
         made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, solve_s)
-        return replace(made, bound_s=self._bound(device))
-
-    def _bound(self, device: Device) -> float | None:
-        from .planner.bound import least_extra  # needs ortools
-
-        room, paging = room_for(device, self.entries), self.aim.prices.page
-        outside = sum(t.bytes(1) for t in movable(self.entries)) if self.pages else 0
-        byte_s = 0.0 if paging is None else 1 / paging.in_bytes_per_s + 1 / paging.out_bytes_per_s
-        edges = [outside * k // SHARES_OUTSIDE for k in range(SHARES_OUTSIDE + 1)] if outside else [0, 0]
-        best = math.inf
-        for least, most in pairwise(edges):  # so much of the state may be outside, and is fetched and returned
-            if profile(self.problem, self.problem.plain()).peak_bytes <= room + most:
-                best = min(best, least * byte_s)
-            elif least * byte_s < best:
-                extra = least_extra(self.problem, max(room + most, 0), page=self.pages)
-                best = min(best, least * byte_s + extra)
-        return self.problem.seconds + best if best < math.inf else None
+        aim, limit_s = replace(self.aim, objective="time"), max(self.aim.effort_s, LEAST_BOUND_S)
+        least = bounds.least_alike(device, self.entries, aim, time_limit_s=limit_s)
+        return replace(made, bound_s=least if least < math.inf else None)
 
 
 def _unlimited(device: Device) -> Device:

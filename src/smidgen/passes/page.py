@@ -217,7 +217,8 @@ class _Work:
         self._start_all()
         nodes = [n for i, node in enumerate(self.nodes) for n in (*self.slots.get(i, ()), node)]
         nodes += self.slots.get(len(self.nodes), ())
-        return unnamed_removed(_without_dead_views(self.graph.with_(nodes=tuple(nodes), tensors=self.tensors)))
+        graph = self.graph.with_(nodes=tuple(nodes), tensors=self.tensors)
+        return unnamed_removed(_without_dead_views(graph), state=False)
 
     def _busy(self) -> list[int]:
         """For each slot, how many pages are on their way there already."""

@@ -57,7 +57,7 @@ class _Rewrite:
                 else:
                     self._repeat(self.graph.nodes[what])
             self.nodes.append(self._redirected(node))
-        return unnamed_removed(self.graph.with_(nodes=tuple(self.nodes), tensors=self.tensors))
+        return unnamed_removed(self.graph.with_(nodes=tuple(self.nodes), tensors=self.tensors), state=False)
 
     def _repeat(self, node: Node) -> None:
         node = self._redirected(node)

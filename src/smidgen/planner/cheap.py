@@ -28,10 +28,10 @@ def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
         return graph, None
     count = sum(len(nodes) for nodes in again.values())
     share = (after.seconds / plain.seconds - 1) * 100
-    what = "1 cheap result is" if count == 1 else f"{count} cheap results are"
+    what = "1 result is" if count == 1 else f"{count} results are"
     why = f"{what} computed again instead of kept (about {share:.0f} % more time)"
     saved = plain.peak_bytes - after.peak_bytes
-    return recompute(graph, again), Decision("recompute", why, saved, after.seconds - plain.seconds)
+    return recompute(graph, again), Decision("cheap", why, saved, after.seconds - plain.seconds)
 
 
 def _takes_no_sums(graph: Graph, node: Node, batch: int) -> bool:

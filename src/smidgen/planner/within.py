@@ -42,9 +42,10 @@ class Aim:
 
 def within(
     graph: Graph, batch: int, arena_bytes: int, align: int, aim: Aim, thin: bool = False
-) -> tuple[Graph, list[Decision]]:
+) -> tuple[Graph, list[Decision], float]:
     """The graph rewritten so that its live bytes stay within `arena_bytes`; if that cannot be, the lowest that was
-    found, `thin` if it matters what that costs. The decisions say what it took, and by how much the peak fell."""
+    found, `thin` if it matters what that costs. The decisions say what it took, and by how much the peak fell. And a
+    bound: no schedule within these bytes costs less extra."""
     problem = problem_of(graph, batch, aim.prices, align)
     schedule, least = _schedule(problem, arena_bytes, aim)
     may_be = least_peak(problem, page=aim.page) <= arena_bytes
@@ -54,20 +55,17 @@ def within(
         schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
     if thin:
         schedule = thinned(problem, schedule, profile(problem, schedule).peak_bytes, aim.objective)[0]
-    return applied(graph, problem, schedule, aim, least)
+    return *applied(graph, problem, schedule, aim), least
 
 
-def applied(
-    graph: Graph, problem: Problem, schedule: Schedule, aim: Aim, least: float | None = None
-) -> tuple[Graph, list[Decision]]:
-    """The graph rewritten as the schedule says, and what to say of it; `least`: a bound on the extra cost."""
+def applied(graph: Graph, problem: Problem, schedule: Schedule, aim: Aim) -> tuple[Graph, list[Decision]]:
+    """The graph rewritten as the schedule says, and what to say of it."""
     plain = profile(problem, problem.plain())
     after = profile(problem, schedule)
     saved = plain.peak_bytes - after.peak_bytes
     kind = "seconds" if aim.objective == "time" else "joules"
     base, total = getattr(plain, kind), getattr(after, kind)
-    above = "" if least is None else f", at most {max(total / (base + least) - 1, 0):.1%} above the optimum"
-    price = f"about {(total / base - 1) * 100:.0f} % more {'time' if aim.objective == 'time' else 'energy'}{above}"
+    price = f"about {(total / base - 1) * 100:.0f} % more {'time' if aim.objective == 'time' else 'energy'}"
     again = len({k for k in schedule if isinstance(k, int) and schedule.count(k) > 1})
     paged = {k.value for k in schedule if isinstance(k, PageIn)}
     decisions = []
@@ -84,13 +82,14 @@ def applied(
     return recompute(graph, doings(graph, problem, schedule)), decisions
 
 
-def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, float | None]:
-    """The schedule, and a bound on what anything that fits must cost more than the plain one, if it was looked for."""
+def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, float]:
+    """The schedule, and a bound on what anything that fits must cost more than the plain one, as far as it was looked
+    for."""
     if least_peak(problem, page=aim.page) > arena_bytes:  # it cannot be: no reason to spend time on it
         return min(
             (fit(problem, 0, hasty=True, page=page)[0] for page in {False, aim.page}),
             key=lambda s: profile(problem, s).peak_bytes,
-        ), None
+        ), 0.0
     if not aim.effort_s and aim.objective == "time":
         made, one = fit(problem, arena_bytes, page=aim.page)
         if one.peak_bytes > arena_bytes:
@@ -99,7 +98,7 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
             one = profile(problem, made)
         late = aim.deadline_s is not None and one.seconds > aim.deadline_s
         if not late or len(problem.steps) > LARGE:
-            return made, None
+            return made, 0.0
     from .solve import smallest, solve  # needs ortools, which nobody needs who does not compile
 
     found = solve(
@@ -110,5 +109,5 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
         return found.schedule, found.bound
     made, one = fit(problem, arena_bytes, page=aim.page, objective=aim.objective)
     if aim.deadline_s is not None and one.peak_bytes <= arena_bytes:  # it fits, but not in time
-        return made, None
-    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s / 2, 5.0, aim.left_s / 2))[0], None
+        return made, 0.0
+    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s / 2, 5.0, aim.left_s / 2))[0], 0.0
