@@ -302,7 +302,7 @@ def test_pressure_takes_one_rung_at_a_time() -> None:
     assert course(*[high] * 20, start=2) == [2] * 20
 
 
-@pytest.mark.parametrize("value", [None, "12", float("nan"), True])
+@pytest.mark.parametrize("value", [None, "12", float("nan"), float("-inf"), True])
 def test_a_function_that_gives_no_number_is_said_once_and_stops_nothing(
     value: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,10 +316,31 @@ def test_a_function_that_gives_no_number_is_said_once_and_stops_nothing(
     assert said.count("memory is not followed: the function of follow_memory gave ") == 1
 
 
-def test_a_function_that_raises_stops_nothing() -> None:
-    source = Callback(lambda: 1 // 0)
+class Shy(Exception):
+    """Neither it nor its text can be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+    __str__ = __repr__
+
+
+def shy() -> float:
+    raise Shy
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: 1 // 0, "ZeroDivisionError"), (lambda: 10**400, "OverflowError"), (lambda: Shy(), "ValueError"),
+        (shy, "Shy"),
+    ],
+)  # fmt: skip
+def test_a_function_that_raises_stops_nothing(function: Callable[[], float], said: str) -> None:
+    source = Callback(function)
     assert Watch(SIZES, source).next_rung(1, 0) == (1, "")
-    assert "raised ZeroDivisionError" in source.missing
+    assert source.missing.startswith("the function of follow_memory raised ")
+    assert said in source.missing
 
 
 def files(root: Path, texts: dict[str, str]) -> System:

@@ -14,18 +14,22 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from smidgen import api
 from smidgen.errors import BadProgram
 from smidgen.instructions import Buffer, Entry, Instruction, Operand, OperandRegion
-from smidgen.ir import Batch, DType
+from smidgen.ir import LR, Batch, DType
 from smidgen.native import Machine
 from smidgen.ops.strides import copy_params
 from smidgen.program import HEADER, SECTIONS, Program
 from smidgen.runtime.compile import HERE, compile_runtime
+from smidgen.trainer import Job
+from tests import small
 from tests.test_ops import SAMPLES, inputs_of
 from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
 
@@ -349,3 +353,26 @@ def test_extents_are_proved_again_for_every_number_of_samples() -> None:
     with pytest.raises(BadProgram, match="operand 1 needs 48 bytes and has 36"):
         run(3)
     run(4)
+
+
+# -- what a program says of its state ----------------------------------------------------------------------------------
+
+NOT_STATE: dict[str, tuple[str, str, object]] = {
+    "an optimizer's tensor without a name": ("w1:momentum", "slot", None),
+    "an optimizer's tensor with a list as its name": ("w1:momentum", "slot", ["momentum"]),
+    "an optimizer's tensor of the learning rate": ("w1:momentum", "owner", LR),
+    "another name that is a list": ("w1", "aliases", [[]]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_STATE)
+def test_a_description_of_state_is_checked_when_it_is_read(name: str) -> None:
+    program = api.encode(small.entries())
+    Job(program)
+    tensor, key, value = NOT_STATE[name]
+    fact = {**program.meta["state"][tensor], key: value}
+    if value is None:
+        del fact[key]
+    state = {**program.meta["state"], tensor: fact}
+    with pytest.raises(BadProgram, match="the program does not describe its plan and state"):
+        Job(replace(program, meta={**program.meta, "state": state}))

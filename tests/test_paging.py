@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,6 +163,12 @@ def test_nowhere_to_page_to_is_said_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="nowhere to page to") as raised:
         smidgen.load(tmp_path / "net.smg")
     assert 'smidgen.load("net.smg", page_to="page.bin")' in raised.value.help
+
+
+@pytest.mark.parametrize("path", ["a\ud800", "a\0b", 5, b"page"])
+def test_what_is_no_path_is_no_place_to_page_to(path: Any) -> None:
+    with pytest.raises(BadOption, match="is not a path"):
+        Job(momentum_in_pages(), page_to=path)
 
 
 def test_a_file_that_is_not_a_page_file_is_left_alone(tmp_path: Path) -> None:
@@ -437,6 +444,26 @@ def test_a_build_with_checksums_finds_a_page_that_changed(checking: Path, ahead:
     with pytest.raises(RunFailed, match=r"page_(in|wait): a page does not read as it was written"):
         machine_step(machine, x, y)
     assert disk.said.count("read") <= 4, "the first page that is written and comes back is found"
+
+
+@pytest.mark.parametrize("how", ["train_step", "fit"])
+def test_a_job_whose_state_in_pages_is_damaged_is_not_said_to_be_whole(
+    how: str, checking: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SMIDGEN_LIBRARY", str(checking))
+    x, y = batches(1)[0]
+    job = Job(momentum_in_pages(), kernels="exact", page_to=tmp_path / "page")
+    disk = Disk(job._machine, prefetch=False)
+    job.train_step(x, y)
+    job.checkpoint(tmp_path / "run.ckpt")
+    disk.memory[0] ^= 1
+    with pytest.raises(RunFailed, match="a page does not read as it was written") as raised:
+        job.train_step(x, y) if how == "train_step" else job.fit(x, y, progress=False)
+    assert "the job is in the state before this step" not in raised.value.help
+    with pytest.raises(RunFailed, match="a step stopped halfway"):
+        job.save(tmp_path / "b")
+    job.resume(tmp_path / "run.ckpt")
+    job.fit(x, y, progress=False)
 
 
 def test_without_checksums_nobody_looks(tmp_path: Path) -> None:

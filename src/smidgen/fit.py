@@ -59,6 +59,7 @@ def fit(
     """Documented at `Job.fit`."""
     if "train" not in job.program.entries:
         raise BadProgram("the program has no entry point 'train'", help="compile the model again")
+    job._state.check_whole()
     epochs = positive("epochs", epochs, "epochs=3")
     patience = None if patience is None else positive("patience", patience, "patience=2, or None")
     every = None if checkpoint_every is None else positive("checkpoint_every", checkpoint_every, "checkpoint_every=100")
@@ -183,7 +184,9 @@ class _Fit:
         self.show.epoch(number + 1, self.position.step)
         self.tick = time.monotonic()
         for inputs, n in self.data.epoch(which, self.position.step):
-            self._step(inputs, n)
+            self._follow_memory()
+            with self.job._machine.alone:
+                self._step(inputs, n)
             if self.every and self.position.steps % self.every == 0:
                 self._save()
             if self.interruption.asked:
@@ -203,13 +206,12 @@ class _Fit:
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _step(self, inputs: Sequence[Array], n: int) -> None:
-        self._follow_memory()
         self.before.keep(self.state)
         lr = self._lr()
         try:
             loss = self._train(inputs, n, lr)
         except BaseException:
-            self.before.bring_back(self.state)
+            self._undo()
             raise
         if not math.isfinite(loss):
             raise self._loss_not_finite(loss, inputs, n)
@@ -224,6 +226,10 @@ class _Fit:
         self.tick = now
         self._check_weights()
         self.show.step(self.position)
+
+    def _undo(self) -> None:
+        self.before.bring_back(self.state)
+        self.state.is_partial = self.job._found_damage()  # the copy has it, too
 
     def _train(self, inputs: Sequence[Array], n: int, lr: float) -> float:
         """A step with this learning rate. Between steps, job.lr is what the schedule starts from."""
@@ -266,11 +272,12 @@ class _Fit:
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
                 self._follow_memory()
-                self.before.keep(self.state)
-                try:
-                    self.job._train(self.data.taken(slice(0, size)), size)
-                finally:
-                    self.before.bring_back(self.state)
+                with self.job._machine.alone:
+                    self.before.keep(self.state)
+                    try:
+                        self.job._train(self.data.taken(slice(0, size)), size)
+                    finally:
+                        self._undo()
 
     # -- the end of an epoch, and of the run ---------------------------------------------------------------------
 
@@ -302,7 +309,8 @@ class _Fit:
         if best is not None and best.state is not None:
             restored = best.epoch != len(self.position.epochs)
             if restored:
-                self.state.set_all(best.state)
+                with self.job._machine.alone:
+                    self.state.set_all(best.state)
             best = replace(best, state=None)
         self.position = replace(self.position, best=best, stopped=stopped, restored=restored)
 

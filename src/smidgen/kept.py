@@ -92,6 +92,7 @@ class InFile:
         raise CannotWrite(f"there is no place for a copy of the state, {count:,} bytes", why=why, help=HELP)
 
     def keep(self, state: State) -> None:
+        state.check_whole()
         try:
             self._reserved.write(state.memory.data)
             for at, count in _chunks(state):

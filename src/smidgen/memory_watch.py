@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -64,14 +65,15 @@ class Callback:
 
     def read(self, held_bytes: int) -> Reading | None:
         try:
-            allowed = self._function()
+            given = self._function()
+            allowed = float(given) if is_number(given) else math.nan
+            if allowed > -math.inf:
+                return Reading(allowed)
+            self.missing = f"the function of follow_memory gave {given!r:.60}, which is not a number of bytes"
         except Exception as error:  # the job must not end because a reading does
-            self.missing = f"the function of follow_memory raised {type(error).__name__}: {error}"
-            return None
-        if not is_number(allowed) or math.isnan(allowed):
-            self.missing = f"the function of follow_memory gave {allowed!r:.60}, which is not a number of bytes"
-            return None
-        return Reading(float(allowed))
+            said = traceback.format_exception_only(error)[-1].strip()  # even if its text cannot be had
+            self.missing = f"the function of follow_memory raised {said}"
+        return None
 
 
 class Watch:

@@ -33,6 +33,7 @@ LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
+DAMAGED: Final = "a page does not read as it was written"  # as runtime/kernels/page.c says it
 TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/batch_norm.c says it
 HELP: Final = {
     "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
@@ -49,6 +50,14 @@ class Paged(NamedTuple):
 
     in_bytes: int
     out_bytes: int
+
+
+class Stopped(NamedTuple):
+    """Where a run stopped: entry point and number of the instruction; and what that said."""
+
+    entry: str
+    at: int
+    why: str
 
 
 class CRun(ctypes.Structure):
@@ -186,7 +195,13 @@ EXACT: Final = Work("exact", 1)
 
 def checked_page_to(page_to: Any) -> None:
     """A path or None. Whether a file can be made there is found out when it is opened."""
-    if page_to is not None and (not isinstance(page_to, str | os.PathLike) or "\0" in os.fsdecode(page_to)):
+    if page_to is None:
+        return
+    try:
+        is_path = isinstance(page_to, str | os.PathLike) and b"\0" not in os.fsencode(page_to)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        is_path = False
+    if not is_path:
         raise BadOption(f"page_to={page_to!r} is not a path", help="page_to='page.bin'")
 
 
@@ -289,6 +304,7 @@ class _Memory:
 
     def __init__(self, lib: ctypes.CDLL, program: bytes | str | os.PathLike[str], guard: str) -> None:
         self.lib = lib
+        self.pages_of: int | None = None  # the process whose pages they are, if it pages
         self.handle: int | None = None
         status, message = ctypes.c_int(0), ctypes.create_string_buffer(MESSAGE_BYTES)
         path, data = (None, program) if isinstance(program, bytes) else (os.fsencode(program), None)
@@ -300,8 +316,13 @@ class _Memory:
         self.context = lib.smg_posix_context(self.handle)
 
     def __del__(self) -> None:
-        if self.handle:
+        if self.handle and self.is_own:
             self.lib.smg_posix_close(self.handle)
+
+    @property
+    def is_own(self) -> bool:
+        """A fork shares the pages of its parent, and does not have the thread that reads them."""
+        return self.pages_of is None or self.pages_of == os.getpid()
 
     def view(self, address: int | None, count: int) -> Array:
         if not count or not address:
@@ -360,14 +381,23 @@ class Machine:
                 self._wanted(context, i, k) for k in range(self._lib.smg_buffer_count(context, i))
             )
         self._numbers = {name: i for i, name in enumerate(self.entries)}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # The last call of each entry: looking up an array's address takes longer than a small step.
         self._last: dict[str, _Call] = {}
-        self.stopped: tuple[str, int] | None = None  # entry point and instruction at which a step stopped last
+        self.stopped: Stopped | None = None  # of the last run that did
         handle = self._memory.handle
         self.state = self._memory.view(self._lib.smg_posix_state(handle), self._lib.smg_state_bytes(context))
         """STATE as bytes; writable."""
         self.arena = self._memory.view(self._lib.smg_posix_arena(handle), self._lib.smg_arena_bytes(context))
+
+    @property
+    def alone(self) -> contextlib.AbstractContextManager[bool]:
+        """To hold over runs that belong together, and over changes of STATE: every run uses the same ARENA, where
+        gradients of a batch in parts are. The thread that holds it may take it again."""
+        if self._memory is not None and not self._memory.is_own:
+            raise RunFailed("the program was opened by another process", why="a fork shares the pages of its parent",
+                            help='smidgen.load("net.smg", page_to="other.bin") in this process')  # fmt: skip
+        return self._lock
 
     def _page_to(self, path: str | os.PathLike[str] | None) -> None:
         checked_page_to(path)
@@ -377,7 +407,9 @@ class Machine:
                 help='smidgen.load("net.smg", page_to="page.bin"), or --page-to page.bin',
             )
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        if self._lib.smg_posix_page_to(self._open().handle, os.fsencode(path), message):
+        memory = self._open()
+        memory.pages_of = os.getpid()
+        if self._lib.smg_posix_page_to(memory.handle, os.fsencode(path), message):
             raise CannotWrite(
                 f"cannot page to '{os.fspath(path)}'", why=message.value.decode(errors="replace"),
                 help=f"page_to with a file that can have {self.page_bytes:,} bytes",
@@ -393,14 +425,14 @@ class Machine:
     def read_page(self, offset: int, count: int) -> Array:
         """Bytes of state in PAGE."""
         found = np.empty(count, np.uint8)
-        with self._lock:
+        with self.alone:
             why = self._lib.smg_posix_page_read(self._open().handle, offset, found.ctypes.data, count)
         if why:
             raise RunFailed("the state cannot be read from its pages", why=why.decode(errors="replace"))
         return found
 
     def write_page(self, offset: int, data: Array) -> None:
-        with self._lock:
+        with self.alone:
             why = self._lib.smg_posix_page_write(self._open().handle, offset, data.ctypes.data, data.nbytes)
         if why:
             raise RunFailed("the state cannot be written to its pages", why=why.decode(errors="replace"))
@@ -421,7 +453,7 @@ class Machine:
         first: int = 0,
     ) -> None:
         """One step on n samples, after `first` others of a batch of `total` (default: n). Writes into `outputs`."""
-        with self._lock:
+        with self.alone:
             context = self._open().context
             buffers = self._buffers(entry, (*inputs, *outputs), n)
             samples = CSamples(n, n if total is None else total, first)
@@ -433,7 +465,7 @@ class Machine:
         self, entry: str, inputs: Sequence[Array], outputs: Sequence[Array], n: int, total: int | None = None
     ) -> int:
         """Like `run`; returns the bytes of stack that the step touched."""
-        with self._lock:
+        with self.alone:
             memory = self._open()
             buffers = self._buffers(entry, (*inputs, *outputs), n)
             samples, used = CSamples(n, n if total is None else total, 0), ctypes.c_size_t(0)
@@ -446,7 +478,7 @@ class Machine:
 
     def reset(self) -> None:
         """STATE as the file has it, ARENA and with it the accumulators zero."""
-        with self._lock:
+        with self.alone:
             context = self._open().context
             status = self._lib.smg_reset_state(context)
             if status:
@@ -454,7 +486,7 @@ class Machine:
 
     def trim(self, keep_bytes: int) -> None:
         """Give ARENA beyond its first bytes back to the system; touched again, it is zero."""
-        with self._lock:
+        with self.alone:
             self._lib.smg_posix_trim(self._open().handle, keep_bytes)
 
     def close(self) -> None:
@@ -504,7 +536,7 @@ class Machine:
         if status == STOPPED:
             place, _, complaint = said.partition(": ")
             at = re.match(r"(.+), instruction (\d+)", place)  # smg_say_at writes it so
-            self.stopped = (at[1], int(at[2])) if at else None
+            self.stopped = Stopped(at[1], int(at[2]), complaint) if at else None
             if complaint == TOO_FEW:
                 return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
             return RunFailed(said, help=HELP.get(complaint, ""))

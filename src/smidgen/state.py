@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .arrays import as_state, check_mapping, is_integer, is_number, laid, laid_shape, steps_of, unlaid
-from .errors import BadData, BadOption, BadProgram
+from .errors import BadData, BadOption, BadProgram, RunFailed
 from .ir import COUNTER, LR, Array, DType
 from .program import Program
 
@@ -36,10 +37,13 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
         if fact["offset"] % 4 or not 0 <= fact["offset"] <= room - count:
             raise BadProgram(f"'{name}' lies outside the program's state")
         owner = facts[fact["owner"]] if fact["role"] == "optim" else fact
+        if fact["role"] == "optim" and (owner["role"] != "param" or type(fact["slot"]) is not str):
+            raise ValueError(f"'{name}' is not the optimizer's tensor of a parameter")
         if owner["role"] in ("param", "stat"):
             if math.prod(laid_shape(tuple(map(_size, owner["shape"])), steps_of(owner))) != math.prod(fact["stored"]):
                 raise ValueError(f"'{name}' does not have the shape of its parameter")
-            list(owner["aliases"])
+            if any(type(alias) is not str for alias in owner["aliases"]):
+                raise ValueError(f"'{name}' has a name that is no text")
     if "train" in program.entries and facts:
         settings = [(facts[name]["dtype"], list(facts[name]["stored"])) for name in (LR, COUNTER)]
         if settings != [("f32", []), ("i32", [2])]:
@@ -64,7 +68,19 @@ class State:
         self.memory = memory  # bytes of the runtime
         self.facts = facts
         self.pages = pages if pages is not None and pages.page_state_bytes else None
-        self.is_partial = False  # a step stopped halfway, and cannot be undone
+        self.is_partial = False  # a step, or setting the state, stopped halfway and cannot be undone
+
+    def check_whole(self) -> None:
+        if self.is_partial:
+            raise RunFailed("a step stopped halfway, or setting the state did: only a part of it is there",
+                            help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Partial from the first write on, until all is written."""
+        before, self.is_partial = self.is_partial, True
+        yield
+        self.is_partial = before
 
     def view(self, name: str) -> Array:
         """A tensor in its stored layout: in place, or a copy if its home is in PAGE."""
@@ -120,18 +136,21 @@ class State:
 
     def copy(self) -> Array:
         """All of it as bytes: STATE, then what is in PAGE."""
+        self.check_whole()
         if self.pages is None:
             return self.memory.copy()
         return np.concatenate([self.memory, self.pages.read_page(0, self.pages.page_state_bytes)])
 
     def copy_to(self, kept: Array) -> None:
         """The same, into what `copy` gave."""
+        self.check_whole()
         np.copyto(kept[: len(self.memory)], self.memory)
         if self.pages is not None:
             kept[len(self.memory) :] = self.pages.read_page(0, self.pages.page_state_bytes)
 
     def set_all(self, state: bytes | memoryview | Array) -> None:
         given = np.frombuffer(state, np.uint8)
+        self.is_partial = True
         if self.pages is not None:
             self.pages.write_page(0, np.ascontiguousarray(given[len(self.memory) :]))
         self.memory[:] = given[: len(self.memory)]
@@ -181,8 +200,9 @@ class State:
         if values and not new:
             why = f"it learns {', '.join(self.learned())}"
             raise BadData("nothing of what is given belongs to this program", why=why)
-        for name, value in new.items():
-            self.put(name, value)
+        with self.changing():
+            for name, value in new.items():
+                self.put(name, value)
 
     def optimizer(self) -> dict[str, dict[str, Array]]:
         """Parameter → slot → copy of the optimizer's tensor."""
@@ -207,9 +227,10 @@ class State:
                 if not isinstance(slots, Mapping) or fact["slot"] not in slots:
                     raise BadData(f"'{fact['owner']}' has no '{fact['slot']}' in the optimizer's state", help=example)
                 new[name] = laid(as_state(slots[fact["slot"]], name, owner["shape"]), steps_of(owner))
-        for name, value in new.items():
-            self.put(name, value)
-        self.view(COUNTER)[1] = step
+        with self.changing():
+            for name, value in new.items():
+                self.put(name, value)
+            self.view(COUNTER)[1] = step
 
 
 __all__ = ["State", "checked_facts"]

@@ -30,7 +30,7 @@ from .described import classes_of, described, meant, run_of
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
 from .ir import Array
 from .metrics import LossFacts, check_labels
-from .native import Machine, Paged, release_freed
+from .native import DAMAGED, Machine, Paged, release_freed
 from .program import Buffer, Program
 from .rungs import Rung, entry_at
 from .state import State
@@ -114,7 +114,7 @@ class Job:
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
         Of a program that pages, the state before each step is kept, and is back after any error (a disk that fails).
         Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the job then
-        refuses to go on until it is given a whole state, by `resume` or `restore`.
+        refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
         """
         inputs, n = self._inputs("train", [*listed(x), y])
         if self._classes is not None:  # the kernel refuses what is no class, but knows spare ones
@@ -123,10 +123,11 @@ class Job:
         return self._train(inputs, n)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
-        self._check_whole()
-        if self._undo is not None:
-            return self._train_paged(self._undo, inputs, n)
-        return self._train_once(inputs, n)
+        with self._machine.alone:
+            self._state.check_whole()
+            if self._undo is not None:
+                return self._train_paged(self._undo, inputs, n)
+            return self._train_once(inputs, n)
 
     def _train_once(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
@@ -138,6 +139,7 @@ class Job:
 
     def _train_paged(self, undo: Undo, inputs: Sequence[Array], n: int) -> float:
         """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
+        self._machine.stopped = None  # so that it is of this step
         try:
             undo.keep(self._machine.state)
         except OSError as error:
@@ -146,7 +148,7 @@ class Job:
         try:
             return self._train_once(inputs, n)
         except SmidgenError as error:
-            self._state.is_partial = self._wrote_pages() or not self._brought_back(undo)
+            self._state.is_partial = self._wrote_pages() or self._found_damage() or not self._brought_back(undo)
             if not isinstance(error, RunFailed) or error.help:
                 raise
             back = "" if self._state.is_partial else "the job is in the state before this step; "
@@ -165,7 +167,7 @@ class Job:
             return False
         from .undo import writes_page_state
 
-        entry, at = self._machine.stopped
+        entry, at, _ = self._machine.stopped
         before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
         return any(
             i <= at or name != entry
@@ -174,10 +176,14 @@ class Job:
             if writes_page_state(self.program, step)
         )
 
-    def _check_whole(self) -> None:
-        if self._state.is_partial:
-            raise RunFailed("a step stopped halfway, and only a part of the state before it is back",
-                            help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
+    def _found_damage(self) -> bool:
+        """Did the last step stop because state in PAGE is not what was written there?"""
+        stopped = self._machine.stopped
+        if stopped is None or stopped.why != DAMAGED:
+            return False
+        from .undo import reads_page_state
+
+        return reads_page_state(self.program, self.program.entry_code(stopped.entry)[stopped.at])
 
     def _train_in_parts(self, inputs: Sequence[Array], n: int) -> float:
         if "grad" not in self.program.entries:
@@ -276,9 +282,15 @@ class Job:
         from .evaluate import evaluate
         from .fit import eval_data
 
-        found = evaluate(self.program, self._machine.run, eval_data(self, x, y), self._loss, lambda: True)
+        found = evaluate(self.program, self._run_whole, eval_data(self, x, y), self._loss, lambda: True)
         assert found is not None
         return found
+
+    def _run_whole(self, *call: Any) -> None:
+        """A run that only reads the state."""
+        with self._machine.alone:
+            self._state.check_whole()
+            self._machine.run(*call)
 
     def predict(self, x: Any) -> Any:
         """The model's output for any number of samples; a tuple if the model has several outputs.
@@ -288,12 +300,14 @@ class Job:
         inputs, n = self._inputs("infer", listed(x))
         outs = [b for b in self.program.entry_buffers("infer") if b.direction == "output"]
         results = [np.empty(b.shape(n), b.dtype.numpy) for b in outs]
-        if n <= self.program.batch:
-            self._machine.run("infer", inputs, results, n, n)
-        else:
-            from .predict import predict_in_parts
+        with self._machine.alone:  # all parts of one state
+            self._state.check_whole()
+            if n <= self.program.batch:
+                self._machine.run("infer", inputs, results, n, n)
+            else:
+                from .predict import predict_in_parts
 
-            predict_in_parts(self._machine.run, inputs, outs, results, n, self.program.batch)
+                predict_in_parts(self._machine.run, inputs, outs, results, n, self.program.batch)
         if self._classes is not None:
             results = [r[..., : self._classes.count] if b.name in self._classes.outputs else r
                        for b, r in zip(outs, results, strict=True)]  # fmt: skip
@@ -355,9 +369,10 @@ class Job:
             most = len(self.rungs) - 1
             why = f"it has rungs 0 to {most}" if most > 0 else "it has one plan"
             raise BadOption(f"the program has no rung {number!r}", why=why, help="smidgen.compile(…, ladder=['64MB'])")
-        self._rung = number
-        self._touched = None if self._touched is None else max(self._touched, number)
-        self._machine.trim(self.rungs[number].arena_bytes)
+        with self._machine.alone:
+            self._rung = number
+            self._touched = None if self._touched is None else max(self._touched, number)
+            self._machine.trim(self.rungs[number].arena_bytes)
 
     @property
     def _held_bytes(self) -> int:
@@ -383,7 +398,9 @@ class Job:
 
     def state_dict(self) -> dict[str, Array]:
         """What was learned (and running statistics that changed), under the model's own names and layout."""
-        learned = self._state.learned()
+        with self._machine.alone:
+            self._state.check_whole()
+            learned = self._state.learned()
         return learned if self._classes is None else self._classes.without_spare(learned)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
@@ -393,16 +410,20 @@ class Job:
 
     def _set_learned(self, values: Mapping[str, Any]) -> None:
         check_mapping(values, "load_state_dict", "job.load_state_dict(model.state_dict())")
-        self._state.set_learned(values if self._classes is None else self._classes.with_spare(values))
+        with self._machine.alone:
+            self._state.set_learned(values if self._classes is None else self._classes.with_spare(values))
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Per parameter: the optimizer's tensors (momentum; exp_avg, exp_avg_sq) in the model's own layout."""
-        return self._state.optimizer()
+        with self._machine.alone:
+            self._state.check_whole()
+            return self._state.optimizer()
 
     def load_optimizer_state(self, values: Mapping[str, Mapping[str, Any]], step: int) -> None:
         """Set the optimizer's tensors, as `optimizer_state` gives them, and the number of updates done. Parameters
         that are not given keep theirs. Nothing is set unless everything fits."""
-        self._state.set_optimizer(values, step)
+        with self._machine.alone:
+            self._state.set_optimizer(values, step)
 
     def load_into(self, model: Any) -> None:
         """Copy what was learned into the PyTorch module; everything else in it is left as it is. A model that lacks
@@ -434,7 +455,6 @@ class Job:
         self.program.with_state(self._whole()).save(place)
 
     def _whole(self) -> memoryview:
-        self._check_whole()
         return self._kept().data()
 
     def _kept(self, beside: Path | None = None, given: bytes | memoryview | None = None) -> Kept:
@@ -445,7 +465,8 @@ class Job:
         count = self.program.saved_bytes
         kept = InFile(folders(beside, *self._files), count) if self._keeps_in_files else InRam(count)
         if given is None:
-            kept.keep(self._state)
+            with self._machine.alone:
+                kept.keep(self._state)
         else:
             kept.take(given)
         return kept
@@ -457,14 +478,15 @@ class Job:
         """
         place = checked_path(path, 'job.checkpoint("run.ckpt")')
         run, best = None, None
-        if self._last_run is not None and self._last_run.step == self.step:  # no steps of the caller's since
-            position = self._last_run.position
-            run = {"settings": self._last_run.settings, "position": position.to_json()}
-            best = None if position.best is None else position.best.state
-        state = self._whole()
+        with self._machine.alone:
+            state, step = self._whole(), self.step
+            if self._last_run is not None and self._last_run.step == step:  # no steps of the caller's since
+                position = self._last_run.position
+                run = {"settings": self._last_run.settings, "position": position.to_json()}
+                best = None if position.best is None else position.best.state
         from . import checkpoint
 
-        checkpoint.write(place, checkpoint.Checkpoint(self._fingerprint, self.step, state, run, best))
+        checkpoint.write(place, checkpoint.Checkpoint(self._fingerprint, step, state, run, best))
 
     def resume(self, path: str | os.PathLike[str], *, position: bool = True) -> None:
         """Take the state from a checkpoint of this program. If `fit` wrote it, the next call of `fit`, with the same
@@ -482,8 +504,14 @@ class Job:
         if run is not None and run.position.best is not None and found.best is not None:
             best = replace(run.position.best, state=self._kept(given=found.best).data())
             run = replace(run, position=replace(run.position, best=best))
+        self._set_all(found.state)
         self._resumed = self._last_run = run
-        self._state.set_all(found.state)
+
+    def _set_all(self, state: bytes | memoryview) -> None:
+        """Where a run stood is forgotten, also if a disk fails in between."""
+        with self._machine.alone:
+            self._resumed = self._last_run = None
+            self._state.set_all(state)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
@@ -492,10 +520,10 @@ class Job:
 
         place = checked_path(path, 'job.restore("state.bin")')
         try:
-            self._state.set_all(slots.newest_state(mapped(place), self.program))
+            data = mapped(place)
         except OSError as error:
             raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
-        self._last_run = self._resumed = None
+        self._set_all(slots.newest_state(data, self.program))
 
     def export_weights(self, path: str | os.PathLike[str]) -> None:
         """Write what was learned, and statistics that changed, as safetensors under the model's own names."""

@@ -24,6 +24,10 @@ def writes_page_state(program: Program, step: Instruction) -> bool:
     return step.kernel == "page_out" and step.operands[0].offset < program.page_state_bytes
 
 
+def reads_page_state(program: Program, step: Instruction) -> bool:
+    return step.kernel in ("page_in", "page_wait") and step.operands[1].offset < program.page_state_bytes
+
+
 def undone(program: Program) -> list[tuple[int, int]]:
     """From where to where a step changes STATE before it writes state in PAGE, in order, what is adjacent joined."""
     found: list[tuple[int, int]] = []
@@ -72,4 +76,4 @@ class Undo:
             self._reserved.read(state.data[start:end], start)
 
 
-__all__ = ["Undo", "undone", "writes_page_state"]
+__all__ = ["Undo", "reads_page_state", "undone", "writes_page_state"]
