@@ -317,3 +317,10 @@ def test_inspect_needs_no_pages_for_a_program_that_pages(tmp_path: Path, capsys:
     momentum_in_pages().save(tmp_path / "net.smg")
     assert cli.main(["inspect", str(tmp_path / "net.smg")]) == 0
     assert "bytes outside RAM" in capsys.readouterr().out
+
+
+def test_build_needs_no_pages_for_a_program_that_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    momentum_in_pages().save(tmp_path / "net.smg")
+    assert cli.main(["build", "net.smg", "--device", "mps2-an385", "--firmware", "fw", "-o", "copy.smg"]) == 0
+    assert "fw: " in capsys.readouterr().out
+    assert {Path(name).read_bytes() for name in ("copy.smg", "fw/net.smg")} == {Path("net.smg").read_bytes()}

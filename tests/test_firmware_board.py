@@ -14,9 +14,11 @@ from torch import nn
 
 from benchmarks.boards import CASES, measured
 from smidgen import api, cli
+from smidgen.data import Samples
 from smidgen.device import Bank, load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import bare_bytes, write_firmware
+from smidgen.firmware.training import train_on_board
 from smidgen.optimizers import SGD
 from smidgen.trainer import Job
 
@@ -36,6 +38,28 @@ def test_every_loss_and_the_state_are_those_of_this_machine(name: str, tmp_path:
     assert row["state_equal"]
     assert row["ram_linked_bytes"] == row["ram_plan_bytes"] <= row["ram_device_bytes"]
     assert 0.8 * row["stack_bytes"] <= row["stack_used_bytes"] <= row["stack_bytes"]
+
+
+def test_a_step_in_parts_is_that_of_the_host(tmp_path: Path) -> None:
+    """Steps of 5 samples, 2 at a time: 5, 5 and 3, one of them with a label that counts for nothing."""
+    need(*EMULATOR)
+    program = small(accumulate=True)
+    program = replace(program, meta={**program.meta, "plan": {**program.meta["plan"], "step_samples": 5}})
+    made = write_firmware(tmp_path / "fw", program, load_device("stm32f746"))
+    assert "#define NET_STEP_SAMPLES 5 " in (tmp_path / "fw" / "net_program.h").read_text()
+    emulate.make(tmp_path / "fw")
+    x = np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32)
+    y = np.array([-100, *x[1:, :3].argmax(1)])
+    report = train_on_board(tmp_path / "fw", Samples((x,), y), check=True)
+    here = Job(program, kernels="exact")
+    history = here.fit(x, y, progress=False)
+    assert report.run.state == here._state.copy().tobytes()
+    assert len(report.run.losses) == here.step == 3
+    assert float(report.run.losses @ [5, 5, 3]) / 13 == pytest.approx(history.epochs[0].loss, rel=1e-6)
+    assert report.sections.ram_bytes == made.ram_bytes
+    counts = report.to_json()["instructions_per_step"]
+    assert len(counts) == 3
+    assert 1.2 < counts[0] / counts[2] < 5 / 3
 
 
 # -- memory protection -------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ class Board:
         """From one reset to the next: exit status, what was printed, and the result unless the power went."""
         batch, test, folder = self.program.batch, self.x[1200:] if predict else self.x[:0], flash.parent
         parts = [test[i : i + batch] for i in range(0, len(test), batch)]
-        trained, predicted = emulate._write_data(folder / "data.bin", steps, [([part], len(part)) for part in parts])
+        tested = [([part], len(part)) for part in parts]
+        trained, predicted = emulate._write_data(folder / "data.bin", self.program, steps, tested)
         (folder / "power.bin").write_bytes(struct.pack("<I", power))
         status, said = emulate.execute(self.elf, "mps2-an500", folder, seconds=600)
         if status:

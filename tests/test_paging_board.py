@@ -16,7 +16,9 @@ from smidgen.errors import DoesNotFit
 from smidgen.firmware import emulate
 from smidgen.firmware.project import write_firmware
 from smidgen.firmware.training import train_on_board
+from smidgen.ir import Role
 from smidgen.optimizers import SGD
+from smidgen.runtime.compile import compile_runtime
 from smidgen.trainer import Job
 
 from .boards import EMULATOR, need
@@ -96,3 +98,25 @@ def test_firmware_that_does_not_page_has_no_code_for_it(tmp_path: Path) -> None:
     assert "#define SMG_PAGES 0" in (made.folder / "smidgen_config.h").read_text()
     assert not list(made.folder.rglob("*page*"))
     assert not list(made.folder.rglob("blocks*"))
+
+
+def all_state(entries: api.Entries) -> list[str]:
+    graph = entries.graphs["train"]
+    return [t.name for t in graph.of_role(Role.PARAM, Role.OPTIM) if t.name in graph.data]
+
+
+def test_a_program_whose_parameters_are_outside_knows_its_optimizer() -> None:
+    entries = deep()
+    program = api.encode(paged(entries, state=all_state(entries)))
+    assert program.meta["optimizer"] == {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
+
+
+def test_a_build_with_checksums_proves_programs_whose_state_is_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = deep()
+    outside = paged(entries, state=all_state(entries))
+    library = compile_runtime(tmp_path / "lib.so", flags=("-O0", "-DSMG_PAGE_CHECK"))
+    expected = api.encode(outside).to_bytes()
+    monkeypatch.setenv("SMIDGEN_LIBRARY", str(library))
+    assert api.encode(outside).to_bytes() == expected

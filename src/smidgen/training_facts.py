@@ -53,7 +53,10 @@ def _loss(graph: Graph) -> str:
 
 def optimizer_facts(graph: Graph) -> dict[str, Any]:
     """The numbers of the optimizer, from the `train` entry."""
+    producer = graph.producer()
     for node in graph.nodes:
         if any(graph[out].role is Role.PARAM for out in node.outs):
-            return {k: node.attrs[k] for k in OPTIMIZER if k in node.attrs}
+            # A parameter outside RAM is replaced by the copy that was updated.
+            update = producer[node.ins[1]] if ops.get(node.op).page == "write" else node
+            return {k: update.attrs[k] for k in OPTIMIZER if k in update.attrs}
     return {}

@@ -16,6 +16,7 @@ from . import native, ops
 from .errors import UnsafeLayout
 from .ir import Graph, Node, Role, Tensor
 from .layout import Layout
+from .place import CHECKSUM, align_up
 from .program import Instruction, Program
 
 NOBODY = 0
@@ -291,12 +292,15 @@ class _Replay:
         return [t for t in given if t.name not in made]
 
     def _load_state(self) -> None:
-        """At the start every tensor that outlives the entry stands at its own place, and so does every constant."""
+        """At the start every tensor that outlives the entry stands at its own place, and so does every constant. Behind
+        what is in PAGE there is its checksum, which some builds read."""
         for tensor in self._kept():
-            part, slot = self._own(tensor), self.slots[tensor.name]
+            slot, count = self.slots[tensor.name], tensor.bytes(1)
+            count = align_up(count, 4) + CHECKSUM if slot.region == "page" else count
+            part = self.shadow[slot.region].read(slot.offset, count)
             if any(value != NOBODY for value in part):
                 raise UnsafeLayout(f"'{tensor.name}' and {self._called(max(part))} share memory")
-            self.shadow[slot.region].write(slot.offset, tensor.bytes(1), self._value(tensor.name))
+            self.shadow[slot.region].write(slot.offset, count, self._value(tensor.name))
         end, before = 0, ""
         for tensor in sorted(self.graph.of_role(Role.CONST), key=lambda t: self.slots[t.name].offset):
             start, count = self.slots[tensor.name].offset, tensor.bytes(1)
@@ -317,14 +321,10 @@ class _Replay:
             origin |= made
         newest = {first: latest for latest, first in origin.items()}
         for tensor in kept:
-            part, wanted = self._own(tensor), self._value(newest[tensor.name])
+            slot, wanted = self.slots[tensor.name], self._value(newest[tensor.name])
+            part = self.shadow[slot.region].read(slot.offset, tensor.bytes(1))
             if any(value != wanted for value in part):
                 raise UnsafeLayout(f"'{tensor.name}' is damaged", why=self._found(part, wanted))
-
-    def _own(self, tensor: Tensor) -> list[int]:
-        """What is found where a tensor that outlives the entry says that it is."""
-        slot = self.slots[tensor.name]
-        return self.shadow[slot.region].read(slot.offset, tensor.bytes(1))
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

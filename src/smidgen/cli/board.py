@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import terminal
 from ..errors import BadOption
 from .output import check_outputs, print_json, wrote
+
+if TYPE_CHECKING:
+    from ..program import Program
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +39,11 @@ def check_firmware(args: argparse.Namespace) -> None:
         raise BadOption("firmware for which device?", help="--device stm32f746, for instance (smidgen devices)")
 
 
-def firmware(args: argparse.Namespace, job: Any, device: Any) -> dict[str, Any]:
+def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[str, Any]:
     """Write the project and say so; returns what JSON has of it."""
     from ..firmware.project import write_firmware
 
-    made = write_firmware(args.firmware, job.program, device, args.prefix)
+    made = write_firmware(args.firmware, program, device, args.prefix)
     if not args.json:
         ram, flash = terminal.bytes_text(made.ram_bytes), terminal.bytes_text(made.flash_bytes)
         slots = " with two slots" if made.slot_bytes else ""

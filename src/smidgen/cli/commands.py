@@ -39,18 +39,21 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def build(args: argparse.Namespace) -> int:
-    from ..trainer import load
+    from ..contents import checked_program
 
     board.check_firmware(args)
     target.check(args)
     check_outputs(args.output, inputs=source_files(args))
-    job = load(args.model) if args.model.endswith(".smg") else compiled(args)
-    made = board.firmware(args, job, device_of(args)) if args.firmware else {}
-    plan = job.plan
+    if args.model.endswith(".smg"):
+        program, plan = checked_program(args.model)
+    else:
+        job = compiled(args)
+        program, plan = job.program, job.plan
+    made = board.firmware(args, program, device_of(args)) if args.firmware else {}
     if args.machine:
-        made = {**made, **target.build(args, job)}
+        made = {**made, **target.build(args, program)}
     elif args.output:
-        job.save(args.output)
+        program.save(args.output)
     if args.json:
         size = os.path.getsize(args.output) if args.output else None
         print_json({"model": args.model, "program": args.output, "file_bytes": size,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadOption
+
+if TYPE_CHECKING:
+    from ..program import Program
 
 
 class Target(argparse.Action):
@@ -31,8 +34,8 @@ def check(args: argparse.Namespace) -> None:
         raise BadOption("--target without a place for the binary", help="-o runner")
 
 
-def build(args: argparse.Namespace, job: Any) -> dict[str, Any]:
+def build(args: argparse.Namespace, program: Program) -> dict[str, Any]:
     from ..cross import build_binary
 
-    build_binary(job.program, args.machine, args.output)
+    build_binary(program, args.machine, args.output)
     return {"target": args.machine}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from ..arrays import rows
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
 from ..native import Paged
@@ -34,12 +36,12 @@ APT: Final = {
     "make": "apt-get install make",
 }
 Step = tuple[Sequence[Array], int]
-"""The arrays of a run, and its number of samples."""
+"""The arrays of a step or prediction, and its number of samples: more than the program's batch are taken in parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Instructions: of each run of the program (training steps, then predictions), and of each kernel over all runs."""
+    """Instructions: of each training step, then of each prediction, and of each kernel over all of them."""
 
     runs: tuple[int, ...]
     kernels: Mapping[str, tuple[int, int]]  # calls and instructions
@@ -132,13 +134,13 @@ def run_on_board(
         raise RunFailed(f"'{elf}' is not built", help=f"make -C {folder}")
     _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
-        trained, predicted = _write_data(Path(place) / "data.bin", steps, predictions)
+        trained, predicted = _write_data(Path(place) / "data.bin", program, steps, predictions)
         marks = _plugin_marks(elf, program) if count else None
         plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks}" if marks and _plugin() else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
         if status:
             raise _failed(elf, status, said)
-        counts = _read_counts(Path(place) / "counts", program) if plugin else None
+        counts = _read_counts(Path(place) / "counts", program, trained) if plugin else None
         return _read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
 
 
@@ -158,16 +160,20 @@ def _failed(elf: Path, status: int, said: str) -> RunFailed:
     return RunFailed(what, at="the emulated board", why=why)
 
 
-def _write_data(path: Path, steps: Iterable[Step], predictions: Iterable[Step]) -> tuple[list[int], list[int]]:
-    """The file that main.c describes; returns the samples of every run."""
+def _write_data(
+    path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step]
+) -> tuple[list[int], list[int]]:
+    """The file that main.c describes; returns the samples of every step and prediction."""
     sizes: list[list[int]] = []
     with path.open("wb") as file:
-        for runs in (steps, predictions):
+        for entry, runs in (("train", steps), ("infer", predictions)):
+            buffers = [b for b in program.entry_buffers(entry) if b.direction == "input"]
             sizes.append([])
             for arrays, n in runs:
                 file.write(struct.pack("<i", n))
-                for array in arrays:
-                    file.write(np.ascontiguousarray(array).tobytes())
+                for first in range(0, n, program.batch):
+                    for array, buffer in zip(arrays, buffers, strict=True):
+                        file.write(rows(array, buffer, first, min(program.batch, n - first)).tobytes())
                 sizes[-1].append(n)
             file.write(struct.pack("<i", 0))
     return sizes[0], sizes[1]
@@ -228,7 +234,7 @@ def _plugin_marks(elf: Path, program: Program) -> str:
     return ",".join(words)
 
 
-def _read_counts(path: Path, program: Program) -> Counts:
+def _read_counts(path: Path, program: Program, trained: Sequence[int]) -> Counts:
     runs: list[int] = []
     kernels: dict[str, tuple[int, int]] = {}
     total = 0
@@ -241,7 +247,14 @@ def _read_counts(path: Path, program: Program) -> Counts:
             kernels[program.kernels[values[0]]] = (values[1], values[2])
         else:
             total = values[0]
-    return Counts(tuple(runs), kernels, total)
+    left = iter(runs)
+    steps = [sum(itertools.islice(left, _entries(n, program.batch))) for n in trained]
+    return Counts((*steps, *left), kernels, total)
+
+
+def _entries(n: int, batch: int) -> int:
+    """How many a step of n samples runs: `train`, or `zero`, `grad` for each part, and `apply`."""
+    return 1 if n <= batch else -(-n // batch) + 2
 
 
 __all__ = ["BoardRun", "Counts", "Sections", "execute", "make", "run_on_board", "sections"]

@@ -15,6 +15,7 @@ from typing import Any, Final
 from ..classes import c_initializer
 from ..device import Device
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
+from ..fit_options import checked_batch
 from ..ir import LR
 from ..limits import Need, Overhead, assigned, check_slots
 from ..program import Buffer, Program
@@ -159,7 +160,8 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot
     inputs = [b for b in train if b.direction == "input"]
     lr = program.meta.get("state", {}).get(LR, {}).get("offset")
     numbers: list[tuple[str, object, str]] = [
-        ("BATCH", program.batch, "the most samples of one step"),
+        ("BATCH", program.batch, "the most samples of one call"),
+        ("STEP_SAMPLES", checked_batch(None, program), "of a step as planned; more than of one call: see smg_grad"),
         ("ALIGN", program.align, "of state and arena"),
         ("STATE_BYTES", program.state_bytes, "what learns, and all that belongs to it"),
         ("ARENA_BYTES", program.arena_bytes, "holds nothing between calls, so several programs can share it; but "

@@ -18,9 +18,11 @@ from ..batches import Arrays, order
 from ..data import Samples
 from ..errors import RunFailed
 from ..fit import training_data
+from ..fit_options import checked_batch
 from ..ir import Array
 from ..metrics import Accuracy
 from ..program import Program
+from ..sample_rows import check_rows
 from ..terminal import bytes_text
 from ..trainer import Job, load
 from .emulate import BoardRun, Sections, Step, run_on_board, sections
@@ -96,26 +98,26 @@ def train_on_board(
     folder: Path, data: Samples, *, held_out: Samples | None = None, epochs: int = 1, steps: int | None = None,
     check: bool = False, save: str | None = None, count: bool = True,
 ) -> Report:  # fmt: skip
-    """Train the first program of a built project. `steps` ends training early; `check` does the same steps on this
-    machine and compares the bits."""
+    """Train the first program of a built project, with steps as large as planned. `steps` ends training early; `check`
+    does the same steps on this machine and compares the bits."""
     facts = manifest(folder)
     path = folder / f"{facts['programs'][0]}.smg"
     with tempfile.TemporaryDirectory() as place:  # the job keeps its page file when the name is gone
         job = load(path, kernels="exact", page_to=Path(place) / "page.bin")
     program = job.program
-    batches = training_data(job, data.x, data.y, epochs, program.batch)
+    batches = training_data(job, data.x, data.y, epochs, checked_batch(None, program))
     assert isinstance(batches, Arrays)
-    tested = batches if held_out is None else training_data(job, held_out.x, held_out.y, 1, program.batch)
-    assert isinstance(tested, Arrays)
+    check_rows(program, job._machine.run, batches.taken(slice(0, 2)), batches.buffers, max(batches.sizes()))
     chosen = list(itertools.islice(_epochs(batches, job, epochs), steps))
-    if held_out is None:
-        most = sum(n for _, n in chosen)
-        predictions = list(itertools.islice(tested.epoch(None), -(-min(most, tested.samples) // program.batch)))
-    else:
-        predictions = list(tested.epoch(None))
+    measured = data if held_out is None else held_out
+    tested = training_data(job, measured.x, measured.y, 1, program.batch)
+    assert isinstance(tested, Arrays)
+    most = tested.samples if held_out is not None else min(sum(n for _, n in chosen), tested.samples)
+    predictions = list(itertools.islice(tested.epoch(None), -(-most // program.batch)))
     inputs = len(data.x)
     started = time.monotonic()
-    run = run_on_board(folder, program, chosen, [(arrays[:inputs], n) for arrays, n in predictions], count=count)
+    trained = [_counted(job, *step) for step in chosen]
+    run = run_on_board(folder, program, trained, [(arrays[:inputs], n) for arrays, n in predictions], count=count)
     seconds = time.monotonic() - started
     accuracy = _accuracy(job, program, tested, run, predictions)
     same = _compared(job, run, chosen) if check else None
@@ -130,6 +132,11 @@ def train_on_board(
 def _epochs(batches: Arrays, job: Job, epochs: int) -> Iterator[tuple[list[Array], int]]:
     for epoch in range(epochs):
         yield from batches.epoch(order(job._state.seed, epoch, batches.samples))
+
+
+def _counted(job: Job, arrays: Sequence[Array], n: int) -> Step:
+    """Without samples that count for nothing, as the job takes a step in parts."""
+    return job._without_ignored(arrays, n) if n > job.program.batch else (arrays, n)
 
 
 def _accuracy(job: Job, program: Program, data: Arrays, run: BoardRun, predictions: Sequence[Step]) -> float | None:

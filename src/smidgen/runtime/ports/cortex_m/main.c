@@ -2,7 +2,8 @@
  * Both are files of the machine that the emulator or debugger runs on. An application of your own has sensors in their place:
  * what it needs of this file are the three static variables and the calls that start with smg_.
  *
- * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them.
+ * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than NET_BATCH are
+ *              there in parts of so many, each with all of its inputs.
  *              The same once more with samples to predict, without targets.
  * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
  * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind STATE, and
@@ -49,13 +50,18 @@ static int write_output(void *self, int buffer, size_t offset, const void *from,
     return board_write(f->result, f->start[buffer] + (uint32_t)offset, from, bytes);
 }
 
-/* Samples of the next run, 0 if there is none; finds out where its buffers are. */
-static int32_t next_run(Files *f, const char *entry) {
+/* Samples of the next step or prediction, 0 if there is none. */
+static int32_t next_count(Files *f) {
     int32_t n = 0;
-    const int number = smg_entry(&context, entry);
     if (board_read(f->data, f->at, &n, sizeof n)) return 0;
     f->at += sizeof n;
-    for (int i = 0; n && i < smg_buffer_count(&context, number); i++) {
+    return n;
+}
+
+/* Finds out where the first `count` buffers of the next run are, which has n samples. */
+static void next_run(Files *f, const char *entry, int count, int32_t n) {
+    const int number = smg_entry(&context, entry);
+    for (int i = 0; i < count; i++) {
         SmgBufferInfo info;
         const uint32_t bytes = (uint32_t)smg_buffer_bytes(&context, number, i, n);
         smg_buffer_info(&context, number, i, &info);
@@ -63,13 +69,33 @@ static int32_t next_run(Files *f, const char *entry) {
         f->start[i] = *at;
         *at += bytes;
     }
-    return n;
 }
 
 static int append(Files *f, const void *from, size_t bytes) {
     const int failed = board_write(f->result, f->written, from, bytes);
     f->written += (uint32_t)bytes;
     return failed;
+}
+
+static const SmgBuffer buffers[NET_MOST_BUFFERS]; /* none of them has memory */
+
+/* A step of n samples: at once, or in parts whose gradients add up. */
+static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
+    const int32_t most = smg_batch(&context);
+    if (n <= most) {
+        next_run(f, "train", NET_TRAIN_INPUTS, n);
+        return smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, loss, channel);
+    }
+    double sum = 0;
+    SmgStatus status = smg_zero(&context);
+    for (int32_t done = 0; !status && done < n; done += most) {
+        const SmgSamples part = {n - done < most ? n - done : most, n, done};
+        next_run(f, "grad", NET_TRAIN_INPUTS, part.n);
+        status = smg_grad(&context, buffers, NET_TRAIN_INPUTS, part, loss, channel);
+        sum += (double)*loss;
+    }
+    *loss = (float)sum;
+    return status ? status : smg_apply(&context);
 }
 
 static int fail(const char *what) {
@@ -83,7 +109,6 @@ int main(void) {
     Files f = {.data = board_open("data.bin", BOARD_READ), .result = board_open("result.bin", BOARD_WRITE)};
     if (f.data < 0 || f.result < 0) return fail("data.bin or result.bin cannot be opened");
     const SmgChannel channel = {&f, read_input, write_output};
-    const SmgBuffer buffers[NET_MOST_BUFFERS] = {{0, 0}}; /* none of them has memory */
     int32_t n;
 
     if (smg_open(&context, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena))
@@ -100,9 +125,10 @@ int main(void) {
     card.read_bytes = card.written_bytes = 0; /* of training and predictions only */
 #endif
 
-    while ((n = next_run(&f, "train")) > 0) {
-        /* &loss in the place of NULL gives the loss to you instead of the channel */
-        if (smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, NULL, &channel)) return fail(smg_error(&context));
+    while ((n = next_count(&f)) > 0) {
+        float loss = 0;
+        if (train(&f, &channel, n, &loss)) return fail(smg_error(&context));
+        append(&f, &loss, sizeof loss);
     }
 
     const SmgBuffer learned = smg_state(&context);
@@ -115,8 +141,10 @@ int main(void) {
     }
 #endif
 
-    while ((n = next_run(&f, "infer")) > 0)
+    while ((n = next_count(&f)) > 0) {
+        next_run(&f, "infer", NET_INFER_BUFFERS, n);
         if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) return fail(smg_error(&context));
+    }
 
     const uint32_t stack = board_stack_used();
     int failed = append(&f, &stack, sizeof stack);
