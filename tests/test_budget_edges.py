@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from smidgen.fitting import found_for, smallest
 from smidgen.limits import OverLimit
 from smidgen.lower import Lowering
 from smidgen.native import has_fast
-from smidgen.options import checked_options
+from smidgen.options import checked_budget, checked_options
 from smidgen.planner.within import Aim
+from smidgen.terminal import bytes_text
 from smidgen.torch_import import import_model
 
 
@@ -103,6 +107,94 @@ def test_exact_kernels_are_offered_where_only_they_fit() -> None:
         smidgen.compile(model, x, kernels="fast", budget=exact)
     assert "kernels='exact' needs" in refused.value.help
     assert smidgen.compile(model, x, kernels="exact", budget=exact).plan.ram_bytes <= exact
+    with pytest.raises(OverLimit) as refused:
+        smidgen.compile(model, x, kernels="fast", threads=2, budget=exact)
+    assert "kernels='exact', threads=1 needs" in refused.value.help
+    assert "--kernels exact --threads 1 needs" in refused.value.in_command_line().help
+
+
+@pytest.mark.parametrize("count", [1023, 1025, 10_230, 10_241, 102_349, 1_022_977, 1_023_489, 2**20 + 1, 2**40 + 1])
+def test_a_size_that_is_rounded_up_is_enough(count: int) -> None:
+    enough = checked_budget(bytes_text(count, math.ceil).replace(",", ""))
+    assert enough is not None
+    assert count <= enough < 1.011 * count
+
+
+def refused(model: nn.Module, x: torch.Tensor, budget: int, optimizer: smidgen.SGD) -> OverLimit:
+    with pytest.raises(OverLimit) as error:
+        smidgen.compile(model, x, kernels="exact", effort=0, budget=budget, optimizer=optimizer)
+    return error.value
+
+
+def named(error: OverLimit) -> str:
+    found = re.match(r"needs (.*) of RAM, the budget has", error.what)
+    assert found
+    return found[1]
+
+
+def test_the_ram_that_an_error_asks_for_is_enough() -> None:
+    """A little more than 273 KB."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)).eval()
+    x, optimizer = torch.randn(2, 64), smidgen.SGD(0.01, momentum=0.9)
+    needs = named(refused(model, x, 1, optimizer))
+    smidgen.compile(model, x, kernels="exact", effort=0, budget=needs, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("has", [279_552, 279_700, 279_727])
+def test_what_is_needed_never_reads_like_what_there_is(has: int) -> None:
+    needs, there = limits._apart(279_728, has)
+    assert needs.removesuffix(" bytes") != there
+
+
+@pytest.mark.parametrize("budget", [1, 130_000])
+def test_every_option_of_an_error_can_be_typed_and_needs_what_it_says(budget: int, tmp_path: Path) -> None:
+    """All that were tried if none fits, else those that fit."""
+    optimizer = smidgen.SGD(0.02, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    error = refused(mlp(), torch.randn(2, 16), budget, optimizer)
+    said, *texts = error.help.split("; ") if budget == 1 else ["", *error.help.split("; ")]
+    assert said == ("" if budget > 1 else f"{len(texts)} other choices were tried, none fits")
+    assert len(texts) == len(error.options) if budget == 1 else 2 <= len(texts) <= len(error.options)
+    for text in texts:
+        call, _, needs = text.partition(" needs ")
+        arguments = eval(f"dict({call})", {"smidgen": smidgen, "dict": dict})
+        if "page_to" in arguments:
+            arguments["page_to"] = tmp_path / arguments["page_to"]
+        arguments = {"kernels": "exact", "effort": 0, "optimizer": optimizer, **arguments}
+        smidgen.compile(mlp(), torch.randn(2, 16), budget=needs, **arguments)
+    assert any(text.startswith("page_to='page.bin' needs ") for text in texts)
+    assert "optimizer=smidgen.SGD(lr=0.02, weight_decay=0.0001)" in error.help
+    assert "--page-to page.bin needs " in error.in_command_line().help
+    assert "--momentum 0" in error.in_command_line().help
+
+
+def test_one_sample_that_fits_is_named_though_there_was_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = smidgen.compile(mlp(), torch.randn(8, 16), kernels="exact").plan
+    now = 0.0
+
+    def price(arguments: Mapping[str, Any]) -> limits.Need:
+        nonlocal now
+        now += 1
+        return limits.Need(0, arguments["batch"], limits.Overhead(0, 0), 0)
+
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    tried = limits._tried(limits.within(1, None), plan, smidgen.SGD(0.01), price, 2.0)
+    assert [dict(option.arguments) for option in tried] == [{"batch": 4}, {"batch": 1}]
+
+
+def test_an_error_asks_for_no_more_than_the_smallest_that_is_found() -> None:
+    """In parts, though not even the state fits."""
+    model = nn.Sequential(
+        nn.Linear(16, 2), *(nn.Tanh() for _ in range(9)), nn.Linear(2, 300), nn.Tanh(), nn.Linear(300, 2)
+    )
+    lowering = Lowering(import_model(model.eval(), torch.randn(64, 16), loss="cross_entropy"))
+    options = checked_options(model, batch=64)
+    least = smallest(None, lowering, options, Aim())
+    assert least.entries.step_samples
+    with pytest.raises(OverLimit) as error:
+        found_for(limits.within(1, None), lowering, options, Aim())
+    assert named(error.value) == bytes_text(least.need.ram_bytes, math.ceil)
+    assert error.value.at.endswith(" of grad)")
+    assert any("batch" in option.arguments for option in error.value.options)
 
 
 @pytest.mark.parametrize("more", [{}, {"ladder": ["1GB"]}, {"budget": "1GB"}])

@@ -131,27 +131,26 @@ def test_banks_are_used_when_one_is_not_enough() -> None:
 
 
 def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
+    momentum, plain = smidgen.SGD(0.01, momentum=0.9), smidgen.SGD(0.01)
     with pytest.raises(DoesNotFit) as caught:
-        smidgen.compile(lenet(), X, optimizer=smidgen.SGD(0.01, momentum=0.9), device="stm32f746")
+        smidgen.compile(lenet(), X, optimizer=momentum, device="stm32f746")
     error = caught.value
     assert isinstance(error, limits.OverLimit)
-    assert error.what == "needs 674 KB of RAM, stm32f746 has 320 KB"
+    assert error.what == "needs 675 KB of RAM, stm32f746 has 320 KB"
     assert error.at.startswith("2 (forward, step 5 of ")
     assert error.why.startswith("live there: 1.relu 147 KB, ")
     tried = [dict(option.arguments) for option in error.options]
     assert tried == [
-        {"batch": 1}, {"momentum": 0}, {"momentum": 0, "batch": 4}, {"momentum": 0, "batch": 2},
-        {"method": "last_layer"}, {"method": "bias"},
+        {"batch": 1}, {"optimizer": plain}, {"optimizer": plain, "batch": 4}, {"optimizer": plain, "batch": 2},
+        {"page_to": "page.bin"}, {"method": "last_layer"}, {"method": "bias"},
     ]  # fmt: skip
     good = [o for o in error.options if limits.fits(load_device("stm32f746"), o.need)]
-    assert [dict(o.arguments) for o in good] == tried[3:]
+    assert [dict(o.arguments) for o in good] == [tried[3], *tried[5:]]
     assert error.help == "; ".join(o.text(command_line=False) for o in good)
-    assert error.help.startswith("momentum=0, batch=2 needs ")
+    assert error.help.startswith("optimizer=smidgen.SGD(lr=0.01), batch=2 needs ")
     assert error.in_command_line().help.startswith("--momentum 0 --batch 2 needs ")
     for option in good:
-        arguments = dict(option.arguments)
-        optimizer = smidgen.SGD(0.01, momentum=float(arguments.pop("momentum", 0.9)))
-        plan = smidgen.compile(lenet(), X, optimizer=optimizer, device="stm32f746", **arguments).plan  # type: ignore[arg-type]
+        plan = smidgen.compile(lenet(), X, device="stm32f746", **{"optimizer": momentum, **option.arguments}).plan
         assert plan.ram_bytes == option.need.ram_bytes
 
 

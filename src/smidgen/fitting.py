@@ -3,7 +3,6 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from . import bounds, limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
 from .errors import DoesNotFit, SmidgenError
-from .found import Found, Price, cheapest, found, room_for, step_seconds, step_spent
+from .found import Found, Price, cheapest, found, is_large, room_for, step_seconds, step_spent
 from .homes import has_state_outside, movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
@@ -23,7 +22,7 @@ from .passes.additive import WEIGHTED, takes_statistics
 from .planned import outlined, sized
 from .planner.within import LEAST_EFFORT_S, Aim
 from .program import Program
-from .squeezing import may_fit, searched, squeezed
+from .squeezing import may_be_cheaper, may_fit, searched, squeezed
 from .terminal import bytes_text
 from .training_facts import loss_facts
 
@@ -46,7 +45,7 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
     """`encode_for`, with the graphs that the program was made of."""
     start = time.monotonic()
     if aim.effort_s:  # without a search the answer does not depend on the clock
-        aim = replace(aim, until=start + max(PATIENCE_S, aim.effort_s))
+        aim = replace(aim, until=time.process_time() + max(PATIENCE_S, aim.effort_s))
     if aim.deadline_s is not None:
         least_s = _least(
             device, lowering, options, replace(aim, objective="time"), enough=aim.deadline_s, above=aim.deadline_s,
@@ -81,22 +80,25 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     options it took."""
     entries = lowering.entries(options)
     aim = replace(aim, at_once=aim.at_once or takes_statistics(entries.graphs["train"]))
-    quick = replace(aim, effort_s=0.0, until=time.monotonic() + aim.left_s * (UNPAGED if aim.page else 1.0))
-    whole = squeezed(device, entries, quick)
-    if limits.over_flash(device, whole.need) and options.const == "f32":
+    quick = replace(aim, effort_s=0.0, until=_end_of_quick(entries, aim, UNPAGED if aim.page else 1.0))
+    base = found(device, entries, quick)
+    if limits.over_flash(device, base.need) and options.const == "f32":
         options = replace(options, const="int8")
         entries = narrowed(entries)
-        whole = squeezed(device, entries, quick)
-    if whole.entries is entries and limits.fits(device, whole.need):
-        parts = as_parts(lowering, options, entries, aim)
-        return (whole if parts is entries else found(device, parts, aim)), options
+        base = found(device, entries, quick)
+    if limits.fits(device, base.need) and (parts := as_parts(lowering, options, entries, aim)) is not entries:
+        return found(device, parts, aim), options
+    whole = squeezed(device, entries, quick, first=base)
+    if limits.fits(device, whole.need) and not may_be_cheaper(whole, aim):
+        return whole, options
     quick = _patient(device, quick, [whole])
     others: list[Found] = []
     outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
-        outer = _patient(device, replace(aim, effort_s=0.0), [whole, *others])
+        outer = replace(aim, effort_s=0.0, until=_end_of_quick(entries, aim))
+        outer = _patient(device, outer, [whole, *others])
         for k, one in enumerate(sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)):
             others += state_outside(device, one, outer) if k == 0 or outer.left_s else []
     best = cheapest(device, [whole, *others], aim)
@@ -109,11 +111,16 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     end = time.monotonic() + aim.effort_s
     for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
         effort_s = max((end - time.monotonic()) / left, LEAST_EFFORT_S)
-        until = time.monotonic() + aim.left_s / left
+        until = time.process_time() + aim.left_s / left
         tried.append(searched(device, one, replace(aim, effort_s=effort_s, until=until)))
     known = {batch: least for one in tried if not has_state_outside(one.given) for batch, least in one.known.items()}
     best = _or_alone(device, cheapest(device, [*tried, best], aim), entries, aim)
     return replace(best, known=known), options
+
+
+def _end_of_quick(entries: Entries, aim: Aim, share: float = 1.0) -> float:
+    """When to give up what needs no search: for what is not large, never, so that more effort finds no less."""
+    return time.process_time() + share * aim.left_s if is_large(entries) else math.inf
 
 
 def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
@@ -133,7 +140,7 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     """What was found, or what one technique alone makes of the step, if that is cheaper."""
     quick = replace(aim, effort_s=0.0)
     for name in SCHEDULED if aim.page else [n for n in SCHEDULED if n != "page"]:
-        if not aim.left_s and not limits.fits(device, best.need):
+        if not aim.left_s and is_large(entries) and not limits.fits(device, best.need):
             break
         below = best.cost(aim) if limits.fits(device, best.need) else math.inf
         one = alone(name, device, entries, quick, below)
@@ -145,23 +152,38 @@ def checked_fit(
     device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, start: float | None = None
 ) -> Found:
     """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, soon
-    after the `start`."""
-    quick = replace(aim, effort_s=0.0)
+    after the `start`. No start: the steps are given, and neither parts nor pages are offered."""
+    quick = replace(aim, effort_s=0.0, fills=False)
+    if start is not None and limits.assigned(device, best.need) is None and limits.has_time(start):
+        least = replace(smallest(device, lowering, options, aim), device=device)
+        best = min(best, least, key=lambda f: f.need.ram_bytes)
 
     def need_with(other: Mapping[str, Any]) -> limits.Need | None:
-        changed = {name: value for name, value in other.items() if name != "momentum"}
-        if "momentum" in other:
-            changed["optimizer"] = replace(options.optimizer, momentum=other["momentum"])
         try:
-            entries = lowering.entries(replace(options, **changed), explained=False)
+            if "page_to" in other:
+                return need_with_pages()
+            entries = lowering.entries(replace(options, **other), explained=False)
             return squeezed(device, entries, quick, most=MOST_ASKED).need
         except SmidgenError:
             return None
 
+    def need_with_pages() -> limits.Need | None:
+        if aim.page or aim.prices.page is None or start is None:
+            return None
+        paging = replace(quick, page=True)
+        whole = squeezed(device, lowering.entries(options), paging)
+        tried = [whole, *state_outside(device, whole, paging)]
+        if best.entries.step_samples and limits.has_time(start):
+            parts = squeezed(device, best.given, paging)
+            tried += [parts, *state_outside(device, parts, paging)]
+        need = cheapest(device, tried, paging).need
+        return need if need.ram_bytes < best.need.ram_bytes else None
+
     if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
-        raise limits.over_limit(device, outlined(best.entries, device, best.sized), best.need, need_with, start)
+        plan = outlined(best.entries, device, best.sized)
+        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, start)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
@@ -169,23 +191,24 @@ def checked_fit(
     return best
 
 
-def in_time(entries: Entries, aim: Aim) -> None:
-    """Refuse a step with all the RAM it wants that is too late."""
-    if aim.deadline_s is not None and (seconds := step_seconds(entries, aim)) > aim.deadline_s:
-        raise limits.too_late(entries.decisions, seconds, aim.deadline_s)
+def in_time(entries: Entries, aim: Aim) -> Entries:
+    """A step with all the RAM it wants; with nothing computed again, if it were too late else. Refused if it is."""
+    if aim.deadline_s is None or step_seconds(entries, aim) <= aim.deadline_s:
+        return entries
+    kept = tuple(d for d in entries.decisions if d.what != "cheap")
+    plain = replace(entries, graphs={**entries.graphs, **entries.plain}, decisions=kept)
+    if (seconds := step_seconds(plain, aim)) > aim.deadline_s:
+        raise limits.too_late(plain.decisions, seconds, aim.deadline_s)
+    return plain
 
 
 def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
     """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
     again."""
     tried: list[Found] = []
-    batch = samples
-    try:
-        least = part(lowering, options, samples, 1)
-    except SmidgenError:  # a loss that is no sum over samples
+    batch, least = samples, one_by_one(lowering, options, samples)
+    if least is None:
         return tried
-    if any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT)):
-        return tried  # several rows for each sample, whose order nobody knows
     if not may_fit(device, least, aim):  # nor do larger parts
         return [squeezed(device, least, aim)]
     while batch > 1:
@@ -202,19 +225,26 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
     return tried
 
 
+def one_by_one(lowering: Lowering, options: Options, samples: int) -> Entries | None:
+    """The step in parts of one sample; None if parts are not the same step, or nobody knows what belongs to one."""
+    try:
+        least = part(lowering, options, samples, 1)
+    except SmidgenError:  # a loss that is no sum over samples
+        return None
+    several = any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT))
+    return None if several else least  # several rows for each sample, whose order is not known
+
+
 def _other_statistics(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
     """The largest parts that fit, none of them a single sample, though norms then take the statistics of parts: that
     learns something else than was asked for, so it is done only where nothing else fits, and the plan says it."""
     quick = replace(aim, effort_s=0.0)
-    batch = samples
+    batch = samples if one_by_one(lowering, options, samples) else 1
     while batch > 2:
         batch = ceil_div(batch, 2)
         if samples % batch == 1:
             continue
-        try:
-            entries = part(lowering, options, samples, batch)
-        except SmidgenError:  # a loss that is no sum over samples
-            return []
+        entries = part(lowering, options, samples, batch)
         why = f"batch norms take the statistics of {batch} samples, not of {samples}: other weights are learned"
         one = squeezed(device, decided(entries, "statistics of parts", why, 0), quick)
         tried = [one, *(state_outside(device, one, quick) if aim.page else [])]
@@ -230,8 +260,8 @@ def smallest(device: Device | None, lowering: Lowering, options: Options, aim: A
     entries = lowering.entries(options)
     tried = [squeezed(none, entries, quick)]
     if entries.batch > 1 and not takes_statistics(entries.graphs["train"]) and not aim.at_once:
-        with contextlib.suppress(SmidgenError):  # a loss that is no sum over samples
-            tried.append(squeezed(none, part(lowering, options, entries.batch, 1), quick))
+        least = one_by_one(lowering, options, entries.batch)
+        tried += [] if least is None else [squeezed(none, least, quick)]
     if aim.page:
         tried += [one for whole in tried for one in state_outside(none, whole, quick)]
     return min(tried, key=lambda f: f.need.ram_bytes)

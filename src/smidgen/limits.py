@@ -3,16 +3,18 @@ does not fit. STATE is whole in one bank and so is ARENA; context and stack are 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 from . import native
 from .device import Bank, Device
 from .errors import BadOption, DoesNotFit
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
+from .optimizers import SGD, Optimizer
 from .place import ALIGN
 from .plan import Decision, Plan
 from .program import REGION_BYTES, Program
@@ -165,16 +167,38 @@ def beyond(need: Need) -> str:
 class Option:
     """Other arguments of `compile`, and what they were found to need."""
 
-    arguments: Mapping[str, str | int]
+    arguments: Mapping[str, Any]
     need: Need
 
     def text(self, command_line: bool, work_bytes: int = 0) -> str:
-        words = (
-            [f"--{k} {v}" for k, v in self.arguments.items()] if command_line
-            else [f"{k}={v!r}" for k, v in self.arguments.items()]
-        )  # fmt: skip
-        arguments = " ".join(words) if command_line else ", ".join(words)
-        return f"{arguments} needs {bytes_text(self.need.ram_bytes + work_bytes)}"
+        typed = " ".join(_typed(*one) for one in self.arguments.items())
+        called = ", ".join(f"{name}={_called(value)}" for name, value in self.arguments.items())
+        return f"{typed if command_line else called} needs {_up(self.need.ram_bytes + work_bytes)}"
+
+
+def _typed(name: str, value: Any) -> str:
+    """An argument as the command line has it; another optimizer is one without momentum."""
+    return "--momentum 0" if name == "optimizer" else f"--{name.replace('_', '-')} {value}"
+
+
+def _called(value: Any) -> str:
+    """A value as Python has it; an optimizer as its constructor is called, without what is usual."""
+    if not isinstance(value, Optimizer):
+        return repr(value)
+    given = {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+    return f"smidgen.{type(value).__name__}({', '.join(f'{name}={one}' for name, one in given.items())})"
+
+
+def _up(count: int) -> str:
+    """As a budget this is enough."""
+    return bytes_text(count, math.ceil)
+
+
+def _apart(needs: int, has: int) -> tuple[str, str]:
+    """What is needed and the less that there is, in figures that differ."""
+    if _up(needs) != bytes_text(has):
+        return _up(needs), bytes_text(has)
+    return f"{needs:,} bytes", f"{has:,}"
 
 
 class OverLimit(DoesNotFit):
@@ -199,15 +223,24 @@ class OverLimit(DoesNotFit):
             return "; ".join(good)
         if not self.options:
             return ""
-        least = min(self.options, key=lambda option: option.need.ram_bytes)
-        return f"{len(self.options)} other choices were tried, none fits; {least.text(command_line, work)}"
+        tried = sorted(self.options, key=lambda option: option.need.ram_bytes)
+        said = "1 other choice was tried, it does not fit" if len(tried) == 1 else (
+            f"{len(tried)} other choices were tried, none fits")  # fmt: skip
+        return "; ".join([said, *(option.text(command_line, work) for option in tried)])
 
 
-Price = Callable[[Mapping[str, str | int]], Need | None]
+Price = Callable[[Mapping[str, Any]], Need | None]
 """What the program would need with these arguments instead; None if it cannot be compiled."""
 
 
-def over_limit(device: Device, plan: Plan, need: Need, price: Price, start: float | None = None) -> OverLimit:
+def has_time(start: float) -> bool:
+    """Half of the time for an answer is for other choices."""
+    return time.monotonic() < start + ANSWER_S / 2
+
+
+def over_limit(
+    device: Device, plan: Plan, need: Need, optimizer: Optimizer, price: Price, start: float | None = None
+) -> OverLimit:
     """The error, with the options that were tried in vain or not. `start`: when the question was asked."""
     now = time.monotonic()
     end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
@@ -219,7 +252,8 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price, start: floa
             parts.insert(0, f"constants {bytes_text(sum(s.bytes for s in const))}")
         parts += [f"code {bytes_text(code)}"] if code else []
         parts += [f"two slots {bytes_text(slots)}"] if slots else []
-        what = f"needs {bytes_text(flash + code + slots)} of flash, {device.name} has {bytes_text(device.flash_bytes)}"
+        needs, has = _apart(flash + code + slots, device.flash_bytes)
+        what = f"needs {needs} of flash, {device.name} has {has}"
         return OverLimit(what, at="", why="in it: " + ", ".join(parts), options=(), device=device)
     at, live = _peak(plan)
     rest = f"state {bytes_text(need.state_bytes)}, context and stack " + bytes_text(
@@ -228,15 +262,13 @@ def over_limit(device: Device, plan: Plan, need: Need, price: Price, start: floa
     work = device.work_bytes
     rest += f", work memory of fast kernels {bytes_text(work)}" if work else ""
     why = f"live there: {live}; besides {rest}" if live else rest
-    needs, has = bytes_text(need.ram_bytes + work), _has(device)
-    if needs == has:  # the difference is in what rounding takes away
-        needs, has = f"{need.ram_bytes + work:,} bytes", f"{device.ram_bytes + work:,}"
-    what = f"needs {needs} of RAM, {device.name} has {has}"
+    needs, has = _apart(need.ram_bytes + work, device.ram_bytes + work)
+    what = f"needs {needs} of RAM, {device.name} has {_banks(device) or has}"
     if need.ram_bytes <= device.ram_bytes:
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
-    exact = Option({"kernels": "exact"}, need) if work and need.ram_bytes <= device.ram_bytes + work else None
-    options = list(_tried(device, plan, price, end))
+    exact = Option(_exact(work), need) if work and need.ram_bytes <= device.ram_bytes + work else None
+    options = list(_tried(device, plan, optimizer, price, end))
     return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact)
 
 
@@ -255,10 +287,18 @@ def never_in_time(seconds: float, deadline_s: float) -> DoesNotFit:
     return DoesNotFit(what, why=why, help="a later deadline, or more RAM")
 
 
-def _has(device: Device) -> str:
+def _banks(device: Device) -> str:
+    """RAM in several pieces."""
     if len(device.ram_banks) == 1 or device.work_bytes:
-        return bytes_text(device.ram_bytes + device.work_bytes)
+        return ""
     return " + ".join(f"{bytes_text(bank.bytes)} ({bank.name})" for bank in device.ram_banks)
+
+
+def _exact(work_bytes: int) -> dict[str, Any]:
+    """Arguments for kernels without work memory. They run on one thread, which is said unless it is one already."""
+    one = native.Work("fast", 1)
+    is_one = work_bytes in (one.beside(0), one.beside(REGION_BYTES))
+    return {"kernels": "exact", **({} if is_one else {"threads": 1})}
 
 
 def _peak(plan: Plan) -> tuple[str, str]:
@@ -278,30 +318,31 @@ def _peak(plan: Plan) -> tuple[str, str]:
     return f"{moment.layer} ({stage}step {at + 1} of {len(timeline.moments)} of {entry})", ", ".join(named)
 
 
-def _tried(device: Device, plan: Plan, price: Price, end: float) -> Iterator[Option]:
-    """Fewer samples, until it fits; the same without momentum; other methods, and those with one sample. If not even
-    one sample fits, nothing between is tried; nor is anything more when the time for it is over."""
+def _tried(device: Device, plan: Plan, optimizer: Optimizer, price: Price, end: float) -> Iterator[Option]:
+    """Fewer samples, until it fits; the same without momentum; pages; other methods, and those with one sample. If not
+    even one sample fits, nothing between is tried; nor is anything more when the time for it is over."""
 
-    def priced(**arguments: str | int) -> Iterator[Option]:
+    def priced(**arguments: Any) -> Iterator[Option]:
         need = price(arguments) if time.monotonic() < end else None
         if need is not None:
             yield Option(arguments, need)
 
-    for extra in ({}, {"momentum": 0}) if "momentum" in plan.optimizer else ({},):
-        batch = plan.batch if extra else plan.batch // 2
-        if batch > 1:
-            least = list(priced(**extra, batch=1))
-            if not any(fits(device, option.need) for option in least):
-                yield from least
-                continue
-        while batch:
-            found = list(priced(**extra, **({} if batch == plan.batch else {"batch": batch})))
+    samples = plan.step_samples
+    plain = replace(optimizer, momentum=0.0, nesterov=False) if isinstance(optimizer, SGD) else optimizer
+    for extra in ({}, {"optimizer": plain}) if plain != optimizer else ({},):
+        batch = samples if extra else samples // 2
+        least = list(priced(**extra, batch=1)) if samples > 1 else []
+        while batch > 1 and any(fits(device, option.need) for option in least):
+            found = list(priced(**extra, **({} if batch == samples else {"batch": batch})))
             yield from found
-            batch = 0 if any(fits(device, option.need) for option in found) else batch // 2
+            batch //= 2
+            least = [] if any(fits(device, option.need) for option in found) else least
+        yield from priced(**extra) if extra and samples == 1 else least
+    yield from priced(page_to="page.bin")
     for method in OTHER_METHODS:
         if method == plan.method:
             continue
         found = list(priced(method=method))
         yield from found
-        if found and plan.batch > 1 and not fits(device, found[0].need):
+        if found and samples > 1 and not fits(device, found[0].need):
             yield from priced(method=method, batch=1)

@@ -57,7 +57,7 @@ def _table(sweep: Sweep, colour: bool) -> list[str]:
     for budget in reversed(sweep.budgets):
         points = [sweep.at(name, budget) for name in names]
         bound = sweep.at("joint", budget).bound_s
-        least = None if bound is None or sweep.objective == "energy" else max(bound / sweep.base_s - 1, 0.0)
+        least = None if bound is None or sweep.objective == "energy" else bound / sweep.base_s - 1
         rows.append([bytes_text(budget), *(_cell(sweep, point) for point in points), share_text(least)])
     widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
 
@@ -92,7 +92,7 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
 def largest_text(found: Largest, *, title: str = "", colour: bool = False, width: int = 100) -> str:
     rate = found.samples_per_s
     speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-    head = f"batch {found.batch}: {'more was not tried' if found.at_most else 'the largest'} within "
+    head = f"batch {found.batch}: {'more was not tried' if found.at_most else 'the largest found to fit'} within "
     head += f"{bytes_text(found.budget_bytes)}; takes {bytes_text(found.ram_bytes)}, about {speed} samples/s"
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     lines.append(paint(head, "bold", colour=colour))

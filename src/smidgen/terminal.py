@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import Final, TextIO
 
 COLOURS: Final = {
@@ -33,15 +35,18 @@ def paint(text: str, *styles: str, colour: bool) -> str:
     return f"\x1b[{';'.join(COLOURS[s] for s in styles)}m{text}\x1b[0m" if colour and text else text
 
 
-def bytes_text(count: int) -> str:
-    """Three digits and a unit of 1024: `412 KB`, `9.6 MB`, `873 bytes`."""
+def bytes_text(count: int, rounded: Callable[[float], int] = round) -> str:
+    """Three digits and a unit of 1024: `412 KB`, `9.6 MB`, `873 bytes`. `rounded`: `math.ceil` for what must be
+    enough."""
     size = float(count)
     if count < 1024:
         return f"{count} bytes"
     for unit in ("KB", "MB", "GB"):
         size /= 1024
-        if size < 999.5 or unit == "GB":
-            return f"{size:.3g} {unit}" if size < 999.5 else f"{size:,.0f} {unit}"
+        places = max(2 - math.floor(math.log10(size)), 0)
+        shown = rounded(size * 10**places) / 10**places
+        if shown < 1000 or unit == "GB":
+            return f"{shown:.3g} {unit}" if shown < 1000 else f"{shown:,.0f} {unit}"
     raise AssertionError
 
 
