@@ -281,7 +281,7 @@ def _points(row: Json, figure: str, base: str) -> str:
             cells.append(share_text(extra) + (f" in {point['parts']}" if point["parts"] > 1 else ""))
         bound = at["joint", budget]["bound_s"]
         if figure == "seconds":
-            cells.append(share_text(None if bound is None else max(bound / row[base] - 1, 0.0)))
+            cells.append(share_text(None if bound is None else bound / row[base] - 1))
         lines.append([f"{bytes_text(budget)} ({share:.0%})", *cells])
     return table(["budget", *names, *(["bound"] if figure == "seconds" else [])], lines)
 

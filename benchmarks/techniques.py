@@ -55,7 +55,7 @@ class Model:
 def found_by(technique: str, device: Device, model: Model, aim: Aim) -> Found:
     """What the technique makes of the model within the device's RAM. Raises DoesNotFit, or another documented error."""
     if technique in ("joint", "joint, may page"):
-        aim = replace(aim, page=technique != "joint", at_once=model.at_once)
+        aim = replace(aim, page=technique != "joint", at_once=model.at_once, fills=True)
         return found_for(device, model.lowering, model.options, aim)
     if technique == "split":
         made = _in_parts(device, model, aim)

@@ -22,7 +22,7 @@ from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.options import BadOption
 from smidgen.plan import Plan
 from smidgen.planner import measure
-from smidgen.planner.cost import HOST, Paging, Prices, Rate, family, prices_of, spent
+from smidgen.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
 from smidgen.planner.within import Aim
 from smidgen.report import measure_step
 
@@ -253,6 +253,44 @@ def test_the_sum_of_the_kernels_is_about_the_step(graph: Graph, kernels: str) ->
     took = measure_step(job)
     assert took is not None
     assert took / 3 < predicted < took * 3
+
+
+def test_paging_is_timed_where_the_file_would_be(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+    slow = Paging(out_s=1.0, out_bytes_per_s=1e3, in_s=2.0, in_bytes_per_s=2e3, watts=2.0)
+
+    def timed_pages(folder: Path) -> Paging:
+        folders.append(folder)
+        return slow
+
+    monkeypatch.setattr(measure, "timed_pages", timed_pages)
+    assert measure.measured().page == DISK
+    where = tmp_path / "page.bin"
+    job = smidgen.compile(net(), X, budget="100KB", kernels="exact", effort=0, prices="measured", page_to=where)
+    assert folders == [tmp_path]
+    assert measure.measured(page_to="p").page == slow  # and nothing of it is remembered
+    assert job.plan.ram_bytes <= 100 * 1024
+
+
+def test_a_folder_is_timed_and_left_as_it_was(tmp_path: Path) -> None:
+    page = measure.timed_pages(tmp_path)
+    assert page != DISK
+    assert 0 < page.out_s < 1
+    assert 0 < page.in_s < 1
+    assert 1e5 < page.out_bytes_per_s < 1e12
+    assert 1e5 < page.in_bytes_per_s < 1e12
+    assert list(tmp_path.iterdir()) == []
+    assert measure.timed_pages(tmp_path / "missing") == DISK
+
+
+@pytest.mark.parametrize(("first_s", "byte_s"), [(1e-5, 1e-9), (1e-5, 0.0), (0.1, -1e-8), (0.0, 1e-9)])
+def test_a_transfer_takes_time_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_s: float, byte_s: float
+) -> None:
+    monkeypatch.setattr(measure, "_median", lambda _, piece: first_s + piece * byte_s)
+    page = measure.timed_pages(tmp_path)
+    assert page.out_s == page.in_s == pytest.approx(max(first_s, 1e-7), rel=0.01)
+    assert page.out_bytes_per_s == page.in_bytes_per_s == pytest.approx(1 / max(byte_s, 1e-11), rel=0.01)
 
 
 def test_progress_is_shown_on_a_terminal_only(cache: Path, graph: Graph, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 import json
 import time
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks.answers import OUT, summary
 from benchmarks.nets.large import LARGE
+from smidgen import api
+from smidgen.planner import cheap
 from smidgen.planner import problem as problems
 from smidgen.planner.bound import least_extra
-from smidgen.planner.cost import HOST, ROUGH
+from smidgen.planner.cost import HOST, ROUGH, spent
 from smidgen.planner.greedy import _firsts, _tidy, fit, thinned
 from smidgen.planner.least import least_peak
 from smidgen.planner.problem import Problem, Schedule, problem_of, profile
@@ -81,6 +86,23 @@ def test_a_graph_is_read_once_and_forgotten_with_it() -> None:
     del graph
     gc.collect()
     assert key not in problems._read
+
+
+def test_what_is_cheap_is_chosen_by_counts_and_told_in_the_prices_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Sigmoid(), nn.Conv2d(8, 8, 3), nn.Sigmoid(), nn.MaxPool2d(2), nn.Flatten()
+    )
+    graph = api.build(net.eval(), torch.zeros(4, 3, 12, 12), batch=4).plain["train"]
+    after, decision = cheap.cheapened(graph, 4)
+    assert decision is not None
+    extra_s = spent(after, 4, HOST).seconds - spent(graph, 4, HOST).seconds
+    assert decision.adds_s == pytest.approx(extra_s)
+    assert f"about {extra_s / spent(graph, 4, HOST).seconds:.0%}".replace("%", " %") in decision.why
+    monkeypatch.setattr(cheap, "HOST", replace(HOST, call_s=1.0, rates={}))
+    again, other = cheap.cheapened(graph, 4)
+    assert again.nodes == after.nodes
+    assert other is not None
+    assert other.adds_s > 1 > decision.adds_s
 
 
 def test_answers_are_judged_by_the_clock() -> None:

@@ -91,13 +91,12 @@ def compile(
         in_parts = task.work.kernels == "fast" and device is None and accumulate is None
         aim = replace(task.aim, threads=task.work.threads if in_parts else 0, at_once=accumulate is False)
         if rungs:
-            at_once = replace(task.aim, at_once=aim.at_once)
-            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, at_once)
+            whole = replace(task.aim, at_once=aim.at_once, fills=False)
+            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, whole)
         elif task.device is not None:
             made = encode_for(task.device, task.lowering, task.options, aim)
         else:
-            entries = task.lowering.entries(task.options)
-            in_time(entries, aim)
+            entries = in_time(task.lowering.entries(task.options), aim)
             made = encode(as_parts(task.lowering, task.options, entries, aim))
     asked = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
     if task.limit_bytes is not None:
@@ -211,9 +210,11 @@ def _prepared(
         place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes))
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
-    with measured(work.kernels, work.threads) if measure else contextlib.nullcontext(prices_of(place_for)) as priced:
+    fixed = contextlib.nullcontext(prices_of(place_for))
+    with measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as priced:
         aim = checked_aim(objective, effort, page_to is not None, priced)
         aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
+        aim = replace(aim, fills=budget is not None or deadline is not None)
         yield _Task(place_for, lowering, options, aim, work, ram_bytes)
 
 

@@ -6,14 +6,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
 from .device import Device
 from .errors import SmidgenError
-from .found import counts_in, room_for, step_spent
+from .found import counts_in, plain_cost, room_for
 from .homes import movable
 from .ir import ceil_div
 from .lower import Entries
@@ -38,7 +37,7 @@ def least(
     end = time.monotonic() + time_limit_s
     entries, lowest = whole, math.inf
     while True:
-        plain = _plain_cost(entries, aim)
+        plain = plain_cost(entries, aim)
         if plain > min(lowest, enough):  # smaller parts take longer
             return min(lowest, plain)
         proven = known.get(entries.batch, 0.0)
@@ -58,7 +57,7 @@ def least_alike(
 ) -> float:  # fmt: skip
     """The same for parts of just this size."""
     end = time.monotonic() + min(time_limit_s, BOUND_S)
-    plain = _plain_cost(entries, aim)
+    plain = plain_cost(entries, aim)
     times = max(entries.step_samples // entries.batch, 1)
     problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
     room, lowest = room_for(device, entries), math.inf
@@ -98,9 +97,3 @@ def _extra(problem: Problem, room: int, aim: Aim, enough: float, time_limit_s: f
         if solved is not None:
             return solved.bound
     return least_extra(problem, room, objective=aim.objective, page=page, enough=enough, time_limit_s=time_limit_s)
-
-
-def _plain_cost(entries: Entries, aim: Aim) -> float:
-    """Of the step with all the RAM that it wants, nothing computed again."""
-    spent = step_spent(replace(entries, graphs={**entries.graphs, **entries.plain}), aim)
-    return spent.joules if aim.objective == "energy" else spent.seconds

@@ -97,6 +97,12 @@ def step_seconds(entries: Entries, aim: Aim) -> float:
     return step_spent(entries, aim).seconds
 
 
+def plain_cost(entries: Entries, aim: Aim) -> float:
+    """Of a step with all the RAM that it wants, nothing computed again."""
+    spent = step_spent(replace(entries, graphs={**entries.graphs, **entries.plain}), aim)
+    return spent.joules if aim.objective == "energy" else spent.seconds
+
+
 def step_spent(entries: Entries, aim: Aim) -> Spent:
     """By a whole step of as many samples as the user asked for, by the prices of the plan."""
 

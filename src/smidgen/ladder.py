@@ -31,8 +31,7 @@ def encode_ladder(
     if device is not None:
         top = found_for(device, lowering, options, aim)
     else:
-        top = found(None, lowering.entries(options), aim)
-        in_time(top.entries, aim)
+        top = found(None, in_time(lowering.entries(options), aim), aim)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Found] = []

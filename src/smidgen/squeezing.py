@@ -9,7 +9,7 @@ from typing import Final
 
 from . import limits, place
 from .device import Device
-from .found import Found, cheapest, counts_in, found, is_large, room_for
+from .found import Found, cheapest, counts_in, found, is_large, plain_cost, room_for
 from .ir import Graph
 from .lower import Entries, checked, narrowed
 from .plan import Decision
@@ -22,18 +22,22 @@ SHARE: Final = 0.75  # of the time that is left: placements mostly succeed
 MOST_SEARCHES: Final = 3  # the same, where each try is a search
 
 
-def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES) -> Found:
+def squeezed(
+    device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZES, first: Found | None = None
+) -> Found:
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
-    comes. Of the time for searching each try takes most of what is left."""
+    comes. Of the time for searching each try takes most of what is left. `first`: the program as it is."""
     end = time.monotonic() + aim.effort_s
     known: Mapping[int, float] = {}
-    best = found(device, entries, aim)
+    best = first or found(device, entries, aim)
     room = limits.arena_room(device, best.need)
+    if best.need.arena_bytes <= room and not (aim.fills and best.cost(aim) > plain_cost(entries, aim)):
+        return best
     target, step = room, 0
     if best.need.arena_bytes > room and not may_fit(device, entries, aim):
         most = 1  # as small as it comes, once
     for k in range(most):
-        if best.need.arena_bytes <= room or (k and not aim.left_s):
+        if k and not aim.left_s:
             break
         left = max(end - time.monotonic(), 0.0) * (SHARE if most > 1 else 1.0)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
@@ -41,8 +45,7 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
         trial = found(device, made, aim, entries, best)
         if not k:  # later ones are for less
             known = {entries.batch: least}
-        if trial.need.arena_bytes < best.need.arena_bytes:
-            best = trial
+        best = _better(best, trial, room, aim)
         over = trial.need.arena_bytes - room
         peak = _bound(trial)
         if over <= 0 or peak > max(target, 0):  # or it goes no lower
@@ -53,9 +56,16 @@ def squeezed(device: Device, entries: Entries, aim: Aim, most: int = MOST_SQUEEZ
         most > 1 and aim.left_s and best.need.arena_bytes > room
     ):  # by the bargains of a budget it is not reached, perhaps by haste
         hasty, _ = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
-        last = found(device, hasty, aim, entries, best)
-        best = min(best, last, key=lambda f: f.need.arena_bytes)
+        best = _better(best, found(device, hasty, aim, entries, best), room, aim)
     return replace(best, known=known)
+
+
+def _better(one: Found, other: Found, room: int, aim: Aim) -> Found:
+    """The cheaper of what fits, else the smaller."""
+    fits = [f for f in (one, other) if f.need.arena_bytes <= room]
+    if fits:
+        return min(fits, key=lambda f: f.cost(aim))
+    return min(one, other, key=lambda f: f.need.arena_bytes)
 
 
 def _bound(one: Found) -> int:
@@ -70,12 +80,19 @@ def _bound(one: Found) -> int:
 def searched(device: Device, best: Found, aim: Aim) -> Found:
     """The cheaper of what was found and what a search for the optimum finds in the time that the aim gives it."""
     fits = limits.fits(device, best.need)
-    if not aim.effort_s or (best.entries is best.given if fits else is_large(best.given)):
+    if not aim.effort_s or (not may_be_cheaper(best, aim) if fits else is_large(best.given)):
         return best
     if not may_fit(device, best.given, aim):
         return best
     other = squeezed(device, best.given, aim, most=MOST_SEARCHES)
     return replace(cheapest(device, [other, best], aim), known=other.known)
+
+
+def may_be_cheaper(best: Found, aim: Aim) -> bool:
+    """Is there something to look for, though it fits?"""
+    if best.entries is best.given and not aim.fills:
+        return False
+    return best.cost(aim) > plain_cost(best.given, aim)
 
 
 def may_fit(device: Device, entries: Entries, aim: Aim) -> bool:

@@ -61,7 +61,8 @@
   function draw() {
     const wide = Math.max(280, byId("picture").clientWidth), high = Math.round(Math.min(460, Math.max(300, wide * 0.55)));
     const most = Math.max(0.1, ...fits.filter((p) => shown.has(p.technique)).map((p) => p.extra));
-    const top = Math.log1p(most) * 1.05, low = Math.min(0, ...fits.map((p) => p.extra));
+    const top = Math.log1p(most) * 1.05, low = Math.min(0, ...fits.map((p) => p.extra),
+      ...data.points.filter((p) => p.bound_s && what === "time").map((p) => p.bound_s / data.base_s - 1));
     const bottom = Math.log1p(Math.max(low, -0.9));
     const first = data.floor_bytes, last = Math.max(data.base_bytes, ...data.points.map((p) => p.budget_bytes));
     const x = (bytes) => LEFT + (bytes - first) / Math.max(last - first, 1) * (wide - LEFT - RIGHT);
@@ -87,7 +88,7 @@
     svg.append(shape("line", { class: "edge", x1: x(first), x2: x(first), y1: TOP, y2: high - BOTTOM }));
     text(x(first), high - 6, "start", "↑ floor: state and the runtime");
     const bound = data.points.filter((p) => p.technique === "joint" && p.bound_s !== null)
-      .map((p) => [x(p.budget_bytes), y(Math.max(p.bound_s / data.base_s - 1, 0))]);
+      .map((p) => [x(p.budget_bytes), y(p.bound_s / data.base_s - 1)]);
     if (what === "time" && bound.length > 1) svg.append(shape("polyline", { class: "bound", points: bound.join(" ") }));
     marks = [];
     // What is best lies below, thick, so that those that are as good can be seen on it.

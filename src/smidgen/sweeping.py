@@ -14,8 +14,7 @@ from typing import Final
 from . import bounds, limits
 from .alone import SCHEDULED, alone
 from .device import Device
-from .errors import SmidgenError
-from .fitting import checked_fit, joint, part, smallest
+from .fitting import checked_fit, joint, one_by_one, part, smallest
 from .found import Found, cheapest, found
 from .ir import ceil_div
 from .lower import Entries, Lowering
@@ -107,7 +106,7 @@ def sweep(
 ) -> Sweep:  # fmt: skip
     """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
     smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
-    bench = _Bench(lowering, options, device, aim, work, made)
+    bench = _Bench(lowering, options, device, replace(aim, fills=True), work, made)
     low, high = bench.smallest.need.with_work(work), bench.base_bytes
     chosen = {low, *(bench.floor + round(share * (high - bench.floor)) for share in shares)}
     if not shares:
@@ -148,13 +147,12 @@ class _Bench:
     def _all_parts(self) -> list[Found]:
         """The step in ever smaller parts, nothing computed again for it."""
         tried: list[Found] = []
-        batch = 1 if takes_statistics(self.entries.graphs["train"]) else self.entries.batch
+        samples = batch = self.entries.batch
+        if takes_statistics(self.entries.graphs["train"]) or not one_by_one(self.lowering, self.options, samples):
+            return tried
         while batch > 1:
             batch = ceil_div(batch, 2)
-            try:
-                entries = part(self.lowering, self.options, self.entries.batch, batch)
-            except SmidgenError:
-                break
+            entries = part(self.lowering, self.options, samples, batch)
             tried.append(found(self.base.device, entries, self.aim))
         return tried
 
@@ -251,7 +249,7 @@ def largest_batch(
 def _largest(device: Device, lowering: Lowering, options: Options, aim: Aim, told: Told) -> Found:
     """The most samples whose step, taken at once, fits; with results computed again, and paged if the aim allows. The
     error for one sample if not even that fits."""
-    quick, tried = replace(aim, effort_s=0.0), 0
+    quick, tried = replace(aim, effort_s=0.0, fills=False), 0
 
     def at(batch: int) -> Found | None:
         nonlocal tried

@@ -161,19 +161,20 @@ class _Model:
         self.model.add_bool_or(literals if is_(needed, 1) else [*literals, needed.negated()])
 
     def _postponed(self, t: int) -> None:
-        """A repeat that nobody reads in its stage and whose operands are still there one stage later can wait."""
+        """A repeat that nobody reads in its stage and whose operands are still there one stage later can wait: it then
+        stands among what is alive there anyway, if it needs nothing but its operands and one result."""
         for k in self.stages.again[t]:
-            if (t + 1, k) not in self.again:
-                continue
             step = self.problem.steps[k]
+            if (t + 1, k) not in self.again or step.own_bytes or len(step.writes) > 1:
+                continue
             if any(t in self.problem.readers[v] for v in step.writes):
                 continue
             readers = [self.again[t, r] for v in step.writes for r in self.use[t].get(v, ())]
-            gone = [self.held.get((t + 2, u), 0) for u in step.reads if t + 1 not in self.problem.readers[u]]
-            if any_(gone, 0):
+            there = [self.held.get((t + 2, u), 0) for u in step.reads if t + 1 not in self.problem.readers[u]]
+            there += [self.held.get((t + 1, u), 0) for u in step.reads if (t + 1, u) in self.in_stage]  # not read in
+            if any_(there, 0):
                 continue
-            held = open_(gone)
-            self.model.add_bool_or([*readers, *(x.negated() for x in held), self.again[t, k].negated()])
+            self.model.add_bool_or([*readers, *(x.negated() for x in open_(there)), self.again[t, k].negated()])
 
     def _memory(self, t: int) -> None:
         problem = self.problem

@@ -1,4 +1,5 @@
 """Prices of this machine: every kernel is timed once, on the shapes that it is asked about, and remembered in a file.
+Paging is timed each time, since every folder may be on another disk.
 
 Plans are made with the fixed prices of cost.py unless these are asked for: a model then gives the same program
 everywhere. What cannot be timed has its fixed price.
@@ -14,7 +15,9 @@ import math
 import os
 import platform
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,12 +26,13 @@ import numpy as np
 
 from .. import atomic, ops, place
 from ..build import Builder
+from ..device import Paging
 from ..encode import encode
 from ..errors import SmidgenError
 from ..ir import Array, DType, Graph, Role, at
 from ..native import Machine, library_path
 from ..terminal import Progress
-from .cost import HOST, Prices
+from .cost import DISK, HOST, Prices
 
 LEAST_S: Final = 4e-5  # of one timed run; more copies of a kernel, and branches on its numbers are learned by heart
 MOST_COPIES: Final = 64
@@ -37,6 +41,10 @@ ROUNDS_S: Final = 3e-3
 LONG_S: Final = 0.2  # is run once more, not ROUNDS times
 INSIDE: Final = (0x00, 0x44)
 """Bytes of integer inputs: class or token 0; or the middle of a 3×3 window, at whose edge 0 would lie outside."""
+PAGES_BYTES: Final = 1 << 22  # of the file with which paging is timed
+PIECES_BYTES: Final = (1 << 12, 1 << 20)  # that go there and back
+PIECES_S: Final = 0.05  # for each of them, out or in, as long as ROUNDS allow
+LEAST_PIECE_S, LEAST_BYTE_S = 1e-7, 1e-11  # what a line through noise would fall below
 FORMAT: Final = 1  # of the file
 
 
@@ -86,11 +94,15 @@ class Measured(Prices):
         self.new.clear()
 
 
-def measured(kernels: str = "fast", threads: int = 1, folder: Path | None = None) -> Measured:
-    """Prices of this machine with these kernels, as far as they are known; the rest is timed when it is asked for."""
+def measured(
+    kernels: str = "fast", threads: int = 1, folder: Path | None = None, page_to: str | os.PathLike[str] | None = None
+) -> Measured:
+    """Prices of this machine with these kernels, as far as they are known; the rest is timed when it is asked for.
+    Paging is timed now, where the file `page_to` would be."""
     path = (folder or cache_folder()) / f"prices-{machine_key(kernels, threads)}.json"
+    page = DISK if page_to is None else timed_pages(Path(os.path.realpath(page_to)).parent)
     return Measured(
-        HOST.macs_per_s, HOST.bytes_per_s, HOST.call_s, "this machine", HOST.watts, HOST.page, HOST.rates,
+        HOST.macs_per_s, HOST.bytes_per_s, HOST.call_s, "this machine", HOST.watts, page, HOST.rates,
         kernels=kernels, threads=threads, path=path, known=_read(path),
     )  # fmt: skip
 
@@ -168,6 +180,42 @@ def _run(graph: Graph, n: int, kernels: str, threads: int, integer: int) -> floa
     return statistics.median(spent)
 
 
+def timed_pages(folder: Path) -> Paging:
+    """What a file there takes, written and read as runtime/ports/posix_pager.c does: reserved, and never synced. The
+    fixed price, if there can be none: that is said when the page file is opened."""
+    data = memoryview(bytearray(PAGES_BYTES))
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            number = file.fileno()
+            os.posix_fallocate(number, 0, PAGES_BYTES)
+            out_s, out_rate = _line(lambda start, end: os.pwrite(number, data[start:end], start))
+            in_s, in_rate = _line(lambda start, end: os.preadv(number, [data[start:end]], start))
+    except OSError:
+        return DISK
+    return Paging(out_s, out_rate, in_s, in_rate, DISK.watts)
+
+
+def _line(move: Callable[[int, int], int]) -> tuple[float, float]:
+    """Seconds of a transfer, and bytes per second."""
+    move(0, PAGES_BYTES)
+    small, large = PIECES_BYTES
+    small_s, large_s = (_median(move, piece) for piece in PIECES_BYTES)
+    byte_s = max((large_s - small_s) / (large - small), LEAST_BYTE_S)
+    return max(small_s - small * byte_s, LEAST_PIECE_S), 1 / byte_s
+
+
+def _median(move: Callable[[int, int], int], piece: int) -> float:
+    """Of one piece after the other: each step of training writes and reads other memory too."""
+    spent: list[float] = []
+    least, most = ROUNDS
+    while len(spent) < most and (len(spent) < least or sum(spent) < PIECES_S):
+        at = len(spent) * piece % PAGES_BYTES
+        start = time.perf_counter()  # the disk's time counts too
+        move(at, at + piece)
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
@@ -205,4 +253,4 @@ def _read(path: Path) -> dict[str, float | None]:
     return {k: v for k, v in known.items() if v is None or 0 <= v < 1e6}
 
 
-__all__ = ["Measured", "cache_folder", "machine_key", "measured", "signature", "timed"]
+__all__ = ["Measured", "cache_folder", "machine_key", "measured", "signature", "timed", "timed_pages"]

@@ -127,18 +127,20 @@ class _Search:
     def fast(self, page: bool) -> None:
         problem, budget = self.problem, self.budget_bytes
         named: dict[str, Callable[[], Schedule | None]] = {
+            "greedy": lambda: fit(problem, budget, objective=self.objective)[0]
+        }
+        if page:
+            named["page"] = lambda: fit(problem, budget, lambda step: False, page=True, objective=self.objective)[0]
+            named["greedy and page"] = lambda: fit(problem, budget, page=True, objective=self.objective)[0]
+        named |= {
             "hasty": lambda: thinned(problem, fit(problem, budget, hasty=True)[0], budget, self.objective)[0],
             "chen": lambda: chen(problem),
             "melon": lambda: online.run(problem, budget, online.melon),
             "sage": lambda: online.run(problem, budget, online.sage),
             "dtr": lambda: online.run(problem, budget, online.dtr),
-            "greedy": lambda: fit(problem, budget, objective=self.objective)[0],
         }
-        if page:
-            named["page"] = lambda: fit(problem, budget, lambda step: False, page=True, objective=self.objective)[0]
-            named["greedy and page"] = lambda: fit(problem, budget, page=True, objective=self.objective)[0]
         for name, method in named.items():
-            if self.fits and len(problem.steps) > LARGE and time.monotonic() > self.end:
+            if self.fits and time.monotonic() > self.end:
                 break
             made = method()
             self.offer(name, made)
@@ -191,7 +193,8 @@ class _Search:
                 deadline_s=self.deadline_s, time_limit_s=end - time.monotonic(),
             )  # fmt: skip
             self.offer(name, schedule_of(self.problem, answer.choice) if answer.choice else None)
-            if stages.complete and final:
+            beyond = answer.impossible and self.best is not None  # what was found is no schedule of stages
+            if stages.complete and final and not beyond:
                 self.bound = max(self.bound, answer.bound)
                 self.proven = answer.proven
             if stages.complete or not answer.proven:

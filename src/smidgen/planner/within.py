@@ -33,11 +33,13 @@ class Aim:
     prices: Prices = HOST
     threads: int = 0  # of kernels that are faster in parts, though the whole fits; 0: they are not
     at_once: bool = False  # never in parts
-    until: float = math.inf  # as `time.monotonic()` says: if nothing fits by then, nothing more is tried
+    until: float = math.inf  # as `time.process_time()` says: if nothing fits by then, nothing more is tried
+    fills: bool = False  # what fits as it is computes less again where there is room for that
 
     @property
     def left_s(self) -> float:
-        return max(self.until - time.monotonic(), 0.0)
+        """Of this process's time: a busy machine is no reason to give up."""
+        return max(self.until - time.process_time(), 0.0)
 
 
 def within(
