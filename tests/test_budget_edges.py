@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 import smidgen
+from benchmarks.nets import NETS
 from smidgen import limits
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.fitting import found_for, smallest
-from smidgen.limits import OverLimit
+from smidgen.limits import OverLimit, TooLate
 from smidgen.lower import Lowering
 from smidgen.native import has_fast
 from smidgen.options import checked_budget, checked_options
@@ -237,3 +238,46 @@ def test_an_empty_name_of_the_library_names_none(monkeypatch: pytest.MonkeyPatch
 
     assert library_path() == LIBRARY
     assert smidgen.compile(mlp(), torch.randn(2, 16)).predict(np.zeros((2, 16), np.float32)).shape == (2, 4)
+
+
+def test_a_deadline_that_cannot_be_met_says_what_could_be_done_instead() -> None:
+    net = NETS["resnet8"]
+    x, _ = net.data(8)
+    more = {"loss": net.loss, "kernels": "exact", "effort": 0.2, "accumulate": False}
+
+    def compiled(**other: Any) -> smidgen.Job:
+        return smidgen.compile(net.model().eval(), x, **{**more, **other})
+
+    free = compiled(budget="1GB").plan
+    budget = free.ram_bytes * 5 // 10
+    tight = compiled(budget=budget).plan
+    deadline = (free.step_seconds + tight.step_seconds) / 2
+    assert free.step_seconds < deadline < tight.step_seconds
+    with pytest.raises(TooLate) as refused:
+        compiled(budget=budget, deadline=deadline)
+    error = refused.value
+    assert "without a limit it takes" in error.why
+    assert error.later_s == 0 or compiled(budget=budget, deadline=error.later_s * 1.001)
+    assert compiled(budget=error.more_bytes, deadline=deadline).plan.step_seconds <= deadline
+    assert "budget='" in error.help
+    assert "--budget " in error.in_command_line().help
+    good = [one for one in error.options if error._is_good(one)]
+    assert good
+    assert all(one.text(False) in error.help for one in good)
+    for one in good:
+        assert compiled(budget=budget, deadline=deadline, **one.arguments).plan.step_seconds <= deadline
+
+
+def test_an_error_says_whether_more_effort_may_help() -> None:
+    net = NETS["resnet8"]
+    x, _ = net.data(8)
+    sure, unsure = (
+        limits.OverLimit("needs", at="", why="", options=(), device=limits.within(1, None), effort_s=effort_s)
+        for effort_s in (0.0, 30.0)
+    )
+    assert sure.help == ""
+    assert unsure.help.startswith("effort=30 looks further")
+    assert unsure.in_command_line().help.startswith("--effort 30 looks further")
+    with pytest.raises(OverLimit) as refused:
+        smidgen.compile(net.model().eval(), x, loss=net.loss, kernels="exact", budget=1, effort=0.2)
+    assert refused.value.effort_s == 0

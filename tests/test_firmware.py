@@ -167,7 +167,7 @@ def test_plan_and_build_agree_about_slots(command: str, tmp_path: Path, capsys: 
     """An MKR1000 has 256 KB of flash."""
     assert slots_of(tmp_path, command, 128 * 1024) == 1
     said = capsys.readouterr().err
-    assert "error[E201]: needs 258 KB of flash, mkr1000 has 256 KB" in said
+    assert "error[E201]: needs 259 KB of flash, mkr1000 has 256 KB" in said
     assert "two slots 256 KB" in said
     assert slots_of(tmp_path, command, 256) == 2
     assert "a slot of 256 bytes is too small" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def compile(
         elif task.device is not None:
             made = encode_for(task.device, task.lowering, task.options, aim)
         else:
-            entries = in_time(task.lowering.entries(task.options), aim)
+            entries = in_time(task.lowering, task.options, aim)
             made = encode(as_parts(task.lowering, task.options, entries, aim))
     asked = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
     if task.limit_bytes is not None:

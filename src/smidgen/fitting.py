@@ -23,7 +23,7 @@ from .planned import outlined, sized
 from .planner.within import LEAST_EFFORT_S, Aim
 from .program import Program
 from .squeezing import may_be_cheaper, may_fit, searched, squeezed
-from .terminal import bytes_text
+from .terminal import bytes_text, seconds_text
 from .training_facts import loss_facts
 
 MOST_ASKED = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
@@ -33,6 +33,8 @@ MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts m
 WORTH = 0.75  # of the RAM: parts that save less are not worth it
 PATIENCE_S = 5.0  # of a search in which nothing fits, or as long as it may take in all
 DEADLINE_S = 2.0  # for a bound that no deadline can be below
+UNLIMITED = 1 << 50  # bytes
+LONGER = 6  # times the effort: worth a try
 UNPAGED = 0.6  # of it, for what has all state in RAM
 
 
@@ -52,7 +54,7 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
             time_limit_s=DEADLINE_S,
         )  # fmt: skip
         if aim.deadline_s < least_s < math.inf:
-            raise limits.never_in_time(least_s, aim.deadline_s)
+            raise _too_late(device, lowering, options, aim, least_s=least_s, start=start)
         if least_s == math.inf:
             aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
@@ -183,22 +185,49 @@ def checked_fit(
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
         plan = outlined(best.entries, device, best.sized)
-        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, start)
+        unsure = aim.effort_s and start is not None and limits.has_time(start) and may_fit(device, best.given, aim)
+        effort_s = LONGER * aim.effort_s if unsure else 0.0
+        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, start, effort_s)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
-        raise limits.too_late(best.entries.decisions, best.seconds, aim.deadline_s)
+        raise _too_late(device, lowering, options, aim, best, start=start)
     return best
 
 
-def in_time(entries: Entries, aim: Aim) -> Entries:
+def _too_late(
+    device: Device, lowering: Lowering, options: Options, aim: Aim, best: Found | None = None, **more: Any
+) -> limits.TooLate:
+    """`best`: what was found; else nothing was looked for."""
+    quick = replace(aim, effort_s=0.0, deadline_s=None, fills=True)
+    free = found(None, lowering.entries(options), aim)
+    assert aim.deadline_s is not None
+
+    def price(other: Mapping[str, Any]) -> limits.Option:
+        one = squeezed(device, lowering.entries(replace(options, **other), explained=False), quick, most=MOST_ASKED)
+        return limits.Option(other, one.need, one.seconds)
+
+    spent = [f"{d.what} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]
+    why = "whatever is computed again, paged or taken in parts" if best is None else (
+        f"of that, to fit: {', '.join(spent)}" if spent else "nothing in it was done to fit")  # fmt: skip
+    enough = free.need.ram_bytes + device.work_bytes
+    if device.ram_bytes < UNLIMITED:
+        why += f"; without a limit it takes {seconds_text(free.seconds)} and {bytes_text(enough)}"
+        more["more_bytes"] = enough if free.seconds <= aim.deadline_s and not device.is_bare else 0
+    about = free.entries.batch, free.entries.method
+    return limits.too_late(device, about, why, aim.deadline_s, price, found_s=best.seconds if best else 0.0, **more)
+
+
+def in_time(lowering: Lowering, options: Options, aim: Aim) -> Entries:
     """A step with all the RAM it wants; with nothing computed again, if it were too late else. Refused if it is."""
+    entries = lowering.entries(options)
     if aim.deadline_s is None or step_seconds(entries, aim) <= aim.deadline_s:
         return entries
     kept = tuple(d for d in entries.decisions if d.what != "cheap")
     plain = replace(entries, graphs={**entries.graphs, **entries.plain}, decisions=kept)
-    if (seconds := step_seconds(plain, aim)) > aim.deadline_s:
-        raise limits.too_late(plain.decisions, seconds, aim.deadline_s)
+    if step_seconds(plain, aim) > aim.deadline_s:
+        unlimited = limits.within(UNLIMITED, None)
+        raise _too_late(unlimited, lowering, options, aim, found(None, plain, aim))
     return plain
 
 

@@ -31,7 +31,7 @@ def encode_ladder(
     if device is not None:
         top = found_for(device, lowering, options, aim)
     else:
-        top = found(None, in_time(lowering.entries(options), aim), aim)
+        top = found(None, in_time(lowering, options, aim), aim)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Found] = []

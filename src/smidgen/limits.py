@@ -3,6 +3,7 @@ does not fit. STATE is whole in one bank and so is ARENA; context and stack are 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,12 +12,12 @@ from typing import Any, Final
 
 from . import native
 from .device import Bank, Device
-from .errors import BadOption, DoesNotFit
+from .errors import BadOption, DoesNotFit, SmidgenError
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .optimizers import SGD, Optimizer
 from .place import ALIGN
-from .plan import Decision, Plan
+from .plan import Plan
 from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
@@ -165,15 +166,18 @@ def beyond(need: Need) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Other arguments of `compile`, and what they were found to need."""
+    """Other arguments of `compile`, and what they were found to need; if that is the question, what a step takes."""
 
     arguments: Mapping[str, Any]
     need: Need
+    seconds: float | None = None
 
     def text(self, command_line: bool, work_bytes: int = 0) -> str:
         typed = " ".join(_typed(*one) for one in self.arguments.items())
         called = ", ".join(f"{name}={_called(value)}" for name, value in self.arguments.items())
-        return f"{typed if command_line else called} needs {_up(self.need.ram_bytes + work_bytes)}"
+        needs = f"needs {_up(self.need.ram_bytes + work_bytes)}"
+        takes = needs if self.seconds is None else f"takes {seconds_text(self.seconds)}"
+        return f"{typed if command_line else called} {takes}"
 
 
 def _typed(name: str, value: Any) -> str:
@@ -203,12 +207,14 @@ def _apart(needs: int, has: int) -> tuple[str, str]:
 
 class OverLimit(DoesNotFit):
     """It does not fit the device. `help` names only what was compiled and measured. `exact`: what fits if kernels take
-    no memory of their own."""
+    no memory of their own. `effort_s`: with so much, something that fits may be found; 0: that is known to be in vain,
+    or not known."""
 
     def __init__(
-        self, what: str, *, at: str, why: str, options: Sequence[Option], device: Device, exact: Option | None = None
-    ) -> None:
-        self.options, self.device, self.exact = tuple(options), device, exact
+        self, what: str, *, at: str, why: str, options: Sequence[Option], device: Device, exact: Option | None = None,
+        effort_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.options, self.device, self.exact, self.effort_s = tuple(options), device, exact, effort_s
         super().__init__(what, at=at, why=why, help=self._help(command_line=False))
 
     def in_command_line(self) -> DoesNotFit:
@@ -221,12 +227,37 @@ class OverLimit(DoesNotFit):
         good = [*([self.exact.text(command_line, 0)] if self.exact else []), *good]
         if good:
             return "; ".join(good)
-        if not self.options:
-            return ""
+        longer = f"--effort {self.effort_s:g}" if command_line else f"effort={self.effort_s:g}"
+        longer = f"{longer} looks further: nothing says that it cannot fit" if self.effort_s else ""
         tried = sorted(self.options, key=lambda option: option.need.ram_bytes)
         said = "1 other choice was tried, it does not fit" if len(tried) == 1 else (
-            f"{len(tried)} other choices were tried, none fits")  # fmt: skip
-        return "; ".join([said, *(option.text(command_line, work) for option in tried)])
+            f"{len(tried)} other choices were tried, none fits" if tried else "")  # fmt: skip
+        return "; ".join(filter(None, [longer, said, *(option.text(command_line, work) for option in tried)]))
+
+
+class TooLate(OverLimit):
+    """A step takes longer than the deadline. `later_s`: a deadline that what was found meets; `more_bytes`: RAM that
+    would do; 0: neither is known."""
+
+    def __init__(
+        self, what: str, *, why: str, options: Sequence[Option], device: Device, deadline_s: float, later_s: float,
+        more_bytes: int,
+    ) -> None:  # fmt: skip
+        self.deadline_s, self.later_s, self.more_bytes = deadline_s, later_s, more_bytes
+        super().__init__(what, at="", why=why, options=options, device=device)
+
+    def _help(self, command_line: bool) -> str:
+        digits = 2 - math.floor(math.log10(self.later_s)) if self.later_s else 0
+        later = f"{math.ceil(self.later_s * 10**digits) / 10**digits:.12g}"
+        said = [f"--deadline {later}" if command_line else f"deadline={later}"] if self.later_s else []
+        more = _up(self.more_bytes).replace(" ", "")
+        said += [f"--budget {more}" if command_line else f"budget='{more}'"] if self.more_bytes else []
+        good = [one.text(command_line) for one in self.options if self._is_good(one)]
+        tried = [one.text(command_line) for one in self.options if not good]
+        return "; ".join([*said, *good, *(["in vain: " + ", ".join(tried)] if tried else [])])
+
+    def _is_good(self, one: Option) -> bool:
+        return fits(self.device, one.need) and one.seconds is not None and one.seconds <= self.deadline_s
 
 
 Price = Callable[[Mapping[str, Any]], Need | None]
@@ -239,8 +270,9 @@ def has_time(start: float) -> bool:
 
 
 def over_limit(
-    device: Device, plan: Plan, need: Need, optimizer: Optimizer, price: Price, start: float | None = None
-) -> OverLimit:
+    device: Device, plan: Plan, need: Need, optimizer: Optimizer, price: Price, start: float | None = None,
+    effort_s: float = 0.0,
+) -> OverLimit:  # fmt: skip
     """The error, with the options that were tried in vain or not. `start`: when the question was asked."""
     now = time.monotonic()
     end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
@@ -269,22 +301,31 @@ def over_limit(
                f"may be spread over banks; {why}")  # fmt: skip
     exact = Option(_exact(work), need) if work and need.ram_bytes <= device.ram_bytes + work else None
     options = list(_tried(device, plan, optimizer, price, end))
-    return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact)
+    return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact, effort_s=effort_s)
 
 
-def too_late(decisions: Sequence[Decision], seconds: float, deadline_s: float) -> DoesNotFit:
-    """It fits, but not in time."""
-    spent = ", ".join(f"{d.what} {seconds_text(d.adds_s)}" for d in decisions if d.adds_s)
-    what = f"a step takes about {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
-    return DoesNotFit(what, why=f"of that, to fit: {spent}" if spent else "nothing in it was done to fit",
-                      help="a later deadline, or more RAM")  # fmt: skip
-
-
-def never_in_time(seconds: float, deadline_s: float) -> DoesNotFit:
-    """By a bound: nothing was found, and nothing had to be looked for."""
-    what = f"a step that fits takes at least {seconds_text(seconds)}, the deadline is {seconds_text(deadline_s)}"
-    why = "whatever is computed again, paged or taken in parts"
-    return DoesNotFit(what, why=why, help="a later deadline, or more RAM")
+def too_late(
+    device: Device, plan: tuple[int, str], why: str, deadline_s: float, price: Callable[[Mapping[str, Any]], Option],
+    *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0, start: float | None = None,
+) -> TooLate:  # fmt: skip
+    """The error, with what fewer samples and other methods take. Of a `plan` its samples and method; what was found
+    takes `found_s`, or it is known without looking that nothing takes less than `least_s`."""
+    now = time.monotonic()
+    end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
+    takes = f"a step takes about {seconds_text(found_s)}" if found_s else (
+        f"a step that fits takes at least {seconds_text(least_s)}")  # fmt: skip
+    what = f"{takes}, the deadline is {seconds_text(deadline_s)}"
+    tried: list[Option] = []
+    batch, method = plan
+    choices: list[dict[str, Any]] = [{"batch": batch >> k} for k in range(1, batch.bit_length())]
+    for choice in [*choices, *({"method": name} for name in OTHER_METHODS if name != method)]:
+        done = any(one.seconds is not None and one.seconds <= deadline_s and "batch" in one.arguments for one in tried)
+        if time.monotonic() < end and not (done and "batch" in choice):
+            with contextlib.suppress(SmidgenError):
+                tried.append(price(choice))
+    return TooLate(
+        what, why=why, options=tried, device=device, deadline_s=deadline_s, later_s=found_s, more_bytes=more_bytes
+    )
 
 
 def _banks(device: Device) -> str:
