@@ -32,10 +32,10 @@ ENOUGH_SAMPLES = 4  # to keep a thread busy
 MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
 WORTH = 0.75  # of the RAM: parts that save less are not worth it
 PATIENCE_S = 5.0  # of a search in which nothing fits, or as long as it may take in all
-DEADLINE_S = 2.0  # for a bound that no deadline can be below
-UNLIMITED = 1 << 50  # bytes
-LONGER = 6  # times the effort: worth a try
 UNPAGED = 0.6  # of it, for what has all state in RAM
+DEADLINE_S = 2.0  # for a bound that no deadline can be below
+LONGER = 6  # times the effort: worth a try
+UNLIMITED = 1 << 50  # bytes
 
 
 def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Program:
