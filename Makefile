@@ -22,7 +22,7 @@ help:
 	@echo "make targets  the runner for every kind of Linux machine, under emulation (its C libraries are built once)"
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
-	@echo "make lint     ruff and mypy"
+	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make generated  500 random networks x every technique within random budgets learn the same bits (about 20 minutes)"
 	@echo "make bits     thirteen large networks at reduced size x budgets x every technique learn the same bits (about half an hour; goes on if interrupted)"
 	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
@@ -47,6 +47,7 @@ test: setup lint unit
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check src tests benchmarks
+	@git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/mypy
 
 unit: setup

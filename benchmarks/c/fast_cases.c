@@ -19,22 +19,23 @@ int main(void) {
         int32_t p[SMG_MAX_PARAMS];
         for (int i = 0; i < operands; i++) {
             size_t bytes;
-            if (scanf("%zu", &bytes) != 1) return 1;
+            if (scanf("%zu", &bytes) != 1) { return 1; }
             float *f = op[i] = malloc(bytes ? bytes : 1);
             for (size_t k = 0; k < bytes / 4; k++) {
                 seed = seed * 1664525u + 1013904223u;
                 f[k] = (float)(seed >> 8) / 16777216.0f;
             }
         }
-        if (scanf("%d", &params) != 1 || params > SMG_MAX_PARAMS) return 1;
-        for (int i = 0; i < params; i++)
-            if (scanf("%d", &p[i]) != 1) return 1;
-        if (!fast_has(name)) return 1;
+        if (scanf("%d", &params) != 1 || params > SMG_MAX_PARAMS) { return 1; }
+        for (int i = 0; i < params; i++) {
+            if (scanf("%d", &p[i]) != 1) { return 1; }
+        }
+        if (!fast_has(name)) { return 1; }
         SmgWork *work = fast_open(threads, threads == 2);
         const char *said = fast_run(work, name, op, operands, p, params, (SmgRun){1, 1, 0});
-        if (said) puts(said);
+        if (said) { puts(said); }
         fast_close(work);
-        for (int i = 0; i < operands; i++) free(op[i]);
+        for (int i = 0; i < operands; i++) { free(op[i]); }
         cases++;
     }
     printf("%d\n", cases);

@@ -18,8 +18,9 @@ static const struct {
 };
 
 static SmgKernelFn find(const char *name) {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].name, name)) return table[i].run;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (!strcmp(table[i].name, name)) { return table[i].run; }
+    }
     return NULL;
 }
 int fast_has(const char *name) { return find(name) != NULL; }
@@ -27,15 +28,15 @@ int fast_has(const char *name) { return find(name) != NULL; }
 /* The work block comes from malloc in exactly its size, so that a sanitizer sees any step outside. */
 SmgWork *fast_open(int threads, int wide) {
     SmgWork *work = calloc(1, sizeof *work);
-    if (!work) return NULL;
+    if (!work) { return NULL; }
     work->threads = threads, work->each = wide ? SMG_WIDE_BYTES : SMG_WORK_BYTES;
     work->bytes = (size_t)threads * work->each;
     work->memory = aligned_alloc(64, work->bytes);
-    if (threads > 1) work->pool = smg_pool_start(malloc(smg_pool_bytes()), threads);
+    if (threads > 1) { work->pool = smg_pool_start(malloc(smg_pool_bytes()), threads); }
     return work;
 }
 void fast_close(SmgWork *work) {
-    if (work->pool) smg_pool_stop(work->pool), free(work->pool);
+    if (work->pool) { smg_pool_stop(work->pool), free(work->pool); }
     free(work->memory);
     free(work);
 }
@@ -43,7 +44,7 @@ void fast_close(SmgWork *work) {
 const char *fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
                      SmgRun run) {
     SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .work = work};
-    for (int i = 0; i < operands; i++) c.op[i] = op[i];
+    for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     memset(work->memory, 0xFF, work->bytes); /* NaNs: nothing may be taken from an earlier call */
     return find(name)(&c);
 }
@@ -60,19 +61,19 @@ double fast_time(const SmgWork *work, const char *name, void **op, int operands,
                  SmgRun run, double seconds, int rounds) {
     const SmgKernelFn kernel = find(name);
     SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .work = work};
-    for (int i = 0; i < operands; i++) c.op[i] = op[i];
+    for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     long calls = 1;
     double best = 1e9;
     kernel(&c);
     for (int round = 0; round < rounds;) {
         const double start = now(work->threads);
-        for (long i = 0; i < calls; i++) kernel(&c);
+        for (long i = 0; i < calls; i++) { kernel(&c); }
         const double took = now(work->threads) - start;
         if (took < seconds / 2) {
             calls *= 2;
             continue;
         }
-        if (took / (double)calls < best) best = took / (double)calls;
+        if (took / (double)calls < best) { best = took / (double)calls; }
         round++;
     }
     return best;
@@ -87,7 +88,7 @@ double fast_peak(int rounds) {
         const double start = now(1);
         peak_rounds(&out, steps);
         const double rate = PEAK_OPERATIONS * (double)steps / (now(1) - start) / 1e9;
-        if (rate > best) best = rate;
+        if (rate > best) { best = rate; }
     }
     return best;
 }

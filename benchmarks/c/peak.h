@@ -9,7 +9,7 @@
 #else
 #define PEAK_LANES 4
 #endif
-#define PEAK_CHAINS 12 /* independent sums: more than latency times units, fewer than registers */
+#define PEAK_CHAINS     12 /* independent sums: more than latency times units, fewer than registers */
 #define PEAK_OPERATIONS (2.0 * PEAK_LANES * PEAK_CHAINS) /* of a round */
 
 typedef float PeakVector __attribute__((vector_size(4 * PEAK_LANES)));
@@ -19,12 +19,14 @@ typedef float PeakVector __attribute__((vector_size(4 * PEAK_LANES)));
 static void peak_rounds(float *out, long rounds) {
     volatile float given[] = {0.999f, 0.0015f, 1.0f};
     PeakVector sum[PEAK_CHAINS], factor = given[0] - (PeakVector){0}, term = given[1] - (PeakVector){0};
-    for (int c = 0; c < PEAK_CHAINS; c++) sum[c] = given[2] * (float)c - (PeakVector){0};
-    for (long r = 0; r < rounds; r++)
-        for (int c = 0; c < PEAK_CHAINS; c++) sum[c] = sum[c] * factor + term;
+    for (int c = 0; c < PEAK_CHAINS; c++) { sum[c] = given[2] * (float)c - (PeakVector){0}; }
+    for (long r = 0; r < rounds; r++) {
+        for (int c = 0; c < PEAK_CHAINS; c++) { sum[c] = sum[c] * factor + term; }
+    }
     float total = 0;
-    for (int c = 0; c < PEAK_CHAINS; c++)
-        for (int l = 0; l < PEAK_LANES; l++) total += sum[c][l];
+    for (int c = 0; c < PEAK_CHAINS; c++) {
+        for (int l = 0; l < PEAK_LANES; l++) { total += sum[c][l]; }
+    }
     *(volatile float *)out = total; /* so that nothing above is removed */
 }
 #endif

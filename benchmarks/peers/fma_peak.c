@@ -21,18 +21,19 @@ static double now(void) {
 
 int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
-    if (threads < 1 || threads > 64) return 2;
+    if (threads < 1 || threads > 64) { return 2; }
     double best = 0;
     for (int repeat = 0; repeat < 5; repeat++) {
         pthread_t id[64];
         float out[64];
         double begin = now();
-        for (int t = 1; t < threads; t++)
-            if (pthread_create(&id[t], NULL, work, &out[t])) return 1;
+        for (int t = 1; t < threads; t++) {
+            if (pthread_create(&id[t], NULL, work, &out[t])) { return 1; }
+        }
         work(&out[0]);
-        for (int t = 1; t < threads; t++) pthread_join(id[t], NULL);
+        for (int t = 1; t < threads; t++) { pthread_join(id[t], NULL); }
         double rate = PEAK_OPERATIONS * ROUNDS * threads / (now() - begin) * 1e-9;
-        if (rate > best) best = rate;
+        if (rate > best) { best = rate; }
     }
     printf("%.2f\n", best);
     return 0;

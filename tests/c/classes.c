@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
     char message[SMG_MESSAGE_BYTES];
     SmgStatus status;
     SmgPosix *p = argc > 2 ? smg_posix_open(argv[1], NULL, 0, 0, &status, message) : NULL;
-    if (!p) return 2;
+    if (!p) { return 2; }
     SmgContext *x = smg_posix_context(p);
     for (int i = 3; i < argc; i++) {
         const int label = smg_add_class(x, &classes, argv[i]);
@@ -28,11 +28,14 @@ int main(int argc, char **argv) {
         float loss;
         memcpy(before, smg_posix_state(p), smg_state_bytes(x));
         status = smg_train_step(x, batch, 2, 1, &loss, NULL);
-        printf("%d: %d %d %s\n", label, status, memcmp(before, smg_posix_state(p), smg_state_bytes(x)) != 0, smg_error(x));
+        printf("%d: %d %d %s\n", label, status, memcmp(before, smg_posix_state(p), smg_state_bytes(x)) != 0,
+               smg_error(x));
         memcpy(smg_posix_state(p), before, smg_state_bytes(x));
     }
     FILE *out = fopen(argv[2], "wb");
-    if (!out || fwrite(smg_posix_state(p), 1, smg_state_bytes(x), out) != smg_state_bytes(x) || fclose(out)) return 3;
+    if (!out || fwrite(smg_posix_state(p), 1, smg_state_bytes(x), out) != smg_state_bytes(x) || fclose(out)) {
+        return 3;
+    }
     smg_posix_close(p);
     return 0;
 }

@@ -20,7 +20,7 @@ enum { MAX_BUFFERS = 32 };
 
 static int forbidden;
 static void stop(const char *what) {
-    if (!forbidden) return;
+    if (!forbidden) { return; }
     (void)!write(2, what, strlen(what));
     (void)!write(2, " was called after open\n", 23);
     _exit(3);
@@ -45,19 +45,20 @@ static uint32_t seed = 12345;
 static uint32_t next(void) { return (seed = seed * 1664525u + 1013904223u) >> 8; }
 
 static uint64_t fnv(uint64_t hash, const void *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+    for (size_t i = 0; i < bytes; i++) { hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211u; }
     return hash;
 }
 
 static void fill(void *data, size_t bytes, SmgType type) {
-    if (type == SMG_U8)
-        for (size_t i = 0; i < bytes; i++) ((uint8_t *)data)[i] = next() & 1;
-    else
+    if (type == SMG_U8) {
+        for (size_t i = 0; i < bytes; i++) { ((uint8_t *)data)[i] = next() & 1; }
+    } else {
         for (size_t i = 0; i < bytes / 4; i++) {
             const int32_t label = next() & 1;
             const float value = (float)(int32_t)(next() & 0xffff) / 32768.0f - 1.0f;
             memcpy((uint8_t *)data + 4 * i, type == SMG_I32 ? (const void *)&label : (const void *)&value, 4);
         }
+    }
 }
 
 /* Full batches and, every third step, a partial one. */
@@ -67,13 +68,13 @@ static int step(SmgContext *x, int entry, int number, SmgBuffer *buffers, uint64
     for (int i = 0; i < count; i++) {
         SmgBufferInfo info = {0};
         smg_buffer_info(x, entry, i, &info);
-        if (!info.is_output) fill(buffers[i].data, smg_buffer_bytes(x, entry, i, n), info.type);
+        if (!info.is_output) { fill(buffers[i].data, smg_buffer_bytes(x, entry, i, n), info.type); }
     }
-    if (smg_run(x, entry, buffers, count, (SmgSamples){n, n, 0})) return 1;
+    if (smg_run(x, entry, buffers, count, (SmgSamples){n, n, 0})) { return 1; }
     for (int i = 0; i < count; i++) {
         SmgBufferInfo info = {0};
         smg_buffer_info(x, entry, i, &info);
-        if (info.is_output) *hash = fnv(*hash, buffers[i].data, smg_buffer_bytes(x, entry, i, n));
+        if (info.is_output) { *hash = fnv(*hash, buffers[i].data, smg_buffer_bytes(x, entry, i, n)); }
     }
     return 0;
 }
@@ -83,22 +84,25 @@ int main(int argc, char **argv) {
     char message[SMG_MESSAGE_BYTES];
     SmgStatus status;
     SmgPosix *p = argc > 1 ? smg_posix_open(argv[1], NULL, 0, SMG_GUARD_END, &status, message) : NULL;
-    if (!p) return fprintf(stderr, "%s\n", argc > 1 ? message : "usage: harness program.smg [steps]"), 2;
+    if (!p) { return fprintf(stderr, "%s\n", argc > 1 ? message : "usage: harness program.smg [steps]"), 2; }
     const int steps = argc > 2 ? atoi(argv[2]) : 6;
     SmgContext *x = smg_posix_context(p);
-    for (int entry = 0; entry < smg_entry_count(x); entry++)
+    for (int entry = 0; entry < smg_entry_count(x); entry++) {
         for (int i = 0; i < smg_buffer_count(x, entry) && i < MAX_BUFFERS; i++) {
             const size_t bytes = smg_buffer_bytes(x, entry, i, smg_batch(x));
             buffers[entry][i] = (SmgBuffer){calloc(1, bytes + 1), bytes};
         }
+    }
     uint64_t outputs = 14695981039346656037u;
     int failed = 0;
     forbidden = 1;
-    for (int number = 0; number < steps && !failed; number++)
-        for (int entry = 0; entry < smg_entry_count(x) && !failed; entry++)
+    for (int number = 0; number < steps && !failed; number++) {
+        for (int entry = 0; entry < smg_entry_count(x) && !failed; entry++) {
             failed = step(x, entry, number, buffers[entry], &outputs);
+        }
+    }
     forbidden = 0;
-    if (failed) return fprintf(stderr, "%s\n", smg_error(x)), 1;
+    if (failed) { return fprintf(stderr, "%s\n", smg_error(x)), 1; }
     const uint64_t state = fnv(14695981039346656037u, smg_posix_state(p), smg_state_bytes(x));
     printf("state %016llx\noutputs %016llx\n", (unsigned long long)state, (unsigned long long)outputs);
     printf("mapped_bytes %zu\ncontext_bytes %zu\n", smg_posix_mapped_bytes(p), smg_context_bytes());

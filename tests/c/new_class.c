@@ -24,8 +24,8 @@ static const SmgClasses classes = NET_CLASSES;
 static int change(int slot, uint32_t offset, const uint8_t *to, uint32_t bytes) {
     const uint32_t possible = bytes < power ? bytes : power;
     power -= possible;
-    if (board_write(flash, (uint32_t)slot * SLOT_BYTES + offset, to, possible)) return -1;
-    if (possible < bytes) board_exit(CUT);
+    if (board_write(flash, (uint32_t)slot * SLOT_BYTES + offset, to, possible)) { return -1; }
+    if (possible < bytes) { board_exit(CUT); }
     return 0;
 }
 
@@ -37,22 +37,24 @@ static int flash_read(void *self, int slot, uint32_t offset, void *to, uint32_t 
 static int flash_erase(void *self, int slot) {
     uint8_t piece[CHUNK];
     (void)self;
-    for (int i = 0; i < CHUNK; i++) piece[i] = 0xff;
-    for (uint32_t offset = 0; offset < SLOT_BYTES; offset += CHUNK)
-        if (change(slot, offset, piece, CHUNK)) return -1;
+    for (int i = 0; i < CHUNK; i++) { piece[i] = 0xff; }
+    for (uint32_t offset = 0; offset < SLOT_BYTES; offset += CHUNK) {
+        if (change(slot, offset, piece, CHUNK)) { return -1; }
+    }
     return 0;
 }
 
 static int flash_write(void *self, int slot, uint32_t offset, const void *from, uint32_t bytes) {
     uint8_t piece[CHUNK];
     (void)self;
-    if (offset % 8 || bytes % 8) board_exit(7);
+    if (offset % 8 || bytes % 8) { board_exit(7); }
     for (uint32_t done = 0; done < bytes; done += CHUNK) {
         const uint32_t count = bytes - done < CHUNK ? bytes - done : CHUNK;
-        if (flash_read(self, slot, offset + done, piece, count)) return -1;
-        for (uint32_t i = 0; i < count; i++)
-            if (piece[i] != 0xff) board_exit(8); /* written twice */
-        if (change(slot, offset + done, (const uint8_t *)from + done, count)) return -1;
+        if (flash_read(self, slot, offset + done, piece, count)) { return -1; }
+        for (uint32_t i = 0; i < count; i++) {
+            if (piece[i] != 0xff) { board_exit(8); /* written twice */ }
+        }
+        if (change(slot, offset + done, (const uint8_t *)from + done, count)) { return -1; }
     }
     return 0;
 }
@@ -79,30 +81,34 @@ int main(void) {
     const int cut = board_open("power.bin", BOARD_READ);
     data = board_open("data.bin", BOARD_READ), flash = board_open("flash.bin", UPDATE);
     result = board_open("result.bin", BOARD_WRITE);
-    if (cut < 0 || data < 0 || flash < 0 || result < 0 || board_read(cut, 0, &power, sizeof power)) return 9;
-    if (smg_open(&x, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena)) return fail(smg_error(&x));
+    if (cut < 0 || data < 0 || flash < 0 || result < 0 || board_read(cut, 0, &power, sizeof power)) { return 9; }
+    if (smg_open(&x, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena)) {
+        return fail(smg_error(&x));
+    }
     board_print(smg_restore(&x, &slots) ? smg_error(&x) : "restored");
     board_print("\n");
 
     int32_t n, trained = 0;
     for (; !next(&n, sizeof n) && n; trained += n) {
         const size_t bytes = (size_t)n * sizeof images[0];
-        if (smg_class_count(&x, &classes) == 9 && smg_add_class(&x, &classes, "new") != 9) return fail(smg_error(&x));
-        if (next(images, bytes) || next(labels, (size_t)n * 4)) return 10;
+        if (smg_class_count(&x, &classes) == 9 && smg_add_class(&x, &classes, "new") != 9) {
+            return fail(smg_error(&x));
+        }
+        if (next(images, bytes) || next(labels, (size_t)n * 4)) { return 10; }
         const SmgBuffer batch[] = {{images, bytes}, {labels, (size_t)n * 4}};
         float loss;
-        if (smg_train_step(&x, batch, 2, n, &loss, NULL)) return fail(smg_error(&x));
-        if (append(&loss, sizeof loss)) return 11;
+        if (smg_train_step(&x, batch, 2, n, &loss, NULL)) { return fail(smg_error(&x)); }
+        if (append(&loss, sizeof loss)) { return 11; }
     }
     const SmgBuffer learned = smg_state(&x);
-    if (append(learned.data, learned.bytes)) return 12;
-    if (trained && smg_save(&x, &slots)) return fail(smg_error(&x));
+    if (append(learned.data, learned.bytes)) { return 12; }
+    if (trained && smg_save(&x, &slots)) { return fail(smg_error(&x)); }
 
     while (!next(&n, sizeof n) && n) {
         const SmgBuffer io[] = {{images, (size_t)n * sizeof images[0]}, {scores, (size_t)n * sizeof scores[0]}};
-        if (next(images, io[0].bytes)) return 13;
-        if (smg_infer(&x, io, 2, n, NULL)) return fail(smg_error(&x));
-        if (append(scores, io[1].bytes)) return 14;
+        if (next(images, io[0].bytes)) { return 13; }
+        if (smg_infer(&x, io, 2, n, NULL)) { return fail(smg_error(&x)); }
+        if (append(scores, io[1].bytes)) { return 14; }
     }
     const uint32_t stack = board_stack_used();
     const char *name = smg_class_name(&x, &classes, 9);

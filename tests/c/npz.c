@@ -11,7 +11,7 @@ int main(void) {
     while (fread(head, 1, 4, stdin) == 4) {
         const size_t bytes = head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
         uint8_t *file = (uint8_t *)malloc(bytes ? bytes : 1);
-        if (!file || fread(file, 1, bytes, stdin) != bytes) return 2;
+        if (!file || fread(file, 1, bytes, stdin) != bytes) { return 2; }
         for (int i = 0; i < 2; i++) {
             NpzArray a;
             const char *why = npz_find(file, bytes, names[i], &a);
@@ -21,8 +21,8 @@ int main(void) {
                 continue;
             }
             printf("%s: %c%d (", names[i], a.kind, a.item);
-            for (int k = 0; k < a.rank; k++) printf("%llu,", (unsigned long long)a.dims[k]);
-            for (uint64_t k = 0; k < a.bytes / (uint64_t)a.item; k++) sum += npz_number(&a, k);
+            for (int k = 0; k < a.rank; k++) { printf("%llu,", (unsigned long long)a.dims[k]); }
+            for (uint64_t k = 0; k < a.bytes / (uint64_t)a.item; k++) { sum += npz_number(&a, k); }
             printf(") sum %.10g; ", sum);
         }
         printf("\n");

@@ -9,8 +9,8 @@ static _Alignas(64) uint8_t file[24 * 1024], state[8 * 1024], arena[8 * 1024];
 int main(void) {
     uint32_t bytes;
     const int data = board_open("recipe.smg", BOARD_READ), size = board_open("size.bin", BOARD_READ);
-    if (data < 0 || size < 0 || board_read(size, 0, &bytes, sizeof bytes) || bytes > sizeof file) return 9;
-    if (board_read(data, 0, file, bytes)) return 8;
+    if (data < 0 || size < 0 || board_read(size, 0, &bytes, sizeof bytes) || bytes > sizeof file) { return 9; }
+    if (board_read(data, 0, file, bytes)) { return 8; }
     if (smg_open(&context, file, bytes, state, sizeof state, arena, sizeof arena)) {
         board_print(smg_error(&context));
         board_print("\n");

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI(name) own_##name
+#define ABI(name)   own_##name
 #define WANT_DOUBLE 1
-#define WANT_FLOAT 1
+#define WANT_FLOAT  1
 #include "arithmetic.c"
 
 static uint64_t seed = 1, count;
@@ -16,14 +16,30 @@ static uint64_t bits(void) { /* xorshift */
     seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
     return seed;
 }
-static double number(uint64_t u) { double d; memcpy(&d, &u, 8); return d; }
-static float number32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static uint64_t of(double d) { uint64_t u; memcpy(&u, &d, 8); return d != d ? NAN64 : u; }
-static uint32_t of32(float f) { uint32_t u; memcpy(&u, &f, 4); return f != f ? NAN32 : u; }
+static double number(uint64_t u) {
+    double d;
+    memcpy(&d, &u, 8);
+    return d;
+}
+static float number32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static uint64_t of(double d) {
+    uint64_t u;
+    memcpy(&u, &d, 8);
+    return d != d ? NAN64 : u;
+}
+static uint32_t of32(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return f != f ? NAN32 : u;
+}
 
 static void same(const char *what, uint64_t a, uint64_t b, uint64_t found, uint64_t wanted) {
     count++;
-    if (found == wanted) return;
+    if (found == wanted) { return; }
     printf("%s %016llx %016llx: %016llx instead of %016llx\n", what, (unsigned long long)a, (unsigned long long)b,
            (unsigned long long)found, (unsigned long long)wanted);
     exit(1);
@@ -74,28 +90,53 @@ static void pair32(uint32_t a, uint32_t b) {
 
 /* Zero, the least and largest denormals and normals, one and its neighbours, halfway cases, infinity, NaN. */
 static uint64_t special(int i) {
-    static const uint64_t of_size[] = {0, 1, 2, 0xfffffffffffff, 0x10000000000000, 0x10000000000001, 0x3fefffffffffffff,
-        0x3ff0000000000000, 0x3ff0000000000001, 0x3ff8000000000000, 0x4000000000000000, 0x43e0000000000000, 0x7fefffffffffffff,
-        INF64, NAN64, 0x7ff0000000000001, 0x36a0000000000000, 0x3690000000000000, 0x3690000000000001, 0x47efffffefffffff,
-        0x47effffff0000000, 0x380fffffe0000000, 0x380ffffff0000000, 0x3ff0000010000000, 0x3ff0000030000000, 0x3ca0000000000000};
+    static const uint64_t of_size[] = {0,
+                                       1,
+                                       2,
+                                       0xfffffffffffff,
+                                       0x10000000000000,
+                                       0x10000000000001,
+                                       0x3fefffffffffffff,
+                                       0x3ff0000000000000,
+                                       0x3ff0000000000001,
+                                       0x3ff8000000000000,
+                                       0x4000000000000000,
+                                       0x43e0000000000000,
+                                       0x7fefffffffffffff,
+                                       INF64,
+                                       NAN64,
+                                       0x7ff0000000000001,
+                                       0x36a0000000000000,
+                                       0x3690000000000000,
+                                       0x3690000000000001,
+                                       0x47efffffefffffff,
+                                       0x47effffff0000000,
+                                       0x380fffffe0000000,
+                                       0x380ffffff0000000,
+                                       0x3ff0000010000000,
+                                       0x3ff0000030000000,
+                                       0x3ca0000000000000};
     const int sizes = sizeof of_size / sizeof *of_size;
     return i < 2 * sizes ? of_size[i % sizes] | (i < sizes ? 0 : SIGN64) : 0;
 }
 
 int main(int argc, char **argv) {
     const long rounds = argc > 1 ? atol(argv[1]) : 100000;
-    for (int i = 0; i < 52; i++)
+    for (int i = 0; i < 52; i++) {
         for (int j = 0; j < 52; j++) {
             pair(special(i), special(j));
             pair32(of32((float)number(special(i))), of32((float)number(special(j))));
         }
+    }
     for (long i = 0; i < rounds; i++) {
         const uint64_t a = bits(), b = bits();
         pair(a, b);
         pair32((uint32_t)a, (uint32_t)b);
-        const uint64_t near = (a & 0x7ff0000000000000u) + ((b >> 58) - 32) * 0x10000000000000u; /* up to 32 exponents away */
+        const uint64_t near =
+            (a & 0x7ff0000000000000u) + ((b >> 58) - 32) * 0x10000000000000u; /* up to 32 exponents away */
         pair(a, (b & 0x800fffffffffffffu) | (near & 0x7ff0000000000000u));
-        pair32((uint32_t)a, ((uint32_t)b & 0x807fffffu) | (((uint32_t)a + ((uint32_t)(b >> 60) - 8) * 0x800000u) & INF32));
+        pair32((uint32_t)a,
+               ((uint32_t)b & 0x807fffffu) | (((uint32_t)a + ((uint32_t)(b >> 60) - 8) * 0x800000u) & INF32));
         pair(a & 0x800fffffffffffffu, b); /* denormals */
         pair32((uint32_t)a & 0x807fffffu, (uint32_t)b);
         pair(a & ~0xffffffffu, b & ~0x1ffffffu); /* short ones: exact results, ties */

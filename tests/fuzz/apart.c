@@ -28,8 +28,9 @@ static uint8_t *address(const SmgContext *x, uint32_t word, const SmgBuffer *buf
 /* Bytes of the longest operand that starts where operand 0 does. */
 static uint64_t longest(uint8_t *const *place, const uint64_t *need, unsigned operands) {
     uint64_t most = 0;
-    for (unsigned i = 0; i < operands; i++)
-        if (place[i] == place[0] && need[i] > most) most = need[i];
+    for (unsigned i = 0; i < operands; i++) {
+        if (place[i] == place[0] && need[i] > most) { most = need[i]; }
+    }
     return most;
 }
 
@@ -48,12 +49,13 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
     smg_roles(kernel->signature, operands, roles);
     for (unsigned i = 0; i < operands; i++) {
         place[i] = address(x, code[2 + i], buffers);
-        if (place[i] && strides) place[i] += (size_t)iteration * strides[i];
+        if (place[i] && strides) { place[i] += (size_t)iteration * strides[i]; }
     }
     for (unsigned i = 0; i < operands; i++) {
-        const int in_place = i > 0 && place[i] == place[0] && code[2 + i] >> 29 != R_PAGE && need[i] && need[0] && roles[0].letter != 'i';
+        const int in_place = i > 0 && place[i] == place[0] && code[2 + i] >> 29 != R_PAGE && need[i] && need[0] &&
+                             roles[0].letter != 'i';
         const uint64_t bytes = i == 0 && need[0] ? longest(place, need, operands) : need[i];
-        if (!place[i]) continue;
+        if (!place[i]) { continue; }
         if (code[2 + i] >> 29 == R_PAGE) {
             c.op[i] = place[i];
             continue;
@@ -64,12 +66,13 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
             c.op[i] = place[i];
         } else {
             c.op[i] = copies[i] = malloc(bytes ? bytes : 1);
-            if (bytes) memcpy(c.op[i], place[i], bytes);
+            if (bytes) { memcpy(c.op[i], place[i], bytes); }
         }
     }
     const char *why = kernel->run(&c);
-    for (unsigned i = 0; i < operands; i++)
-        if (roles[i].letter != 'i' && c.op[i] && c.op[i] != place[i]) memcpy(place[i], c.op[i], need[i]);
+    for (unsigned i = 0; i < operands; i++) {
+        if (roles[i].letter != 'i' && c.op[i] && c.op[i] != place[i]) { memcpy(place[i], c.op[i], need[i]); }
+    }
     fuzz_apart_free();
     return why;
 }
@@ -89,7 +92,9 @@ const char *fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, S
         for (int32_t sample = 0; sample < samples.n && !why; sample++) {
             const SmgRun one = {samples.n, samples.total, samples.first + sample};
             at = first;
-            for (uint32_t i = 0; i < body && !why; i++, at += smg_code_words(at)) why = execute(x, at, buffers, 1, sample, one);
+            for (uint32_t i = 0; i < body && !why; i++, at += smg_code_words(at)) {
+                why = execute(x, at, buffers, 1, sample, one);
+            }
         }
     }
     return why;

@@ -34,7 +34,7 @@
 #ifdef POISONS
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
+#define ASAN_POISON_MEMORY_REGION(start, bytes)   ((void)(start), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
 #endif
 #ifdef __clang__
@@ -59,7 +59,7 @@ static jmp_buf out_of_steps;
 /* Called at every basic block of the runtime; the linker puts it in the place of the sanitizers' own (build.py). */
 void __wrap___sanitizer_cov_trace_pc(void);
 NOT_COUNTED void __wrap___sanitizer_cov_trace_pc(void) {
-    if (!counting || ++steps <= limit) return;
+    if (!counting || ++steps <= limit) { return; }
     counting = 0;
     longjmp(out_of_steps, 1);
 }
@@ -77,12 +77,13 @@ static uint64_t justified(const SmgContext *x, const uint32_t *code, int32_t n, 
     uint64_t need[SMG_MAX_OPERANDS] = {0}, a = 0, b = 0;
     SmgContext own = *x; /* scaled parameters are put into the context */
     const int32_t *p = smg_scaled(&own, block, scale);
-    if (!p || kernel->extent(p, (int)(block[0] & 0xffffu), operands, (SmgRun){n, n, 0}, need)) return 0;
+    if (!p || kernel->extent(p, (int)(block[0] & 0xffffu), operands, (SmgRun){n, n, 0}, need)) { return 0; }
     for (int i = 0; i < operands; i++) {
-        if (need[i] > a)
+        if (need[i] > a) {
             b = a, a = need[i];
-        else if (need[i] > b)
+        } else if (need[i] > b) {
             b = need[i];
+        }
     }
     return smg_add(8192 + 64 * (a + b), smg_mul(64 * (a / 4), b / 4));
 }
@@ -100,7 +101,7 @@ static uint64_t justified_by_entry(const SmgContext *x, int entry, int32_t n, in
         }
         const uint64_t once = justified(x, at, n, in_loop ? 1 : n);
         total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)n : 1));
-        if (mark) fuzz_kernels_run[x->kernels[smg_code_kernel(at)]] = 1;
+        if (mark) { fuzz_kernels_run[x->kernels[smg_code_kernel(at)]] = 1; }
         in_loop -= in_loop ? 1 : 0;
         at += smg_code_words(at);
     }
@@ -116,22 +117,26 @@ static uint32_t next(void) {
 }
 
 static const uint32_t unusual[] = {
-    0, 0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffffffffu, 1, 0x00800000u, 0x7f7fffffu, 0xff7fffffu,
-    0x3f800000u, 0xbf800000u, 0x7fffffffu, 0x4b000000u, 0xcf000000u, 0x4f000000u, 2, 0x33800000u, 0x7f800001u, 0x42b17218u,
+    0,           0x80000000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffffffffu, 1,
+    0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x3f800000u, 0xbf800000u, 0x7fffffffu, 0x4b000000u,
+    0xcf000000u, 0x4f000000u, 2,           0x33800000u, 0x7f800001u, 0x42b17218u,
 };
 
 static void fill(uint8_t *data, size_t bytes, SmgType type, int round) {
     if (type == SMG_U8) {
-        for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(round ? next() >> 8 : next() >> 8 & 1);
+        for (size_t i = 0; i < bytes; i++) { data[i] = (uint8_t)(round ? next() >> 8 : next() >> 8 & 1); }
         return;
     }
     for (size_t i = 0; i + 4 <= bytes; i += 4) {
         uint32_t word = next();
         const float plausible = (float)(int32_t)word / 1073741824.0f;
-        if (round == 0 && type == SMG_F32) memcpy(&word, &plausible, 4);
-        if (round == 0 && type == SMG_I32) word = word >> 8 & 1;
-        if (round && type == SMG_I32 && word >> 16 & 1) word = word >> 8 & 7; /* labels, or nearly so */
-        else if (round && word >> 16 & 2) word = unusual[(word >> 8) % (sizeof unusual / 4)];
+        if (round == 0 && type == SMG_F32) { memcpy(&word, &plausible, 4); }
+        if (round == 0 && type == SMG_I32) { word = word >> 8 & 1; }
+        if (round && type == SMG_I32 && word >> 16 & 1) {
+            word = word >> 8 & 7; /* labels, or nearly so */
+        } else if (round && word >> 16 & 2) {
+            word = unusual[(word >> 8) % (sizeof unusual / 4)];
+        }
         memcpy(data + i, &word, 4);
     }
 }
@@ -144,10 +149,11 @@ static size_t mapped[MAX_BUFFERS];   /* bytes, of those that are not malloc's */
 
 static void free_buffers(void) {
     for (int i = 0; i < MAX_BUFFERS; i++) {
-        if (mapped[i])
+        if (mapped[i]) {
             munmap(allocated[i], mapped[i]);
-        else
+        } else {
             free(allocated[i]);
+        }
         allocated[i] = NULL, mapped[i] = 0;
     }
 }
@@ -156,7 +162,7 @@ static void free_buffers(void) {
 static void *zeros(int i, uint64_t bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *data = bytes > LARGEST_INPUT ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, flags, -1, 0);
-    if (data == MAP_FAILED) return NULL;
+    if (data == MAP_FAILED) { return NULL; }
     mapped[i] = bytes;
     return data;
 }
@@ -164,27 +170,27 @@ static void *zeros(int i, uint64_t bytes) {
 /* 0 if the buffers are too large. */
 static int make_buffers(const SmgContext *x, int entry, int32_t n, int round) {
     const int count = smg_buffer_count(x, entry);
-    if (count > MAX_BUFFERS) return 0;
+    if (count > MAX_BUFFERS) { return 0; }
     for (int i = 0; i < count; i++) {
         SmgBufferInfo info;
-        if (smg_buffer_info(x, entry, i, &info)) finding("no information on a buffer", smg_entry_name(x, entry));
+        if (smg_buffer_info(x, entry, i, &info)) { finding("no information on a buffer", smg_entry_name(x, entry)); }
         const uint64_t bytes = smg_buffer_bytes(x, entry, i, n);
         const size_t odd = info.type == SMG_U8 && round; /* bytes of the caller may lie at any address */
         const int small = bytes <= FUZZ_LARGEST_BUFFER;
-        if (!small && info.is_output) return 0;
+        if (!small && info.is_output) { return 0; }
         allocated[i] = small ? malloc(bytes + odd ? bytes + odd : 1) : zeros(i, bytes);
-        if (!allocated[i]) return 0;
+        if (!allocated[i]) { return 0; }
         buffers[i].data = (uint8_t *)allocated[i] + (small ? odd : 0), buffers[i].bytes = bytes;
-        if (small) fill((uint8_t *)buffers[i].data, bytes, info.type, round);
+        if (small) { fill((uint8_t *)buffers[i].data, bytes, info.type, round); }
     }
     return 1;
 }
 
 static void check_answer(const SmgContext *x, SmgStatus status) {
-    if (status < SMG_OK || status > SMG_STOPPED) finding("an unknown status", "");
+    if (status < SMG_OK || status > SMG_STOPPED) { finding("an unknown status", ""); }
     const size_t length = strnlen(smg_error(x), SMG_MESSAGE_BYTES);
-    if (length == SMG_MESSAGE_BYTES) finding("a message without an end", "");
-    if (!length != (status == SMG_OK)) finding("a message without a failure, or none with one", smg_error(x));
+    if (length == SMG_MESSAGE_BYTES) { finding("a message without an end", ""); }
+    if (!length != (status == SMG_OK)) { finding("a message without a failure, or none with one", smg_error(x)); }
 }
 
 /* ---- pages: memory to the byte, and what is started arrives as late as it may ---- */
@@ -197,7 +203,7 @@ static struct {
 } started[SMG_MAX_STARTED];
 
 static void check_page(size_t offset, size_t bytes) {
-    if (offset > page_bytes || bytes > page_bytes - offset) finding("a page outside its region", "");
+    if (offset > page_bytes || bytes > page_bytes - offset) { finding("a page outside its region", ""); }
 }
 static const char *read_page(void *self, size_t offset, void *to, size_t bytes) {
     check_page(offset, bytes);
@@ -210,22 +216,23 @@ static const char *write_page(void *self, size_t offset, const void *from, size_
 static const char *start_page(void *self, size_t offset, void *to, size_t bytes) {
     int i = 0;
     check_page(offset, bytes);
-    while (i < SMG_MAX_STARTED && started[i].to) i++;
-    if (i == SMG_MAX_STARTED) finding("too many pages are on their way", "");
+    while (i < SMG_MAX_STARTED && started[i].to) { i++; }
+    if (i == SMG_MAX_STARTED) { finding("too many pages are on their way", ""); }
     started[i].offset = offset, started[i].bytes = bytes, started[i].to = to;
     return (void)self, memset(to, 0xff, bytes), NULL;
 }
 static const char *wait_page(void *self, void *to) {
     int found = !to;
     for (int i = 0; i < SMG_MAX_STARTED; i++) {
-        if (!started[i].to || (to && started[i].to != to)) continue;
+        if (!started[i].to || (to && started[i].to != to)) { continue; }
         memcpy(started[i].to, pages + started[i].offset, started[i].bytes);
         started[i].to = NULL, found = 1;
     }
-    if (!found) finding("a page is waited for that nobody started", "");
+    if (!found) { finding("a page is waited for that nobody started", ""); }
     return (void)self, NULL;
 }
-static const SmgPager late = {NULL, read_page, write_page, start_page, wait_page}, at_once = {NULL, read_page, write_page, NULL, NULL};
+static const SmgPager late = {NULL, read_page, write_page, start_page, wait_page},
+                      at_once = {NULL, read_page, write_page, NULL, NULL};
 
 /* STATE, ARENA, pages and all outputs one after the other: `put` writes them back. */
 static uint8_t before[LARGEST_KEPT], after[LARGEST_KEPT];
@@ -235,13 +242,17 @@ static size_t keep(SmgContext *x, int entry, uint8_t *kept, int put) {
     for (int i = -3; i < count; i++) {
         const int own = i < 0, is_input = !own && (uint32_t)i < smg_entry_record(x, entry)[E_INPUTS];
         uint8_t *data = i == -3 ? pages : i == -2 ? x->state : i == -1 ? x->arena : (uint8_t *)buffers[i].data;
-        const size_t bytes = i == -3 ? page_bytes : i == -2 ? smg_state_bytes(x) : i == -1 ? smg_arena_bytes(x) : buffers[i].bytes;
-        if (is_input || !bytes) continue;
-        if (bytes > LARGEST_KEPT - at) return 0;
-        if (put)
+        const size_t bytes = i == -3   ? page_bytes
+                             : i == -2 ? smg_state_bytes(x)
+                             : i == -1 ? smg_arena_bytes(x)
+                                       : buffers[i].bytes;
+        if (is_input || !bytes) { continue; }
+        if (bytes > LARGEST_KEPT - at) { return 0; }
+        if (put) {
             memcpy(data, kept + at, bytes);
-        else
+        } else {
             memcpy(kept + at, data, bytes);
+        }
         at += bytes;
     }
     return at;
@@ -254,18 +265,20 @@ static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus st
     keep(x, entry, before, 1);
     steps = 0, limit = 4 * STEPS;
     if (setjmp(out_of_steps)) {
-        if (x->pager) x->pager = &late;
+        if (x->pager) { x->pager = &late; }
         fuzz_apart_free();
         return;
     }
     counting = 1;
-    if (x->pager) x->pager = &at_once;
+    if (x->pager) { x->pager = &at_once; }
     const char *why = fuzz_run_apart(x, entry, buffers, samples);
-    if (x->pager) x->pager = &late;
+    if (x->pager) { x->pager = &late; }
     counting = 0;
-    if (!why != (status == SMG_OK)) finding("a step ends in another way with its operands apart", why ? why : "");
+    if (!why != (status == SMG_OK)) { finding("a step ends in another way with its operands apart", why ? why : ""); }
     keep(x, entry, again, 0);
-    if (memcmp(after, again, bytes)) finding("a step leaves other bits with its operands apart", smg_entry_name(x, entry));
+    if (memcmp(after, again, bytes)) {
+        finding("a step leaves other bits with its operands apart", smg_entry_name(x, entry));
+    }
 }
 
 /* One step of one entry point within `left` blocks; what is left of them. */
@@ -274,12 +287,12 @@ static uint64_t run(SmgContext *x, int entry, int round, uint64_t left) {
     const int32_t n = round ? 1 + (int32_t)(next() % (uint32_t)few) : batch < 64 ? batch : few;
     const int32_t first = round ? (int32_t)(next() % 3) : 0, rest = round ? (int32_t)(next() % 3) : 0;
     const SmgSamples samples = {n, first + n + rest, first};
-    if (!make_buffers(x, entry, n, round)) return left; /* too large to be tried */
+    if (!make_buffers(x, entry, n, round)) { return left; /* too large to be tried */ }
     const uint64_t most = justified_by_entry(x, entry, n, 0);
     const size_t kept = round ? keep(x, entry, before, 0) : 0;
     steps = 0, limit = most < left ? most : left;
     if (setjmp(out_of_steps)) {
-        if (most < left) finding("more work than the operands justify", smg_entry_name(x, entry));
+        if (most < left) { finding("more work than the operands justify", smg_entry_name(x, entry)); }
         wait_page(NULL, NULL);
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "cut off: %s", smg_entry_name(x, entry));
         return 0;
@@ -289,12 +302,13 @@ static uint64_t run(SmgContext *x, int entry, int round, uint64_t left) {
     counting = 0;
     check_answer(x, status);
     all_steps += steps;
-    if (status == SMG_OK)
+    if (status == SMG_OK) {
         justified_by_entry(x, entry, n, 1);
-    else
+    } else {
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "stopped: %s", smg_error(x));
+    }
     left -= steps;
-    if (kept && status != SMG_BAD_PROGRAM) run_apart(x, entry, samples, status);
+    if (kept && status != SMG_BAD_PROGRAM) { run_apart(x, entry, samples, status); }
     return left;
 }
 
@@ -302,24 +316,28 @@ static void run_all(SmgContext *x) {
     uint64_t left = STEPS;
     all_steps = 0;
     const int first = smg_entry(x, "train"), second = smg_entry(x, "infer"), count = smg_entry_count(x);
-    for (int round = 0; round < 2; round++)
+    for (int round = 0; round < 2; round++) {
         for (int i = -2; i < count && left; i++) {
             const int entry = i == -2 ? first : i == -1 ? second : i;
-            if (entry < 0 || (i >= 0 && (i == first || i == second))) continue;
+            if (entry < 0 || (i >= 0 && (i == first || i == second))) { continue; }
             left = run(x, entry, round, left);
             free_buffers();
         }
-    if (!fuzz_verdict[0]) snprintf(fuzz_verdict, sizeof fuzz_verdict, "ran: %llu blocks", (unsigned long long)all_steps);
+    }
+    if (!fuzz_verdict[0]) {
+        snprintf(fuzz_verdict, sizeof fuzz_verdict, "ran: %llu blocks", (unsigned long long)all_steps);
+    }
     if (smg_run(x, -1, buffers, 0, (SmgSamples){1, 1, 0}) != SMG_BAD_CALL ||
         smg_run(x, count, buffers, 0, (SmgSamples){1, 1, 0}) != SMG_BAD_CALL ||
-        (count && smg_run(x, 0, buffers, smg_buffer_count(x, 0), (SmgSamples){0, 1, 0}) != SMG_BAD_CALL))
+        (count && smg_run(x, 0, buffers, smg_buffer_count(x, 0), (SmgSamples){0, 1, 0}) != SMG_BAD_CALL)) {
         finding("a wrong call is accepted", smg_error(x));
+    }
 }
 
 static SmgStatus open_counted(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes,
                               void *arena, size_t arena_bytes) {
     steps = 0, limit = 100000 + 1024 * (uint64_t)bytes;
-    if (setjmp(out_of_steps)) finding("opening takes more work than the file is long", "");
+    if (setjmp(out_of_steps)) { finding("opening takes more work than the file is long", ""); }
     counting = 1;
     const SmgStatus status = smg_open(x, file, bytes, state, state_bytes, arena, arena_bytes);
     counting = 0;
@@ -329,10 +347,11 @@ static SmgStatus open_counted(SmgContext *x, const void *file, size_t bytes, voi
 
 static void say_kernels(void) {
     int run = 0;
-    for (int i = 0; i < smg_kernel_count; i++) run += fuzz_kernels_run[i];
+    for (int i = 0; i < smg_kernel_count; i++) { run += fuzz_kernels_run[i]; }
     fprintf(stderr, "kernels that ran: %d of %d; not:", run, smg_kernel_count);
-    for (int i = 0; i < smg_kernel_count; i++)
-        if (!fuzz_kernels_run[i]) fprintf(stderr, " %s", smg_kernels[i]->name);
+    for (int i = 0; i < smg_kernel_count; i++) {
+        if (!fuzz_kernels_run[i]) { fprintf(stderr, " %s", smg_kernels[i]->name); }
+    }
     fprintf(stderr, "\n");
 }
 
@@ -345,35 +364,39 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static SmgContext x;
     void *file = NULL, *state = NULL, *arena = NULL;
-    if (posix_memalign(&file, 64, size)) return 0;
-    if (size) memcpy(file, data, size);
+    if (posix_memalign(&file, 64, size)) { return 0; }
+    if (size) { memcpy(file, data, size); }
     seed = 1;
-    if (size >= SMG_HEADER_BYTES) memcpy(&seed, data + F_CRC * 4, 4);
+    if (size >= SMG_HEADER_BYTES) { memcpy(&seed, data + F_CRC * 4, 4); }
     fuzz_verdict[0] = 0;
     SmgStatus status = smg_measure(&x, file, size);
     size_t state_bytes = status ? 0 : smg_state_bytes(&x), arena_bytes = status ? 0 : smg_arena_bytes(&x);
     page_bytes = status ? 0 : smg_page_bytes(&x);
-    if (state_bytes + arena_bytes + page_bytes > LARGEST)
+    if (state_bytes + arena_bytes + page_bytes > LARGEST) {
         state_bytes = arena_bytes = page_bytes = 0; /* opening will say what it needs */
-    if (!(pages = (uint8_t *)calloc(1, page_bytes ? page_bytes : 1))) return 0;
-    if (posix_memalign(&state, 64, state_bytes) || posix_memalign(&arena, 64, arena_bytes)) return 0;
+    }
+    if (!(pages = (uint8_t *)calloc(1, page_bytes ? page_bytes : 1))) { return 0; }
+    if (posix_memalign(&state, 64, state_bytes) || posix_memalign(&arena, 64, arena_bytes)) { return 0; }
     status = open_counted(&x, file, size, state, state_bytes, arena, arena_bytes);
     if (status) {
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "refused: %s", smg_error(&x));
-        if (smg_run(&x, 0, buffers, 0, (SmgSamples){1, 1, 0}) != SMG_BAD_CALL) finding("a refused program runs", "");
+        if (smg_run(&x, 0, buffers, 0, (SmgSamples){1, 1, 0}) != SMG_BAD_CALL) {
+            finding("a refused program runs", "");
+        }
     } else {
         const int fits = page_bytes == smg_page_bytes(&x); /* else its pages are too large to be tried */
-        if (smg_has_pages(&x) && fits) check_answer(&x, smg_set_pager(&x, &late));
+        if (smg_has_pages(&x) && fits) { check_answer(&x, smg_set_pager(&x, &late)); }
         uint8_t *unread = (uint8_t *)file + smg_words(&x)[F_TABLE + 2 * S_META];
         const size_t bytes = (size_t)((const uint8_t *)smg_section(&x, S_CONST) - unread);
         ASAN_POISON_MEMORY_REGION(unread, bytes);
-        if (fits)
+        if (fits) {
             run_all(&x);
-        else
+        } else {
             snprintf(fuzz_verdict, sizeof fuzz_verdict, "cut off: pages");
+        }
         ASAN_UNPOISON_MEMORY_REGION(unread, bytes);
     }
-    if (size && memcmp(file, data, size)) finding("the file has changed", fuzz_verdict);
+    if (size && memcmp(file, data, size)) { finding("the file has changed", fuzz_verdict); }
     free(file);
     free(state);
     free(arena);

@@ -19,14 +19,70 @@ static int one_in(uint32_t n) { return below(n) == 0; }
 /* ---- words ---- */
 
 static const uint32_t numbers[] = {
-    0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 63, 64, 65, 127, 255, 256, 511, 512, 513, 65535, 65536, 65537,
-    0x0fffffff, 0x10000000, 0x10000001, 0x1fffffff, 0x20000000, 0x3fffffff, 0x40000000, 0x40000001, 0x55555555,
-    0x7ffffff0, 0x7ffffffe, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffff8, 0xfffffffe, 0xffffffff,
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    32,
+    63,
+    64,
+    65,
+    127,
+    255,
+    256,
+    511,
+    512,
+    513,
+    65535,
+    65536,
+    65537,
+    0x0fffffff,
+    0x10000000,
+    0x10000001,
+    0x1fffffff,
+    0x20000000,
+    0x3fffffff,
+    0x40000000,
+    0x40000001,
+    0x55555555,
+    0x7ffffff0,
+    0x7ffffffe,
+    0x7fffffff,
+    0x80000000,
+    0x80000001,
+    0xfffffff8,
+    0xfffffffe,
+    0xffffffff,
     /* as f32: infinities, NaNs, the largest, the smallest, 1, -1, 0.5, 1e-5, 2^31, -2^31, 2^24, 88.7 */
-    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0x7f7fffff, 0x00800000, 0x3f800000, 0xbf800000, 0x3f000000,
-    0x3727c5ac, 0x4f000000, 0xcf000000, 0x4b800000, 0x42b17218,
+    0x7f800000,
+    0xff800000,
+    0x7fc00000,
+    0x7f800001,
+    0x7f7fffff,
+    0x00800000,
+    0x3f800000,
+    0xbf800000,
+    0x3f000000,
+    0x3727c5ac,
+    0x4f000000,
+    0xcf000000,
+    0x4b800000,
+    0x42b17218,
     /* as the upper word of a double: 1, 0.5, 2, infinity, NaN, 2^24 */
-    0x3ff00000, 0x3fe00000, 0x7ff00000, 0x7ff80000, 0x41700000,
+    0x3ff00000,
+    0x3fe00000,
+    0x7ff00000,
+    0x7ff80000,
+    0x41700000,
 };
 
 /* A word that could stand where `old` stands. */
@@ -48,11 +104,11 @@ static uint32_t another(uint32_t old) {
 static uint32_t *some_instruction(Parts *p, uint32_t *entry, uint32_t *at) {
     static uint32_t spots[MAX_SPOTS + 1];
     *entry = below(entries_of(p));
-    if (!entries_of(p)) return NULL;
+    if (!entries_of(p)) { return NULL; }
     const uint32_t count = instructions(p, *entry, spots);
     for (int i = 0; i < 8 && count; i++) {
         *at = spots[below(count)];
-        if (smg_code_kernel(p->words[S_CODE] + *at) != SMG_LOOP) return p->words[S_CODE] + *at;
+        if (smg_code_kernel(p->words[S_CODE] + *at) != SMG_LOOP) { return p->words[S_CODE] + *at; }
     }
     return NULL;
 }
@@ -67,15 +123,18 @@ static int32_t some_params(const SmgKernel *kernel, int operands, int extreme, i
         static const int32_t others[] = {1, 2, 5, 7}, lists[] = {2, 3, 4};
         const int32_t rank = (int32_t)below(5);
         count = one_in(4) ? operands : others[below(4)] + lists[below(3)] * rank;
-        for (int32_t i = 0; i < count; i++) p[i] = (int32_t)(extreme && one_in(4) ? 1u << (16 + below(15)) : below(4));
-        for (int i = 0; i < 3; i++)
-            if (one_in(2)) p[i] = i ? rank : (int32_t)below(2) * rank;
+        for (int32_t i = 0; i < count; i++) {
+            p[i] = (int32_t)(extreme && one_in(4) ? 1u << (16 + below(15)) : below(4));
+        }
+        for (int i = 0; i < 3; i++) {
+            if (one_in(2)) { p[i] = i ? rank : (int32_t)below(2) * rank; }
+        }
         return count;
     }
     for (int32_t i = 0; i < count; i++) {
         const uint32_t kind = below(16);
         p[i] = (int32_t)(kind < 12 ? 1 + below(5) : kind < 14 ? numbers[below(sizeof numbers / 4)] : below(40));
-        if (i && one_in(6)) p[i] = p[i - 1];
+        if (i && one_in(6)) { p[i] = p[i - 1]; }
     }
     for (uint32_t i = extreme ? 2 + below(3) : 0; i && count; i--) {
         const uint32_t kind = below(5);
@@ -87,14 +146,15 @@ static int32_t some_params(const SmgKernel *kernel, int operands, int extreme, i
 /* Makes a region at least as large, or exactly as large, as `bytes`. */
 static void make_room(Parts *p, uint32_t region, uint32_t bytes) {
     uint32_t *size = &p->head[F_CONST + region];
-    if (*size >= bytes && !one_in(8)) return;
+    if (*size >= bytes && !one_in(8)) { return; }
     if (region == R_CONST) {
-        if (bytes > ROOM * 4) return;
-        for (uint32_t i = p->bytes[S_CONST] / 4; i < bytes / 4; i++)
+        if (bytes > ROOM * 4) { return; }
+        for (uint32_t i = p->bytes[S_CONST] / 4; i < bytes / 4; i++) {
             p->words[S_CONST][i] = one_in(2) ? below(4) : numbers[below(sizeof numbers / 4)];
+        }
         p->bytes[S_CONST] = bytes;
     }
-    if (region == R_STATE && p->bytes[S_STATE] > bytes) p->bytes[S_STATE] = bytes;
+    if (region == R_STATE && p->bytes[S_STATE] > bytes) { p->bytes[S_STATE] = bytes; }
     *size = bytes;
 }
 
@@ -106,15 +166,19 @@ static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
     record[B_KIND] = (one_in(2) ? SMG_F32 : SMG_I32) | 2u << 16 | 0xffu << 24;
     record[B_DIMS] = (uint32_t)(rows + 1);
     record[B_DIMS + 1] = rows ? 1u << 30 : (uint32_t)elements;
-    if (number > 32 || rows > 1 << 20 || !insert(p, S_BUFFERS, (e[E_BUFFER] + number) * BUFFER_WORDS, record, BUFFER_WORDS))
+    if (number > 32 || rows > 1 << 20 ||
+        !insert(p, S_BUFFERS, (e[E_BUFFER] + number) * BUFFER_WORDS, record, BUFFER_WORDS)) {
         return 0;
-    for (uint32_t i = 0; i < entries_of(p); i++)
-        if (i != entry && entry_of(p, i)[E_BUFFER] > e[E_BUFFER]) entry_of(p, i)[E_BUFFER]++;
+    }
+    for (uint32_t i = 0; i < entries_of(p); i++) {
+        if (i != entry && entry_of(p, i)[E_BUFFER] > e[E_BUFFER]) { entry_of(p, i)[E_BUFFER]++; }
+    }
     for (uint32_t i = 0, count = instructions(p, entry, spots); i < count; i++) {
         uint32_t *code = p->words[S_CODE] + spots[i];
-        if (smg_code_kernel(code) == SMG_LOOP) continue;
-        for (uint32_t k = 0; k < smg_code_operands(code); k++)
-            if (code[2 + k] >> 29 == R_OUTPUT) code[2 + k]++;
+        if (smg_code_kernel(code) == SMG_LOOP) { continue; }
+        for (uint32_t k = 0; k < smg_code_operands(code); k++) {
+            if (code[2 + k] >> 29 == R_OUTPUT) { code[2 + k]++; }
+        }
     }
     e[E_INPUTS]++;
     return (uint32_t)R_INPUT << 29 | number;
@@ -124,8 +188,8 @@ static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
 static uint32_t new_page(Parts *p, uint64_t need) {
     const uint32_t at = below(4) * SMG_PAGE_ALIGN, end = at + (uint32_t)(need > MOST_BYTES ? MOST_BYTES : need);
     p->head[F_SECTIONS] = SECTIONS + 1;
-    if (p->bytes[S_PAGES] < PAGES_VALUES * 4) p->bytes[S_PAGES] = PAGES_VALUES * 4;
-    if (p->words[S_PAGES][PAGES_BYTES] < end) p->words[S_PAGES][PAGES_BYTES] = end;
+    if (p->bytes[S_PAGES] < PAGES_VALUES * 4) { p->bytes[S_PAGES] = PAGES_VALUES * 4; }
+    if (p->words[S_PAGES][PAGES_BYTES] < end) { p->words[S_PAGES][PAGES_BYTES] = end; }
     return (uint32_t)R_PAGE << 29 | at / 4;
 }
 
@@ -134,22 +198,23 @@ static void place(Parts *p, uint32_t entry, const SmgRole *roles, const uint64_t
     uint32_t ends[3] = {0, 0, 0}, used = 0;
     for (int left = operands; left > 0; left--) {
         int i = (int)below((uint32_t)operands);
-        while (used >> i & 1) i = (i + 1) % operands;
+        while (used >> i & 1) { i = (i + 1) % operands; }
         used |= 1u << i;
-        if (roles[i].letter == 'i' && (need[i] > MOST_BYTES || one_in(12)) && (ops[i] = new_input(p, entry, need[i])))
+        if (roles[i].letter == 'i' && (need[i] > MOST_BYTES || one_in(12)) && (ops[i] = new_input(p, entry, need[i]))) {
             continue;
+        }
         if (roles[i].letter == 'P' || roles[i].letter == 'p') {
             ops[i] = new_page(p, need[i]);
             continue;
         }
         uint32_t region = roles[i].letter == 's' ? R_ARENA : roles[i].letter == 'i' ? below(3) : 1 + below(2);
-        if (one_in(2)) region = R_ARENA;
-        if (region == R_CONST && need[i] > 4096) region = R_ARENA;
+        if (one_in(2)) { region = R_ARENA; }
+        if (region == R_CONST && need[i] > 4096) { region = R_ARENA; }
         ops[i] = region << 29 | ends[region] / 4;
         ends[region] += (uint32_t)(need[i] + 3) / 4 * 4;
     }
-    for (uint32_t region = 0; region < 3; region++) make_room(p, region, ends[region]);
-    if (operands > 1 && one_in(6)) ops[0] = ops[1 + below((uint32_t)operands - 1)]; /* in place */
+    for (uint32_t region = 0; region < 3; region++) { make_room(p, region, ends[region]); }
+    if (operands > 1 && one_in(6)) { ops[0] = ops[1 + below((uint32_t)operands - 1)]; /* in place */ }
 }
 
 static void write_instruction(Parts *p, uint32_t entry) {
@@ -159,30 +224,34 @@ static void write_instruction(Parts *p, uint32_t entry) {
     SmgRole roles[SMG_MAX_OPERANDS];
     int operands = 0;
     const int huge = one_in(4), extreme = one_in(3);
-    while (smg_roles(kernel->signature, (unsigned)operands, roles) && operands < SMG_MAX_OPERANDS) operands++;
-    for (uint32_t more = below(3); more && !smg_roles(kernel->signature, (unsigned)operands + 1, roles); more--) operands++;
+    while (smg_roles(kernel->signature, (unsigned)operands, roles) && operands < SMG_MAX_OPERANDS) { operands++; }
+    for (uint32_t more = below(3); more && !smg_roles(kernel->signature, (unsigned)operands + 1, roles); more--) {
+        operands++;
+    }
     smg_roles(kernel->signature, (unsigned)operands, roles);
     for (int attempt = 0; attempt < 200; attempt++) {
         int32_t words[SMG_MAX_PARAMS + 8];
         uint64_t need[SMG_MAX_OPERANDS] = {0}, total = 0;
         const int32_t count = some_params(kernel, operands, extreme, words);
-        for (uint32_t i = huge ? 1 + below(2) : 0; i && count; i--)
+        for (uint32_t i = huge ? 1 + below(2) : 0; i && count; i--) {
             words[below((uint32_t)count)] = (int32_t)(numbers[below(sizeof numbers / 4)] & 0x7fffffff);
+        }
         const int scaled = n > 1 && count > 0 && words[0] > 0 && words[0] < 64 && one_in(3);
-        if (scaled) words[0] *= n;
-        if (count > SMG_MAX_PARAMS || kernel->extent(words, count, operands, (SmgRun){n, n, 0}, need)) continue;
-        if (scaled) words[0] /= n;
-        for (int i = 0; i < operands; i++) /* only what is read may be large: it becomes an input */
+        if (scaled) { words[0] *= n; }
+        if (count > SMG_MAX_PARAMS || kernel->extent(words, count, operands, (SmgRun){n, n, 0}, need)) { continue; }
+        if (scaled) { words[0] /= n; }
+        for (int i = 0; i < operands; i++) { /* only what is read may be large: it becomes an input */
             total = smg_add(total, roles[i].letter == 'i' && huge && need[i] <= MOST_READ ? 0 : need[i]);
-        if (total > MOST_BYTES) continue;
+        }
+        if (total > MOST_BYTES) { continue; }
         uint32_t block[SMG_MAX_PARAMS + 8] = {(uint32_t)count | (scaled ? 1u << 16 : 0)}, used = 1;
-        for (int32_t i = 0; scaled && i < (count + 31) / 32; i++) block[used++] = i == 0;
+        for (int32_t i = 0; scaled && i < (count + 31) / 32; i++) { block[used++] = i == 0; }
         memcpy(block + used, words, (size_t)count * 4);
         used += (uint32_t)count;
         uint32_t code[2 + SMG_MAX_OPERANDS] = {0};
         code[0] = kernel_number(p, kernel->name) | (uint32_t)operands << 16;
         code[1] = count_of(p, S_PARAMS);
-        if (!insert(p, S_PARAMS, code[1], block, used)) return;
+        if (!insert(p, S_PARAMS, code[1], block, used)) { return; }
         place(p, entry, roles, need, operands, code + 2);
         const uint32_t last = instructions(p, entry, spots);
         insert_code(p, entry, one_in(3) ? spots[below(last + 1)] : spots[last], code, 2 + (uint32_t)operands, 1);
@@ -195,7 +264,7 @@ static void write_instruction(Parts *p, uint32_t entry) {
 static void change_instruction(Parts *p) {
     uint32_t entry, at, copy[2 + 2 * 255 + 1];
     uint32_t *code = some_instruction(p, &entry, &at);
-    if (!code) return;
+    if (!code) { return; }
     const uint32_t words = smg_code_words(code), operands = smg_code_operands(code), op = 2 + below(operands);
     memcpy(copy, code, words * 4);
     switch (below(operands ? 11 : 7)) {
@@ -208,7 +277,7 @@ static void change_instruction(Parts *p) {
     case 4: code[0] = another(code[0]); return;
     case 5: /* a loop around it and what follows, with or without strides */
         if (!(copy[0] >> 24) && words + operands < sizeof copy / 4) {
-            for (uint32_t i = 0; i < operands; i++) copy[words + i] = one_in(2) ? 0 : 4 * below(17);
+            for (uint32_t i = 0; i < operands; i++) { copy[words + i] = one_in(2) ? 0 : 4 * below(17); }
             copy[0] |= (uint32_t)FLAG_STRIDES << 24;
             erase_code(p, entry, at, words, 1);
             insert_code(p, entry, at, copy, words + operands, 1);
@@ -217,7 +286,7 @@ static void change_instruction(Parts *p) {
         insert_code(p, entry, at, copy, 2, 1);
         return;
     case 6: /* the tag that is reserved */
-        if (copy[0] >> 24 & FLAG_TAG) return;
+        if (copy[0] >> 24 & FLAG_TAG) { return; }
         copy[0] |= (uint32_t)FLAG_TAG << 24, copy[words] = one_in(4) ? any() : 0;
         erase_code(p, entry, at, words, 1);
         insert_code(p, entry, at, copy, words + 1, 1);
@@ -232,18 +301,18 @@ static void change_instruction(Parts *p) {
 static void change_params(Parts *p) {
     uint32_t entry, at;
     uint32_t *code = some_instruction(p, &entry, &at), *block = code ? block_of(p, code) : NULL;
-    if (!block) return;
+    if (!block) { return; }
     if (one_in(2)) { /* a block of its own, so that other instructions keep theirs */
         uint32_t copy[ROOM];
         const uint32_t words = block_words(block), end = count_of(p, S_PARAMS);
         memcpy(copy, block, words * 4);
-        if (words > ROOM || !insert(p, S_PARAMS, end, copy, words)) return;
+        if (words > ROOM || !insert(p, S_PARAMS, end, copy, words)) { return; }
         code[1] = end, block = p->words[S_PARAMS] + end;
     }
     const uint32_t words = block_words(block);
     if (one_in(4)) { /* nothing, many times: does it end? */
-        for (uint32_t i = 1 + below(3); i; i--) block[below(words)] = 0;
-        for (uint32_t i = 1 + below(2); i; i--) block[below(words)] = 1u << (16 + below(15));
+        for (uint32_t i = 1 + below(3); i; i--) { block[below(words)] = 0; }
+        for (uint32_t i = 1 + below(2); i; i--) { block[below(words)] = 1u << (16 + below(15)); }
         return;
     }
     for (uint32_t i = 1 + below(2); i; i--) {
@@ -254,7 +323,7 @@ static void change_params(Parts *p) {
 
 static void change_table(Parts *p, int section) {
     const uint32_t words = count_of(p, section);
-    if (!words) return;
+    if (!words) { return; }
     uint32_t *word = &p->words[section][below(words)];
     *word = another(*word);
 }
@@ -262,31 +331,49 @@ static void change_table(Parts *p, int section) {
 static void change_sizes(Parts *p) {
     const uint32_t which = below(8);
     uint32_t *arena = &p->head[F_ARENA], *held = &p->head[F_STATE];
-    if (which < 2) p->head[F_BATCH] = one_in(4) ? another(p->head[F_BATCH]) : 1 + below(8);
-    else if (which == 2) p->head[F_ALIGN] = one_in(4) ? another(p->head[F_ALIGN]) : 4u << below(5);
-    else if (which == 3) *arena = one_in(4) ? another(*arena) : *arena + 4 * below(65) - 128;
-    else if (which == 4) *held = one_in(4) ? another(*held) : *held + 4 * below(65) - 128;
-    else if (which == 5) make_room(p, R_CONST, 4 * below(65));
-    else if (which == 6 && p->bytes[S_STATE]) p->bytes[S_STATE] -= 4 * below(1 + p->bytes[S_STATE] / 4);
-    else p->head[below(F_TABLE)] ^= 1u << below(32);
+    if (which < 2) {
+        p->head[F_BATCH] = one_in(4) ? another(p->head[F_BATCH]) : 1 + below(8);
+    } else if (which == 2) {
+        p->head[F_ALIGN] = one_in(4) ? another(p->head[F_ALIGN]) : 4u << below(5);
+    } else if (which == 3) {
+        *arena = one_in(4) ? another(*arena) : *arena + 4 * below(65) - 128;
+    } else if (which == 4) {
+        *held = one_in(4) ? another(*held) : *held + 4 * below(65) - 128;
+    } else if (which == 5) {
+        make_room(p, R_CONST, 4 * below(65));
+    } else if (which == 6 && p->bytes[S_STATE]) {
+        p->bytes[S_STATE] -= 4 * below(1 + p->bytes[S_STATE] / 4);
+    } else {
+        p->head[below(F_TABLE)] ^= 1u << below(32);
+    }
 }
 
 static void change_data(Parts *p) {
     const int section = one_in(2) ? S_STATE : S_CONST;
-    for (uint32_t i = 1 + below(8); i && count_of(p, section); i--)
+    for (uint32_t i = 1 + below(8); i && count_of(p, section); i--) {
         p->words[section][below(count_of(p, section))] = one_in(4) ? any() : numbers[below(sizeof numbers / 4)];
+    }
 }
 
 static void change(Parts *p) {
     const uint32_t kind = below(32);
-    if (kind < 6 && entries_of(p)) write_instruction(p, below(entries_of(p)));
-    else if (kind < 15) change_instruction(p);
-    else if (kind < 24) change_params(p);
-    else if (kind < 26) change_sizes(p);
-    else if (kind < 29) change_data(p);
-    else if (kind == 29) change_table(p, one_in(2) ? S_ENTRIES : S_BUFFERS);
-    else if (kind == 30) change_table(p, S_BUFFERS);
-    else change_table(p, one_in(2) ? S_KERNELS : one_in(2) ? S_STRINGS : S_CODE);
+    if (kind < 6 && entries_of(p)) {
+        write_instruction(p, below(entries_of(p)));
+    } else if (kind < 15) {
+        change_instruction(p);
+    } else if (kind < 24) {
+        change_params(p);
+    } else if (kind < 26) {
+        change_sizes(p);
+    } else if (kind < 29) {
+        change_data(p);
+    } else if (kind == 29) {
+        change_table(p, one_in(2) ? S_ENTRIES : S_BUFFERS);
+    } else if (kind == 30) {
+        change_table(p, S_BUFFERS);
+    } else {
+        change_table(p, one_in(2) ? S_KERNELS : one_in(2) ? S_STRINGS : S_CODE);
+    }
 }
 
 static Parts one_parts, two_parts;
@@ -301,18 +388,18 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
             word = another(word);
             memcpy(data + at, &word, 4);
         }
-        if (one_in(4)) size -= below((uint32_t)size / 2);
-        if (!one_in(8)) seal(data, size);
+        if (one_in(4)) { size -= below((uint32_t)size / 2); }
+        if (!one_in(8)) { seal(data, size); }
         return size;
     }
     if (!take_apart(&one_parts, data, size) || one_in(8)) {
         begin(&one_parts);
-        for (uint32_t i = 1 + below(3); i; i--) write_instruction(&one_parts, 0);
+        for (uint32_t i = 1 + below(3); i; i--) { write_instruction(&one_parts, 0); }
     } else {
-        for (uint32_t i = 1 + below(3); i; i--) change(&one_parts);
+        for (uint32_t i = 1 + below(3); i; i--) { change(&one_parts); }
     }
     const size_t made = put_together(&one_parts, data, max_size);
-    if (made) return made;
+    if (made) { return made; }
     begin(&one_parts);
     write_instruction(&one_parts, 0);
     return put_together(&one_parts, data, max_size);
@@ -324,18 +411,22 @@ size_t LLVMFuzzerCustomCrossOver(const uint8_t *one, size_t one_size, const uint
     static uint32_t spots[MAX_SPOTS + 1];
     uint32_t entry, at;
     state = seed ? seed : 1;
-    if (!take_apart(&one_parts, one, one_size) || !take_apart(&two_parts, two, two_size)) return 0;
+    if (!take_apart(&one_parts, one, one_size) || !take_apart(&two_parts, two, two_size)) { return 0; }
     uint32_t *code = some_instruction(&two_parts, &entry, &at), *block = code ? block_of(&two_parts, code) : NULL;
-    if (!block || !entries_of(&one_parts) || smg_code_kernel(code) >= count_of(&two_parts, S_KERNELS)) return 0;
+    if (!block || !entries_of(&one_parts) || smg_code_kernel(code) >= count_of(&two_parts, S_KERNELS)) { return 0; }
     const uint32_t name = two_parts.words[S_KERNELS][smg_code_kernel(code)], words = smg_code_words(code);
     const uint32_t params = count_of(&one_parts, S_PARAMS);
     two_parts.words[S_STRINGS][ROOM - 1] = 0; /* whatever the file says, strings end */
-    if (name >= two_parts.bytes[S_STRINGS] || !insert(&one_parts, S_PARAMS, params, block, block_words(block))) return 0;
+    if (name >= two_parts.bytes[S_STRINGS] || !insert(&one_parts, S_PARAMS, params, block, block_words(block))) {
+        return 0;
+    }
     code[0] = (code[0] & 0xffff0000u) | kernel_number(&one_parts, (const char *)two_parts.words[S_STRINGS] + name);
     code[1] = params;
-    for (uint32_t region = R_CONST; region <= R_ARENA; region++)
-        if (one_parts.head[F_CONST + region] < two_parts.head[F_CONST + region])
+    for (uint32_t region = R_CONST; region <= R_ARENA; region++) {
+        if (one_parts.head[F_CONST + region] < two_parts.head[F_CONST + region]) {
             make_room(&one_parts, region, two_parts.head[F_CONST + region]);
+        }
+    }
     entry = below(entries_of(&one_parts));
     const uint32_t last = instructions(&one_parts, entry, spots);
     insert_code(&one_parts, entry, one_in(2) ? spots[below(last + 1)] : spots[last], code, words, 1);

@@ -19,13 +19,13 @@ static uint32_t crc_of(const uint8_t *data, size_t bytes) {
     uint32_t crc = 0xffffffffu;
     for (size_t i = 0; i < bytes; i++) {
         crc ^= data[i];
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        for (int bit = 0; bit < 8; bit++) { crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0); }
     }
     return ~crc;
 }
 
 static void seal(uint8_t *data, size_t size) {
-    if (size < SMG_HEADER_BYTES) return;
+    if (size < SMG_HEADER_BYTES) { return; }
     const uint32_t total = (uint32_t)size, crc = crc_of(data + SMG_CRC_FROM, size - SMG_CRC_FROM);
     memcpy(data + 4 * F_TOTAL, &total, 4);
     memcpy(data + 4 * F_CRC, &crc, 4);
@@ -33,13 +33,13 @@ static void seal(uint8_t *data, size_t size) {
 
 static int take_apart(Parts *p, const uint8_t *data, size_t size) {
     uint32_t table[2 * (SECTIONS + 1)];
-    if (size < SMG_HEADER_BYTES + 8) return 0;
+    if (size < SMG_HEADER_BYTES + 8) { return 0; }
     memset(p, 0, sizeof *p);
     memcpy(p->head, data, sizeof p->head);
     memcpy(table, data + sizeof p->head, sizeof table);
     for (uint32_t i = 0; i < sections_of(p); i++) {
         const uint32_t at = table[2 * i], bytes = table[2 * i + 1];
-        if (at > size || bytes > size - at || bytes > sizeof p->words[i]) return 0;
+        if (at > size || bytes > size - at || bytes > sizeof p->words[i]) { return 0; }
         memcpy(p->words[i], data + at, bytes);
         p->bytes[i] = bytes;
     }
@@ -50,10 +50,10 @@ static int take_apart(Parts *p, const uint8_t *data, size_t size) {
 static size_t put_together(const Parts *p, uint8_t *data, size_t room) {
     size_t at = (F_TABLE + 2 * sections_of(p)) * 4;
     uint32_t table[2 * (SECTIONS + 1)];
-    if (room < at) return 0;
+    if (room < at) { return 0; }
     for (uint32_t i = 0; i < sections_of(p); i++) {
         const size_t align = i == S_CONST ? 64 : 4, start = (at + align - 1) / align * align;
-        if (start + p->bytes[i] > room) return 0;
+        if (start + p->bytes[i] > room) { return 0; }
         memset(data + at, 0, start - at);
         memcpy(data + start, p->words[i], p->bytes[i]);
         table[2 * i] = (uint32_t)start, table[2 * i + 1] = p->bytes[i];
@@ -79,7 +79,7 @@ static void begin(Parts *p) {
 
 static int insert(Parts *p, int section, uint32_t at, const uint32_t *words, uint32_t count) {
     const uint32_t now = count_of(p, section);
-    if (now + count > ROOM || at > now) return 0;
+    if (now + count > ROOM || at > now) { return 0; }
     memmove(p->words[section] + at + count, p->words[section] + at, (now - at) * 4);
     memcpy(p->words[section] + at, words, count * 4);
     p->bytes[section] = 4 * (now + count);
@@ -88,7 +88,7 @@ static int insert(Parts *p, int section, uint32_t at, const uint32_t *words, uin
 
 static void erase(Parts *p, int section, uint32_t at, uint32_t count) {
     const uint32_t now = count_of(p, section);
-    if (at + count > now) return;
+    if (at + count > now) { return; }
     memmove(p->words[section] + at, p->words[section] + at + count, (now - at - count) * 4);
     p->bytes[section] = 4 * (now - count);
 }
@@ -102,12 +102,12 @@ static uint32_t entries_of(const Parts *p) { return p->bytes[S_ENTRIES] / (ENTRY
 static uint32_t instructions(Parts *p, uint32_t entry, uint32_t *spots) {
     const uint32_t *e = entry_of(p, entry), words = count_of(p, S_CODE);
     uint32_t at = e[E_CODE], count = 0;
-    if (at > words || e[E_WORDS] > words - at) return spots[0] = 0;
+    if (at > words || e[E_WORDS] > words - at) { return spots[0] = 0; }
     const uint32_t end = at + e[E_WORDS];
     while (end - at >= 2 && count < MAX_SPOTS) {
         const uint32_t *code = p->words[S_CODE] + at;
         const uint32_t length = smg_code_kernel(code) == SMG_LOOP ? 2 : smg_code_words(code);
-        if (length > end - at) break;
+        if (length > end - at) { break; }
         spots[count++] = at, at += length;
     }
     spots[count] = at;
@@ -115,9 +115,10 @@ static uint32_t instructions(Parts *p, uint32_t entry, uint32_t *spots) {
 }
 
 static int insert_code(Parts *p, uint32_t entry, uint32_t at, const uint32_t *code, uint32_t words, uint32_t count) {
-    if (!insert(p, S_CODE, at, code, words)) return 0;
-    for (uint32_t i = 0; i < entries_of(p); i++)
-        if (i != entry && entry_of(p, i)[E_CODE] >= at) entry_of(p, i)[E_CODE] += words;
+    if (!insert(p, S_CODE, at, code, words)) { return 0; }
+    for (uint32_t i = 0; i < entries_of(p); i++) {
+        if (i != entry && entry_of(p, i)[E_CODE] >= at) { entry_of(p, i)[E_CODE] += words; }
+    }
     entry_of(p, entry)[E_WORDS] += words;
     entry_of(p, entry)[E_INSTRUCTIONS] += count;
     return 1;
@@ -125,8 +126,9 @@ static int insert_code(Parts *p, uint32_t entry, uint32_t at, const uint32_t *co
 
 static void erase_code(Parts *p, uint32_t entry, uint32_t at, uint32_t words, uint32_t count) {
     erase(p, S_CODE, at, words);
-    for (uint32_t i = 0; i < entries_of(p); i++)
-        if (i != entry && entry_of(p, i)[E_CODE] > at) entry_of(p, i)[E_CODE] -= words;
+    for (uint32_t i = 0; i < entries_of(p); i++) {
+        if (i != entry && entry_of(p, i)[E_CODE] > at) { entry_of(p, i)[E_CODE] -= words; }
+    }
     entry_of(p, entry)[E_WORDS] -= words;
     entry_of(p, entry)[E_INSTRUCTIONS] -= count;
 }
@@ -138,7 +140,7 @@ static uint32_t block_words(const uint32_t *block) {
 /* The parameters of an instruction, or NULL. */
 static uint32_t *block_of(Parts *p, const uint32_t *code) {
     const uint32_t words = count_of(p, S_PARAMS);
-    if (code[1] >= words || block_words(p->words[S_PARAMS] + code[1]) > words - code[1]) return NULL;
+    if (code[1] >= words || block_words(p->words[S_PARAMS] + code[1]) > words - code[1]) { return NULL; }
     return p->words[S_PARAMS] + code[1];
 }
 
@@ -148,9 +150,9 @@ static uint32_t kernel_number(Parts *p, const char *name) {
     char *strings = (char *)p->words[S_STRINGS];
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t offset = p->words[S_KERNELS][i];
-        if (offset < at && strncmp(strings + offset, name, at - offset) == 0) return i;
+        if (offset < at && strncmp(strings + offset, name, at - offset) == 0) { return i; }
     }
-    if (at + length > ROOM * 4 || !insert(p, S_KERNELS, count, &at, 1)) return 0;
+    if (at + length > ROOM * 4 || !insert(p, S_KERNELS, count, &at, 1)) { return 0; }
     memcpy(strings + at, name, length);
     p->bytes[S_STRINGS] += length;
     return count;

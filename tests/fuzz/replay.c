@@ -31,13 +31,14 @@ int main(int argc, char **argv) {
         if (i % 4 == 0) { /* with a part of another one */
             const size_t more = read_file(paths[seed / 13 % (unsigned)count], other);
             const size_t both = LLVMFuzzerCustomCrossOver(data, size, other, more, made, LONGEST, seed);
-            if (both) memcpy(data, made, size = both);
+            if (both) { memcpy(data, made, size = both); }
         }
         size = LLVMFuzzerCustomMutator(data, size, LONGEST, seed);
         LLVMFuzzerTestOneInput(data, size);
         printf("mutation %d: %s\n", i, fuzz_verdict);
     }
-    for (int i = 0; i < smg_kernel_count; i++)
+    for (int i = 0; i < smg_kernel_count; i++) {
         printf("kernel %s: %s\n", smg_kernels[i]->name, fuzz_kernels_run[i] ? "ran" : "never");
+    }
     return 0;
 }

@@ -21,7 +21,8 @@ void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
                                            void (*cb)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb));
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, BlockCallback cb, enum qemu_plugin_cb_flags flags,
                                           void *data);
-void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, enum qemu_plugin_op op, void *to, uint64_t add);
+void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, enum qemu_plugin_op op, void *to,
+                                              uint64_t add);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id, void (*cb)(qemu_plugin_id_t id, void *data), void *data);
@@ -37,15 +38,15 @@ typedef struct {
 
 static Mark marks[MOST_MARKS];
 static int mark_count;
-static uint64_t counted;            /* instructions so far */
-static uint64_t since;              /* `counted` when the present kernel was entered */
-static uint64_t run_from, run_to;   /* `counted` at the start of this run, and when its last kernel returned */
+static uint64_t counted;          /* instructions so far */
+static uint64_t since;            /* `counted` when the present kernel was entered */
+static uint64_t run_from, run_to; /* `counted` at the start of this run, and when its last kernel returned */
 static int present = NOTHING, running;
 static uint64_t calls[MOST_KERNELS], instructions[MOST_KERNELS];
 static FILE *out;
 
 static void end_run(void) {
-    if (running && out) fprintf(out, "run %llu\n", (unsigned long long)(run_to - run_from));
+    if (running && out) { fprintf(out, "run %llu\n", (unsigned long long)(run_to - run_from)); }
     running = 0;
 }
 
@@ -71,19 +72,23 @@ static void at_mark(unsigned int cpu, void *data) {
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const uint64_t address = qemu_plugin_tb_vaddr(tb);
     (void)id;
-    for (int i = 0; i < mark_count; i++)
-        if (marks[i].address == address)
+    for (int i = 0; i < mark_count; i++) {
+        if (marks[i].address == address) {
             qemu_plugin_register_vcpu_tb_exec_cb(tb, at_mark, QEMU_PLUGIN_CB_NO_REGS, &marks[i]);
+        }
+    }
     qemu_plugin_register_vcpu_tb_exec_inline(tb, QEMU_PLUGIN_INLINE_ADD_U64, &counted, qemu_plugin_tb_n_insns(tb));
 }
 
 static void at_exit(qemu_plugin_id_t id, void *data) {
     (void)id, (void)data;
     end_run();
-    if (!out) return;
-    for (int k = 0; k < MOST_KERNELS; k++)
-        if (calls[k])
+    if (!out) { return; }
+    for (int k = 0; k < MOST_KERNELS; k++) {
+        if (calls[k]) {
             fprintf(out, "kernel %d %llu %llu\n", k, (unsigned long long)calls[k], (unsigned long long)instructions[k]);
+        }
+    }
     fprintf(out, "all %llu\n", (unsigned long long)counted);
     fclose(out);
 }
@@ -92,19 +97,19 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, 
     (void)info;
     for (int i = 0; i < argc; i++) {
         const char *value = strchr(argv[i], '=');
-        if (!value) return 1;
+        if (!value) { return 1; }
         value++;
         if (strncmp(argv[i], "out=", 4) == 0) {
             out = fopen(value, "w");
             continue;
         }
-        if (mark_count == MOST_MARKS) return 1;
+        if (mark_count == MOST_MARKS) { return 1; }
         Mark *m = &marks[mark_count++];
         char *end;
         m->address = strtoull(value, &end, 0);
         m->kind = argv[i][0] == 'r' ? RUN : argv[i][0] == 'e' ? ENTER : LEAVE;
         m->kernel = m->kind == ENTER && *end == ':' ? atoi(end + 1) : 0;
-        if (m->kernel < 0 || m->kernel >= MOST_KERNELS) return 1;
+        if (m->kernel < 0 || m->kernel >= MOST_KERNELS) { return 1; }
     }
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
     qemu_plugin_register_atexit_cb(id, at_exit, NULL);

@@ -12,10 +12,10 @@ static const char *read_blocks(void *self, size_t offset, void *to, size_t bytes
         const uint32_t block = b->first + (uint32_t)(offset / SMG_BLOCK_BYTES), skip = offset % SMG_BLOCK_BYTES;
         size_t count = bytes / SMG_BLOCK_BYTES * SMG_BLOCK_BYTES;
         if (!skip && count) {
-            if (b->read(b->self, block, at, (uint32_t)(count / SMG_BLOCK_BYTES))) return CANNOT_READ;
+            if (b->read(b->self, block, at, (uint32_t)(count / SMG_BLOCK_BYTES))) { return CANNOT_READ; }
         } else {
             count = bytes < SMG_BLOCK_BYTES - skip ? bytes : SMG_BLOCK_BYTES - skip;
-            if (b->read(b->self, block, b->piece, 1)) return CANNOT_READ;
+            if (b->read(b->self, block, b->piece, 1)) { return CANNOT_READ; }
             memcpy(at, b->piece + skip, count);
         }
         at += count, offset += count, bytes -= count;
@@ -31,12 +31,12 @@ static const char *write_blocks(void *self, size_t offset, const void *from, siz
         const uint32_t block = b->first + (uint32_t)(offset / SMG_BLOCK_BYTES), skip = offset % SMG_BLOCK_BYTES;
         size_t count = bytes / SMG_BLOCK_BYTES * SMG_BLOCK_BYTES;
         if (!skip && count) {
-            if (b->write(b->self, block, at, (uint32_t)(count / SMG_BLOCK_BYTES))) return CANNOT_WRITE;
+            if (b->write(b->self, block, at, (uint32_t)(count / SMG_BLOCK_BYTES))) { return CANNOT_WRITE; }
         } else {
             count = bytes < SMG_BLOCK_BYTES - skip ? bytes : SMG_BLOCK_BYTES - skip;
-            if (b->read(b->self, block, b->piece, 1)) return CANNOT_READ;
+            if (b->read(b->self, block, b->piece, 1)) { return CANNOT_READ; }
             memcpy(b->piece + skip, at, count);
-            if (b->write(b->self, block, b->piece, 1)) return CANNOT_WRITE;
+            if (b->write(b->self, block, b->piece, 1)) { return CANNOT_WRITE; }
         }
         at += count, offset += count, bytes -= count;
     }

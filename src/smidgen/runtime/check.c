@@ -14,9 +14,9 @@ typedef struct {
     uint32_t instruction;
     const char *kernel;
     const uint32_t *record;
-    int32_t n;      /* samples at hand */
-    int32_t scale;  /* n as it enters sizes: 1 inside a loop */
-    int32_t count;  /* iterations: n inside a loop, else 1 */
+    int32_t n;     /* samples at hand */
+    int32_t scale; /* n as it enters sizes: 1 inside a loop */
+    int32_t count; /* iterations: n inside a loop, else 1 */
 #if SMG_PAGES
     int in_loop, pending;
     Started started[SMG_MAX_STARTED]; /* pages on their way, `pending` of them */
@@ -38,25 +38,30 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
     unsigned sure = 0, optional = 0;
     int many = 0;
     for (const char *p = s; *p; p++) {
-        if (*p == '?') sure--, optional++;
-        else if (*p == '+') many = 1;
-        else sure++;
+        if (*p == '?') {
+            sure--, optional++;
+        } else if (*p == '+') {
+            many = 1;
+        } else {
+            sure++;
+        }
     }
-    if (operands < sure || operands > SMG_MAX_OPERANDS || (!many && operands > sure + optional)) return -1;
+    if (operands < sure || operands > SMG_MAX_OPERANDS || (!many && operands > sure + optional)) { return -1; }
     unsigned left_out = operands < sure + optional ? sure + optional - operands : 0, at = 0, seen = 0;
     for (const char *p = s; *p; p++) {
-        if (*p == '?' || *p == '+') continue;
+        if (*p == '?' || *p == '+') { continue; }
         const int may = p[1] == '?';
-        if (may && seen++ >= optional - left_out) continue;
+        if (may && seen++ >= optional - left_out) { continue; }
         roles[at].letter = *p, roles[at++].optional = (uint8_t)may;
     }
-    for (; at < operands; at++) roles[at] = roles[at - 1];
+    for (; at < operands; at++) { roles[at] = roles[at - 1]; }
     return 0;
 }
 
 static int ends_with(const char *name, const char *end) {
-    for (; *name; name++)
-        if (strcmp(name, end) == 0) return 1;
+    for (; *name; name++) {
+        if (strcmp(name, end) == 0) { return 1; }
+    }
     return 0;
 }
 
@@ -70,39 +75,43 @@ static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgR
     const int writes = role.letter != 'i';
     if (region == R_NONE) {
         *bytes = 0;
-        if (word != SMG_NONE || !role.optional) return refuse_operand(c, operand, " must not be absent");
+        if (word != SMG_NONE || !role.optional) { return refuse_operand(c, operand, " must not be absent"); }
         return SMG_OK;
     }
     if (region == R_INPUT || region == R_OUTPUT) {
         const uint32_t inputs = c->record[E_INPUTS], outputs = c->record[E_OUTPUTS];
         if (region == R_INPUT ? role.letter != 'i' || at >= inputs
-                              : role.letter != 'o' || at < inputs || at >= inputs + outputs)
+                              : role.letter != 'o' || at < inputs || at >= inputs + outputs) {
             return refuse_operand(c, operand, " is no such buffer of the caller");
+        }
         const uint32_t *b = smg_section(c->x, S_BUFFERS) + (size_t)(c->record[E_BUFFER] + at) * BUFFER_WORDS;
         /* Bytes of the caller may lie anywhere; only kernels that move single bytes can take them there. */
-        if ((b[B_KIND] & 0xff) == SMG_U8 && !ends_with(c->kernel, "_b1"))
+        if ((b[B_KIND] & 0xff) == SMG_U8 && !ends_with(c->kernel, "_b1")) {
             return refuse_operand(c, operand, " is not aligned for this kernel");
+        }
         *bytes = smg_buffer_size(b, c->n);
         return SMG_OK;
     }
 #if SMG_PAGES
-    if ((region == R_PAGE) != is_page(role)) return refuse_operand(c, operand, " is not where pages are");
+    if ((region == R_PAGE) != is_page(role)) { return refuse_operand(c, operand, " is not where pages are"); }
     if (region == R_PAGE) {
         const uint64_t pages = smg_page_bytes(c->x), from = (uint64_t)at * 4;
-        if (c->in_loop) return refuse_operand(c, operand, " pages inside a loop");
-        if (at % (SMG_PAGE_ALIGN / 4)) return refuse_operand(c, operand, " does not start where pages start");
-        if (from > pages) return refuse_operand(c, operand, " starts behind its region");
+        if (c->in_loop) { return refuse_operand(c, operand, " pages inside a loop"); }
+        if (at % (SMG_PAGE_ALIGN / 4)) { return refuse_operand(c, operand, " does not start where pages start"); }
+        if (from > pages) { return refuse_operand(c, operand, " starts behind its region"); }
         *bytes = pages - from;
         return SMG_OK;
     }
-    if ((role.letter == 'b' || role.letter == 'w') && region != R_ARENA)
+    if ((role.letter == 'b' || role.letter == 'w') && region != R_ARENA) {
         return refuse_operand(c, operand, " must be in the arena");
+    }
 #endif
-    if (region > R_ARENA) return refuse_operand(c, operand, " is in an unknown region");
-    if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA))
+    if (region > R_ARENA) { return refuse_operand(c, operand, " is in an unknown region"); }
+    if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA)) {
         return refuse_operand(c, operand, " must not be written there");
+    }
     const uint64_t size = smg_words(c->x)[F_CONST + region], start = (uint64_t)at * 4;
-    if (start > size) return refuse_operand(c, operand, " starts behind its region");
+    if (start > size) { return refuse_operand(c, operand, " starts behind its region"); }
     *bytes = size - start;
     return SMG_OK;
 }
@@ -118,15 +127,15 @@ static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint6
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     unsigned outputs = 0;
-    while (outputs < operands && (roles[outputs].letter == 'o' || roles[outputs].letter == 'u')) outputs++;
+    while (outputs < operands && (roles[outputs].letter == 'o' || roles[outputs].letter == 'u')) { outputs++; }
     for (unsigned i = 0; i < operands; i++) {
-        if (roles[i].letter == 'i') continue;
+        if (roles[i].letter == 'i') { continue; }
         for (unsigned j = 0; j < operands; j++) {
-            if (i == j || ops[i] >> 29 != ops[j] >> 29 || ops[i] >> 29 == R_NONE) continue;
+            if (i == j || ops[i] >> 29 != ops[j] >> 29 || ops[i] >> 29 == R_NONE) { continue; }
             const uint32_t step_i = strides ? strides[i] : 0, step_j = strides ? strides[j] : 0;
             const uint32_t at_i = ops[i] & 0x1fffffffu, at_j = ops[j] & 0x1fffffffu;
             const int may = i == 0 && j >= outputs && inplace >> (j - outputs) & 1;
-            if (may && at_i == at_j && step_i == step_j) continue;
+            if (may && at_i == at_j && step_i == step_j) { continue; }
             int apart;
             if (ops[i] >> 29 == R_OUTPUT) {
                 apart = at_i != at_j;
@@ -159,24 +168,27 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     if (roles[0].letter == 'w') {
         int k = 0;
-        while (k < c->pending && (c->started[k].to != ops[0] || c->started[k].page != ops[1] || c->started[k].bytes != need[0]))
+        while (k < c->pending &&
+               (c->started[k].to != ops[0] || c->started[k].page != ops[1] || c->started[k].bytes != need[0])) {
             k++;
-        if (k == c->pending) return refuse(c, "no such page was started");
+        }
+        if (k == c->pending) { return refuse(c, "no such page was started"); }
         c->started[k] = c->started[--c->pending];
     }
     for (unsigned i = 0; i < operands; i++) {
         const uint32_t region = ops[i] >> 29;
         const uint64_t at = (uint64_t)(ops[i] & 0x1fffffffu) * 4, bytes = span(c, need[i], strides ? strides[i] : 0);
-        if (region != R_ARENA && roles[i].letter != 'P') continue;
+        if (region != R_ARENA && roles[i].letter != 'P') { continue; }
         for (int k = 0; k < c->pending; k++) {
             const Started *s = &c->started[k];
             const uint64_t from = (uint64_t)((region == R_ARENA ? s->to : s->page) & 0x1fffffffu) * 4;
-            if (bytes && s->bytes && !is_apart(at, bytes, from, s->bytes))
+            if (bytes && s->bytes && !is_apart(at, bytes, from, s->bytes)) {
                 return refuse_operand(c, i, " is used by a page that is on its way");
+            }
         }
     }
     if (roles[0].letter == 'b') {
-        if (c->pending == SMG_MAX_STARTED) return refuse(c, "too many pages are on their way");
+        if (c->pending == SMG_MAX_STARTED) { return refuse(c, "too many pages are on their way"); }
         c->started[c->pending++] = (Started){ops[0], (uint32_t)need[0], ops[1]};
     }
     return SMG_OK;
@@ -189,32 +201,35 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
     SmgRole roles[SMG_MAX_OPERANDS] = {{0, 0}};
     uint64_t need[SMG_MAX_OPERANDS] = {0};
-    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) return refuse(c, "unknown kernel number");
+    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) { return refuse(c, "unknown kernel number"); }
     const int number = x->kernels[smg_code_kernel(code)];
     const SmgKernel *kernel = smg_kernels[number];
     c->kernel = kernel->name;
-    if (smg_roles(kernel->signature, operands, roles)) return refuse(c, "wrong number of operands");
+    if (smg_roles(kernel->signature, operands, roles)) { return refuse(c, "wrong number of operands"); }
 
-    if (code[1] >= params_words) return refuse(c, "the parameters lie outside their section");
+    if (code[1] >= params_words) { return refuse(c, "the parameters lie outside their section"); }
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
-    if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1])
+    if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1]) {
         return refuse(c, "the parameters lie outside their section");
-    if (maps && params > SMG_MAX_WORDS) return refuse(c, "more parameters than this build has room for");
-    if (kernel->params >= 0 && params != (uint32_t)kernel->params) return refuse(c, "wrong number of parameters");
+    }
+    if (maps && params > SMG_MAX_WORDS) { return refuse(c, "more parameters than this build has room for"); }
+    if (kernel->params >= 0 && params != (uint32_t)kernel->params) { return refuse(c, "wrong number of parameters"); }
     const int32_t *p = smg_scaled(x, block, c->scale);
-    if (!p) return refuse(c, "a size does not fit 32 bits");
+    if (!p) { return refuse(c, "a size does not fit 32 bits"); }
     const SmgRun run = {c->n, c->n, 0};
-    if (kernel->extent(p, (int)params, (int)operands, run, need)) return refuse(c, "the parameters are out of range");
+    if (kernel->extent(p, (int)params, (int)operands, run, need)) {
+        return refuse(c, "the parameters are out of range");
+    }
 
     const uint32_t *ops = code + 2, *strides = flags & FLAG_STRIDES ? ops + operands : NULL;
     for (unsigned i = 0; i < operands; i++) {
         uint64_t bytes;
         const uint32_t stride = strides ? strides[i] : 0;
         const SmgStatus status = available(c, i, ops[i], roles[i], &bytes);
-        if (status) return status;
+        if (status) { return status; }
         /* Words are read at multiples of four bytes; an operand with an odd size consists of bytes. */
-        if (stride % 4 && need[i] % 4 == 0) return refuse_operand(c, i, " advances by an odd stride");
+        if (stride % 4 && need[i] % 4 == 0) { return refuse_operand(c, i, " advances by an odd stride"); }
         if (need[i] == SMG_TOO_MUCH || span(c, need[i], stride) > bytes) {
             refuse_operand(c, i, " needs ");
             smg_add_number(x, span(c, need[i], stride));
@@ -224,11 +239,12 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
         }
     }
 #if SMG_PAGES
-    for (unsigned i = 0; i < operands; i++)
-        if (is_page(roles[i])) x->paging |= 1u << c->entry;
+    for (unsigned i = 0; i < operands; i++) {
+        if (is_page(roles[i])) { x->paging |= 1u << c->entry; }
+    }
     if (c->pending || roles[0].letter == 'b' || roles[0].letter == 'w') {
         const SmgStatus status = check_started(c, code, need, roles);
-        if (status) return status;
+        if (status) { return status; }
     }
 #endif
     return check_overlap(c, code, need, roles, smg_kernel_inplace[number]);
@@ -242,35 +258,36 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
     x->checked[entry] = 0;
     for (; at < end; c.instruction++) {
         c.kernel = "";
-        if (end - at < 2) return refuse(&c, "the code ends within an instruction");
+        if (end - at < 2) { return refuse(&c, "the code ends within an instruction"); }
         if (smg_code_kernel(at) == SMG_LOOP) {
-            if (in_loop) return refuse(&c, "a loop inside a loop");
-            if (at[0] != SMG_LOOP || at[1] == 0) return refuse(&c, "a loop with fields it cannot have");
+            if (in_loop) { return refuse(&c, "a loop inside a loop"); }
+            if (at[0] != SMG_LOOP || at[1] == 0) { return refuse(&c, "a loop with fields it cannot have"); }
             in_loop = at[1];
             at += 2;
             continue;
         }
         const uint32_t words = smg_code_words(at), flags = smg_code_flags(at);
-        if (words > (uint64_t)(end - at)) return refuse(&c, "the code ends within an instruction");
-        if (flags & ~(uint32_t)(FLAG_STRIDES | FLAG_TAG) || (flags & FLAG_TAG && at[words - 1] != 0))
+        if (words > (uint64_t)(end - at)) { return refuse(&c, "the code ends within an instruction"); }
+        if (flags & ~(uint32_t)(FLAG_STRIDES | FLAG_TAG) || (flags & FLAG_TAG && at[words - 1] != 0)) {
             return refuse(&c, "flags of a later version");
-        if (flags & FLAG_STRIDES && !in_loop) return refuse(&c, "strides outside a loop");
+        }
+        if (flags & FLAG_STRIDES && !in_loop) { return refuse(&c, "strides outside a loop"); }
         c.count = in_loop ? n : 1;
         c.scale = in_loop ? 1 : n;
 #if SMG_PAGES
         c.in_loop = in_loop != 0;
 #endif
         const SmgStatus status = check_instruction(&c, at);
-        if (status) return status;
+        if (status) { return status; }
         in_loop -= in_loop ? 1 : 0;
         at += words;
     }
     c.kernel = "";
-    if (in_loop) return refuse(&c, "the code ends within a loop");
+    if (in_loop) { return refuse(&c, "the code ends within a loop"); }
 #if SMG_PAGES
-    if (c.pending) return refuse(&c, "a page was started that nobody waits for");
+    if (c.pending) { return refuse(&c, "a page was started that nobody waits for"); }
 #endif
-    if (c.instruction != record[E_INSTRUCTIONS]) return refuse(&c, "the number of instructions is wrong");
+    if (c.instruction != record[E_INSTRUCTIONS]) { return refuse(&c, "the number of instructions is wrong"); }
     x->checked[entry] = n;
     return SMG_OK;
 }

@@ -3,28 +3,29 @@
 #include "format.h"
 
 static int fits(const SmgContext *x, const SmgClasses *c) {
-    if (!x->is_open || !c || c->known < 1 || c->spare < 1 || c->name_bytes < 2) return 0;
+    if (!x->is_open || !c || c->known < 1 || c->spare < 1 || c->name_bytes < 2) { return 0; }
     const uint64_t mask_end = c->mask + 4 * ((uint64_t)c->known + (uint64_t)c->spare);
     const uint64_t names_end = smg_add(c->names, smg_mul((uint64_t)c->spare, c->name_bytes));
     return c->mask % 4 == 0 && mask_end <= smg_state_bytes(x) && names_end <= smg_state_bytes(x);
 }
 
 int smg_class_count(const SmgContext *x, const SmgClasses *c) {
-    if (!fits(x, c)) return -1;
+    if (!fits(x, c)) { return -1; }
     const float *mask = (const float *)(const void *)(x->state + c->mask);
     int count = c->known;
-    while (count < c->known + c->spare && mask[count] == 0.0f) count++;
+    while (count < c->known + c->spare && mask[count] == 0.0f) { count++; }
     return count;
 }
 
 int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name) {
     const int number = smg_class_count(x, c);
     size_t length = 0;
-    if (number < 0) return (void)smg_say(x, SMG_BAD_CALL, "the program has no such spare classes"), -1;
-    if (number == c->known + c->spare) return (void)smg_say(x, SMG_BAD_CALL, "all spare classes are taken"), -1;
-    while (name && name[length] && length < c->name_bytes) length++;
-    if (!length || length == c->name_bytes)
+    if (number < 0) { return (void)smg_say(x, SMG_BAD_CALL, "the program has no such spare classes"), -1; }
+    if (number == c->known + c->spare) { return (void)smg_say(x, SMG_BAD_CALL, "all spare classes are taken"), -1; }
+    while (name && name[length] && length < c->name_bytes) { length++; }
+    if (!length || length == c->name_bytes) {
         return (void)smg_say(x, SMG_BAD_CALL, "the name of a class is empty or too long"), -1;
+    }
     uint8_t *to = x->state + c->names + (uint32_t)(number - c->known) * c->name_bytes;
     memset(to, 0, c->name_bytes);
     memcpy(to, name, length);
@@ -34,7 +35,7 @@ int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name) {
 }
 
 const char *smg_class_name(const SmgContext *x, const SmgClasses *c, int number) {
-    if (number < (c ? c->known : 0) || number >= smg_class_count(x, c)) return NULL;
+    if (number < (c ? c->known : 0) || number >= smg_class_count(x, c)) { return NULL; }
     const char *name = (const char *)x->state + c->names + (uint32_t)(number - c->known) * c->name_bytes;
     return name[c->name_bytes - 1] ? NULL : name;
 }

@@ -11,8 +11,8 @@
 #include "smidgen.h"
 
 typedef struct {
-    uint32_t mask;       /* offset in STATE: what is added to the score of each class, float[known + spare]; 0: in use */
-    uint32_t names;      /* offset in STATE: char[spare][name_bytes] */
+    uint32_t mask;  /* offset in STATE: what is added to the score of each class, float[known + spare]; 0: in use */
+    uint32_t names; /* offset in STATE: char[spare][name_bytes] */
     uint32_t name_bytes; /* with the zero at the end */
     int32_t known, spare;
 } SmgClasses;

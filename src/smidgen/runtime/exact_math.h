@@ -44,13 +44,13 @@ static inline float smg_sqrtf(float x) {
     return __builtin_sqrtf(x);
 #else
     uint32_t u = smg_bits(x);
-    if (u == 0 || u == 0x80000000u || u == 0x7f800000u) return x;
-    if (u > 0x7f800000u) return smg_from_bits(0x7fc00000u); /* NaN, and every negative number */
+    if (u == 0 || u == 0x80000000u || u == 0x7f800000u) { return x; }
+    if (u > 0x7f800000u) { return smg_from_bits(0x7fc00000u); /* NaN, and every negative number */ }
     int32_t e = (int32_t)(u >> 23);
     uint32_t m = u & 0x7fffffu;
     if (e == 0) { /* denormal: shift the leading one into place */
         e = 1;
-        while (!(m & 0x800000u)) m <<= 1, e--;
+        while (!(m & 0x800000u)) { m <<= 1, e--; }
     } else {
         m |= 0x800000u;
     }
@@ -59,24 +59,24 @@ static inline float smg_sqrtf(float x) {
     uint32_t r = 0;
     for (uint32_t bit = 1u << 25; bit; bit >>= 1) {
         uint64_t t = (uint64_t)(r | bit);
-        if (t * t <= v) r |= bit;
+        if (t * t <= v) { r |= bit; }
     }
     uint32_t sticky = (uint64_t)r * r != v;
     uint32_t q = r >> 1, half = r & 1;
-    if (half && (sticky || (q & 1))) q++;
+    if (half && (sticky || (q & 1))) { q++; }
     int32_t re = (e - (e & 1)) / 2 + 127;
-    if (q >> 24) q >>= 1, re++;
+    if (q >> 24) { q >>= 1, re++; }
     return smg_from_bits(((uint32_t)re << 23) | (q & 0x7fffffu));
 #endif
 }
 
 /* exp(x) = 2^n exp(r), |r| <= ln(2)/2. Adding SMG_ROUND rounds to an integer that is then found in the low bits of the
  * sum. n * SMG_LN2_HI is exact, for SMG_LN2_HI has 15 bits. */
-#define SMG_ROUND 12582912.0f /* 1.5 * 2^23 */
+#define SMG_ROUND      12582912.0f /* 1.5 * 2^23 */
 #define SMG_ROUND_BITS 0x4b400000u
-#define SMG_LOG2E 1.44269504f
-#define SMG_LN2_HI 0.693145752f
-#define SMG_LN2_LO 1.42860677e-6f
+#define SMG_LOG2E      1.44269504f
+#define SMG_LN2_HI     0.693145752f
+#define SMG_LN2_LO     1.42860677e-6f
 
 /* exp(r) - 1 for |r| <= ln(2)/2 */
 static inline float smg_exp_core(float r) {
@@ -91,7 +91,7 @@ static inline float smg_exp_core(float r) {
 
 /* 0.96 ulp, denormal results included */
 static inline float smg_expf(float x) {
-    x = x > 89.0f ? 89.0f : x; /* inf from here on */
+    x = x > 89.0f ? 89.0f : x;     /* inf from here on */
     x = x < -104.0f ? -104.0f : x; /* 0 from here on */
     const float t = x * SMG_LOG2E + SMG_ROUND, n = t - SMG_ROUND;
     const float r = (x - n * SMG_LN2_HI) - n * SMG_LN2_LO;
@@ -195,7 +195,7 @@ static inline uint32_t smg_quarter_turns(float x, float *r) {
     const uint64_t m = (u & 0x7fffffu) | 0x800000u;
     const uint32_t at = (u >> 23) - 150 - 2 + 32, *word = two_over_pi + (at >> 5);
     uint64_t w[3];
-    for (int i = 0; i < 3; i++) w[i] = ((uint64_t)word[i] << 32 | word[i + 1]) << (at & 31) >> 32;
+    for (int i = 0; i < 3; i++) { w[i] = ((uint64_t)word[i] << 32 | word[i + 1]) << (at & 31) >> 32; }
     const uint64_t turns = (m * w[0] << 32) + m * w[1] + (m * w[2] >> 32); /* in units of 2^-62 */
     const uint64_t n = (turns + ((uint64_t)1 << 61)) >> 62;
     const double rest = (double)(int64_t)(turns - (n << 62)) * 3.4061215800865545e-19; /* pi/2 * 2^-62 */
@@ -238,7 +238,7 @@ static inline float smg_pow_core(float x, float y) {
     q = q * z + 0.33333332822718476;
     double log2 = (double)((int32_t)(u >> 52) - 1023) + 2.8853900817779268 * (s + s * z * q);
     log2 = d == 0 ? -SMG_INF : d < SMG_INF ? log2 : d; /* d: infinity or NaN */
-    double v = d == 1 ? 0.0 : y * log2; /* also 1^inf */
+    double v = d == 1 ? 0.0 : y * log2;                /* also 1^inf */
     v = v > 200.0 ? 200.0 : v;
     v = v < -200.0 ? -200.0 : v;
     const double t = v + 6755399441055744.0, r = v - (t - 6755399441055744.0);
@@ -255,12 +255,12 @@ static inline float smg_pow_core(float x, float y) {
 
 /* x^y with the special values of C's pow; 0.51 ulp */
 static inline float smg_powf(float x, float y) {
-    if (y == 0 || x == 1) return 1.0f;
-    if (y != y) return y;
+    if (y == 0 || x == 1) { return 1.0f; }
+    if (y != y) { return y; }
     const float size = smg_pow_core(x, y), a = smg_absf(y);
-    if (!(smg_bits(x) >> 31)) return size;
+    if (!(smg_bits(x) >> 31)) { return size; }
     const int32_t whole = a < 16777216.0f ? (int32_t)a : 0; /* larger floats are even integers */
-    if (a < 16777216.0f && (float)whole != a) return x < 0 && x > -SMG_INF ? SMG_NAN : size;
+    if (a < 16777216.0f && (float)whole != a) { return x < 0 && x > -SMG_INF ? SMG_NAN : size; }
     return whole & 1 ? -size : size;
 }
 #endif

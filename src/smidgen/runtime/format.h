@@ -22,17 +22,29 @@
 #include "smidgen.h"
 
 enum { F_MAGIC, F_VERSION, F_TOTAL, F_CRC, F_BATCH, F_ALIGN, F_CONST, F_STATE, F_ARENA, F_SECTIONS, F_TABLE };
-enum { S_ENTRIES, S_BUFFERS, S_KERNELS, S_CODE, S_PARAMS, S_STRINGS, S_META, S_STATE, S_CONST, SECTIONS, S_PAGES = SECTIONS };
+enum {
+    S_ENTRIES,
+    S_BUFFERS,
+    S_KERNELS,
+    S_CODE,
+    S_PARAMS,
+    S_STRINGS,
+    S_META,
+    S_STATE,
+    S_CONST,
+    SECTIONS,
+    S_PAGES = SECTIONS
+};
 enum { PAGES_BYTES, PAGES_STATE, PAGES_VALUES };
 enum { E_NAME, E_INPUTS, E_OUTPUTS, E_BUFFER, E_CODE, E_WORDS, E_INSTRUCTIONS, ENTRY_WORDS };
 enum { B_NAME, B_KIND, B_DIMS, BUFFER_WORDS = B_DIMS + SMG_MAX_RANK };
 enum { R_CONST, R_STATE, R_ARENA, R_INPUT, R_OUTPUT, R_PAGE, R_NONE = 7 };
 enum { FLAG_STRIDES = 1, FLAG_TAG = 2 };
-#define SMG_MAGIC 0x47444d53u /* "SMDG" */
-#define SMG_CRC_FROM 16u
+#define SMG_MAGIC        0x47444d53u /* "SMDG" */
+#define SMG_CRC_FROM     16u
 #define SMG_HEADER_BYTES ((F_TABLE + 2 * SECTIONS) * 4u)
-#define SMG_LOOP 0xffffu
-#define SMG_NONE ((uint32_t)R_NONE << 29)
+#define SMG_LOOP         0xffffu
+#define SMG_NONE         ((uint32_t)R_NONE << 29)
 
 /* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check indices
  * in their data must never be run in place. Made by compile.py from the op records. */

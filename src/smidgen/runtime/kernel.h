@@ -18,8 +18,8 @@
 #include "smidgen.h"
 
 #define SMG_MAX_OPERANDS 24
-#define SMG_MAX_PARAMS 96
-#define SMG_MAX_RANK 8
+#define SMG_MAX_PARAMS   96
+#define SMG_MAX_RANK     8
 
 typedef struct {
     int32_t n;     /* samples at hand */
@@ -70,27 +70,27 @@ static inline float smg_f32(int32_t bits) {
 
 #ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
 #include "isa.h"
-#define KERNEL(name_, signature_, params_)              \
-    const char *SMG_PLAIN(name_)(const SmgCall *c);     \
+#define KERNEL(name_, signature_, params_)          \
+    const char *SMG_PLAIN(name_)(const SmgCall *c); \
     const char *SMG_PLAIN(name_)(const SmgCall *c)
-#define EXTENT(name_)                                   \
-    __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#define EXTENT(name_)                                                                                         \
+    __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, \
+                                                      uint64_t *need)
 #else
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
-#define KERNEL(name_, signature_, params_)                                                              \
-    static const char *name_##_run(const SmgCall *c);                                                   \
-    static const char name_##_name[] = #name_, name_##_signature[] = signature_;                        \
+#define KERNEL(name_, signature_, params_)                                                                        \
+    static const char *name_##_run(const SmgCall *c);                                                             \
+    static const char name_##_name[] = #name_, name_##_signature[] = signature_;                                  \
     const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
     static const char *name_##_run(const SmgCall *c)
-#define EXTENT(name_)                                                                                   \
-    static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#define EXTENT(name_) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
 #endif
 /* Silences warnings about extent arguments that a function does not look at. */
 #define EXTENT_UNUSED (void)p, (void)params, (void)operands, (void)run
 
-#define OUT(i) ((float *)c->op[i])
-#define IN(i) ((const float *)c->op[i])
+#define OUT(i)    ((float *)c->op[i])
+#define IN(i)     ((const float *)c->op[i])
 #define IN_I32(i) ((const int32_t *)c->op[i])
-#define P(i) (c->p[i])
-#define PF(i) smg_f32(c->p[i])
+#define P(i)      (c->p[i])
+#define PF(i)     smg_f32(c->p[i])
 #endif

@@ -16,10 +16,10 @@ static uint32_t header_bytes(const uint32_t *w) { return SMG_HEADER_BYTES + (w[F
 
 SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     memset(x, 0, sizeof *x);
-    if (!file || bytes < SMG_HEADER_BYTES) return BAD("the file is shorter than its header");
-    if (!is_aligned(file, 4)) return smg_say(x, SMG_BAD_CALL, "the file must start at a multiple of 4 bytes");
+    if (!file || bytes < SMG_HEADER_BYTES) { return BAD("the file is shorter than its header"); }
+    if (!is_aligned(file, 4)) { return smg_say(x, SMG_BAD_CALL, "the file must start at a multiple of 4 bytes"); }
     const uint32_t *w = (const uint32_t *)file;
-    if (w[F_MAGIC] != SMG_MAGIC) return BAD("not a smidgen program");
+    if (w[F_MAGIC] != SMG_MAGIC) { return BAD("not a smidgen program"); }
     if (w[F_VERSION] != SMG_VERSION) {
         BAD("the file has format version ");
         smg_add_number(x, w[F_VERSION]);
@@ -35,22 +35,28 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         smg_add_text(x, " bytes");
         return SMG_BAD_PROGRAM;
     }
-    if (w[F_TOTAL] < SMG_HEADER_BYTES) return BAD("the file claims to be shorter than its header");
-    if (w[F_BATCH] < 1 || w[F_BATCH] > INT32_MAX) return BAD("the batch size is out of range");
+    if (w[F_TOTAL] < SMG_HEADER_BYTES) { return BAD("the file claims to be shorter than its header"); }
+    if (w[F_BATCH] < 1 || w[F_BATCH] > INT32_MAX) { return BAD("the batch size is out of range"); }
     const uint32_t align = w[F_ALIGN];
-    if (align < 4 || align > 64 || (align & (align - 1))) return BAD("the alignment is not 4, 8, 16, 32 or 64");
-    if (w[F_CONST] > INT32_MAX || w[F_STATE] > INT32_MAX || w[F_ARENA] > INT32_MAX)
+    if (align < 4 || align > 64 || (align & (align - 1))) { return BAD("the alignment is not 4, 8, 16, 32 or 64"); }
+    if (w[F_CONST] > INT32_MAX || w[F_STATE] > INT32_MAX || w[F_ARENA] > INT32_MAX) {
         return BAD("a region is larger than 2 GB");
-    if (w[F_SECTIONS] != SECTIONS && (w[F_SECTIONS] != SECTIONS + 1 || !SMG_PAGES))
-        return BAD(w[F_SECTIONS] == SECTIONS + 1 ? "this runtime is built without paging" : "the number of sections is wrong");
+    }
+    if (w[F_SECTIONS] != SECTIONS && (w[F_SECTIONS] != SECTIONS + 1 || !SMG_PAGES)) {
+        return BAD(w[F_SECTIONS] == SECTIONS + 1 ? "this runtime is built without paging"
+                                                 : "the number of sections is wrong");
+    }
     if (w[F_SECTIONS] > SECTIONS) { /* the one section whose content says how much memory is needed */
         const uint32_t offset = w[F_TABLE + 2 * S_PAGES], count = w[F_TABLE + 2 * S_PAGES + 1];
-        if (w[F_TOTAL] < header_bytes(w) || offset % 4 || (uint64_t)offset + count > w[F_TOTAL] || count < PAGES_VALUES * 4)
+        if (w[F_TOTAL] < header_bytes(w) || offset % 4 || (uint64_t)offset + count > w[F_TOTAL] ||
+            count < PAGES_VALUES * 4) {
             return BAD("the section on pages lies outside the file");
+        }
         const uint32_t *pages = w + offset / 4;
-        if (pages[PAGES_BYTES] > INT32_MAX) return BAD("a region is larger than 2 GB");
-        if (pages[PAGES_STATE] > pages[PAGES_BYTES] || count - PAGES_VALUES * 4 > pages[PAGES_STATE])
+        if (pages[PAGES_BYTES] > INT32_MAX) { return BAD("a region is larger than 2 GB"); }
+        if (pages[PAGES_STATE] > pages[PAGES_BYTES] || count - PAGES_VALUES * 4 > pages[PAGES_STATE]) {
             return BAD("the initial state in pages is larger than its region");
+        }
     }
     x->file = (const uint8_t *)file;
     return SMG_OK;
@@ -62,20 +68,24 @@ static SmgStatus check_sections(SmgContext *x) {
     uint64_t end = header_bytes(w);
     for (uint32_t i = 0; i < w[F_SECTIONS]; i++) {
         const uint32_t offset = w[F_TABLE + 2 * i], bytes = w[F_TABLE + 2 * i + 1];
-        if (offset < end || offset % 4) return BAD("sections overlap or are not aligned");
+        if (offset < end || offset % 4) { return BAD("sections overlap or are not aligned"); }
         end = (uint64_t)offset + bytes;
-        if (end > w[F_TOTAL]) return BAD("a section ends behind the file");
+        if (end > w[F_TOTAL]) { return BAD("a section ends behind the file"); }
     }
     if (smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) || smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) ||
-        smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4)
+        smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4) {
         return BAD("a section does not hold whole records");
-    if (smg_has_pages(x) && smg_page_state_bytes(x) && !w[F_ARENA]) return BAD("state in pages needs an arena to come to");
-    if (smg_section_bytes(x, S_CONST) != w[F_CONST]) return BAD("the constants do not fill their region");
-    if (smg_section_bytes(x, S_STATE) > w[F_STATE]) return BAD("the initial state is larger than its region");
-    if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN]))
+    }
+    if (smg_has_pages(x) && smg_page_state_bytes(x) && !w[F_ARENA]) {
+        return BAD("state in pages needs an arena to come to");
+    }
+    if (smg_section_bytes(x, S_CONST) != w[F_CONST]) { return BAD("the constants do not fill their region"); }
+    if (smg_section_bytes(x, S_STATE) > w[F_STATE]) { return BAD("the initial state is larger than its region"); }
+    if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN])) {
         return smg_say(x, SMG_BAD_CALL, "the file does not start at a multiple of its alignment");
+    }
     const uint32_t strings = smg_section_bytes(x, S_STRINGS);
-    if (strings && smg_name(x, 0)[strings - 1] != 0) return BAD("the last name does not end");
+    if (strings && smg_name(x, 0)[strings - 1] != 0) { return BAD("the last name does not end"); }
     return SMG_OK;
 }
 
@@ -87,12 +97,14 @@ static SmgStatus check_buffers(SmgContext *x) {
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
         const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24;
-        if (!is_name(x, b[B_NAME])) return BAD("a buffer has no name");
+        if (!is_name(x, b[B_NAME])) { return BAD("a buffer has no name"); }
         if ((kind & 0xff) > SMG_U8 || (kind >> 8 & 0xff) > 1 || rank > SMG_MAX_RANK ||
-            (batch_axis != 0xff && batch_axis >= rank))
+            (batch_axis != 0xff && batch_axis >= rank)) {
             return BAD("a buffer has an unknown type or rank");
-        for (uint32_t d = 0; d < SMG_MAX_RANK; d++)
-            if (b[B_DIMS + d] > INT32_MAX) return BAD("a buffer has a negative size");
+        }
+        for (uint32_t d = 0; d < SMG_MAX_RANK; d++) {
+            if (b[B_DIMS + d] > INT32_MAX) { return BAD("a buffer has a negative size"); }
+        }
     }
     return SMG_OK;
 }
@@ -101,29 +113,30 @@ static SmgStatus check_entries(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4);
     const uint32_t buffers = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     const uint32_t words = smg_section_bytes(x, S_CODE) / 4;
-    if (count > SMG_MAX_ENTRIES) return BAD("too many entry points");
+    if (count > SMG_MAX_ENTRIES) { return BAD("too many entry points"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *e = smg_entry_record(x, (int)i);
-        if (!is_name(x, e[E_NAME])) return BAD("an entry point has no name");
-        if (e[E_BUFFER] > buffers || (uint64_t)e[E_INPUTS] + e[E_OUTPUTS] > buffers - e[E_BUFFER])
+        if (!is_name(x, e[E_NAME])) { return BAD("an entry point has no name"); }
+        if (e[E_BUFFER] > buffers || (uint64_t)e[E_INPUTS] + e[E_OUTPUTS] > buffers - e[E_BUFFER]) {
             return BAD("an entry point names buffers that do not exist");
+        }
         for (uint32_t b = 0; b < e[E_INPUTS] + e[E_OUTPUTS]; b++) {
             const uint32_t kind = smg_section(x, S_BUFFERS)[(size_t)(e[E_BUFFER] + b) * BUFFER_WORDS + B_KIND];
-            if ((kind >> 8 & 1) != (b >= e[E_INPUTS])) return BAD("an entry point mixes inputs and outputs");
+            if ((kind >> 8 & 1) != (b >= e[E_INPUTS])) { return BAD("an entry point mixes inputs and outputs"); }
         }
-        if (e[E_CODE] > words || e[E_WORDS] > words - e[E_CODE]) return BAD("an entry point lies outside the code");
+        if (e[E_CODE] > words || e[E_WORDS] > words - e[E_CODE]) { return BAD("an entry point lies outside the code"); }
     }
     return SMG_OK;
 }
 
 static SmgStatus find_kernels(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_KERNELS) / 4;
-    if (count > SMG_MAX_KERNELS) return BAD("the program uses too many different kernels");
+    if (count > SMG_MAX_KERNELS) { return BAD("the program uses too many different kernels"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t offset = smg_section(x, S_KERNELS)[i];
-        if (!is_name(x, offset)) return BAD("a kernel has no name");
+        if (!is_name(x, offset)) { return BAD("a kernel has no name"); }
         int k = 0;
-        while (k < smg_kernel_count && strcmp(smg_kernels[k]->name, smg_name(x, offset))) k++;
+        while (k < smg_kernel_count && strcmp(smg_kernels[k]->name, smg_name(x, offset))) { k++; }
         if (k == smg_kernel_count) {
             BAD("this runtime has no kernel '");
             smg_add_text(x, smg_name(x, offset));
@@ -137,17 +150,18 @@ static SmgStatus find_kernels(SmgContext *x) {
 
 SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
     SmgStatus status = smg_measure(x, file, bytes);
-    if (status) return status;
+    if (status) { return status; }
     const uint32_t *w = smg_words(x);
-    if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC])
+    if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC]) {
         status = BAD("the checksum does not match: the file is damaged");
-    if (!status) status = check_sections(x);
-    if (!status) status = check_buffers(x);
-    if (!status) status = check_entries(x);
-    if (!status) status = find_kernels(x);
+    }
+    if (!status) { status = check_sections(x); }
+    if (!status) { status = check_buffers(x); }
+    if (!status) { status = check_entries(x); }
+    if (!status) { status = find_kernels(x); }
     const int entries = status ? 0 : (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4));
-    for (int i = 0; i < entries && !status; i++) status = smg_check_entry(x, i, (int32_t)w[F_BATCH]);
-    if (status) x->file = NULL;
+    for (int i = 0; i < entries && !status; i++) { status = smg_check_entry(x, i, (int32_t)w[F_BATCH]); }
+    if (status) { x->file = NULL; }
     return status;
 }
 
@@ -175,6 +189,6 @@ SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, 
 SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
                    size_t arena_bytes) {
     SmgStatus status = smg_prove(x, file, bytes);
-    if (!status) status = smg_take(x, state, state_bytes, arena, arena_bytes);
+    if (!status) { status = smg_take(x, state, state_bytes, arena, arena_bytes); }
     return status ? status : smg_reset_state(x);
 }

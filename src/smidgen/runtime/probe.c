@@ -2,8 +2,9 @@
 #include "format.h"
 
 static const SmgKernel *find(const char *name) {
-    for (int i = 0; i < smg_kernel_count; i++)
-        if (strcmp(smg_kernels[i]->name, name) == 0) return smg_kernels[i];
+    for (int i = 0; i < smg_kernel_count; i++) {
+        if (strcmp(smg_kernels[i]->name, name) == 0) { return smg_kernels[i]; }
+    }
     return NULL;
 }
 
@@ -11,8 +12,8 @@ static const SmgKernel *find(const char *name) {
 int smg_probe_extent(const char *name, const int32_t *p, int params, int operands, SmgRun run, uint64_t *need) {
     const SmgKernel *k = find(name);
     uint64_t found[SMG_MAX_OPERANDS] = {0};
-    if (!k) return -2;
-    if (operands < 0 || operands > SMG_MAX_OPERANDS || (k->params >= 0 && params != k->params)) return -1;
+    if (!k) { return -2; }
+    if (operands < 0 || operands > SMG_MAX_OPERANDS || (k->params >= 0 && params != k->params)) { return -1; }
     const int status = k->extent(p, params, operands, run, found);
     memcpy(need, found, sizeof(uint64_t) * (size_t)operands);
     return status;
@@ -35,6 +36,6 @@ const SmgPager smg_probe_pager = {NULL, read_memory, write_memory, NULL, NULL};
 /* Only for parameters that smg_probe_extent accepts. */
 const char *smg_probe_run(const char *name, void **op, int operands, const int32_t *p, int params, SmgRun run) {
     SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .pager = &smg_probe_pager};
-    for (int i = 0; i < operands; i++) c.op[i] = op[i];
+    for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     return find(name)->run(&c);
 }

@@ -35,13 +35,15 @@ uint32_t smg_slot_bytes(const SmgContext *x, uint32_t unit) {
 /* Moves a piece of the state to `piece`, or from there. -1 if the pager fails. */
 static int move(const SmgContext *x, uint32_t at, uint8_t *piece, uint32_t count, int put) {
     const uint32_t state = smg_state_bytes(x), left = at < state ? state - at : 0, own = left < count ? left : count;
-    if (own) memcpy(put ? x->state + at : piece, put ? piece : x->state + at, own);
+    if (own) { memcpy(put ? x->state + at : piece, put ? piece : x->state + at, own); }
 #if SMG_PAGES
     if (own < count) {
         const SmgPager *p = x->pager;
         const size_t offset = at + own - state;
-        if (put ? p->write(p->self, offset, piece + own, count - own) : p->read(p->self, offset, piece + own, count - own))
+        if (put ? p->write(p->self, offset, piece + own, count - own)
+                : p->read(p->self, offset, piece + own, count - own)) {
             return -1;
+        }
     }
 #endif
     return 0;
@@ -54,9 +56,9 @@ static int read_state(const SmgContext *x, const SmgSlots *s, int slot, int put,
     *crc = 0;
     for (uint32_t at = 0; at < bytes; at += CHUNK) {
         const uint32_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
-        if (s->read(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, count)) return -1;
+        if (s->read(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, count)) { return -1; }
         *crc = smg_crc32(*crc, piece, count);
-        if (put && move(x, at, piece, count, 1)) return -1;
+        if (put && move(x, at, piece, count, 1)) { return -1; }
     }
     return 0;
 }
@@ -64,29 +66,34 @@ static int read_state(const SmgContext *x, const SmgSlots *s, int slot, int put,
 static Found look(const SmgContext *x, const SmgSlots *s, int slot) {
     uint32_t h[HEADER_WORDS], crc;
     Found f = {0, 0, 0};
-    if (s->read(s->self, slot, 0, h, sizeof h)) return f;
-    if (smg_crc32(0, (const uint8_t *)h, sizeof h - 4) != h[H_OWN_CRC]) return f;
-    if (h[H_MAGIC] != SLOT_MAGIC || h[H_VERSION] != SMG_SLOT_VERSION || h[H_ZERO] != 0) return f;
-    if (h[H_STATE] != state_bytes(x) || h[H_PROGRAM] != smg_words(x)[F_CRC]) return f;
-    if (read_state(x, s, slot, 0, &crc) || crc != h[H_CRC]) return f;
+    if (s->read(s->self, slot, 0, h, sizeof h)) { return f; }
+    if (smg_crc32(0, (const uint8_t *)h, sizeof h - 4) != h[H_OWN_CRC]) { return f; }
+    if (h[H_MAGIC] != SLOT_MAGIC || h[H_VERSION] != SMG_SLOT_VERSION || h[H_ZERO] != 0) { return f; }
+    if (h[H_STATE] != state_bytes(x) || h[H_PROGRAM] != smg_words(x)[F_CRC]) { return f; }
+    if (read_state(x, s, slot, 0, &crc) || crc != h[H_CRC]) { return f; }
     return (Found){1, h[H_SEQUENCE], crc};
 }
 
 /* The slot with the newest complete state, or -1. Numbers may wrap around. */
 static int newest(const Found found[2]) {
-    if (!found[0].good || !found[1].good) return found[0].good ? 0 : found[1].good ? 1 : -1;
+    if (!found[0].good || !found[1].good) { return found[0].good ? 0 : found[1].good ? 1 : -1; }
     return (int32_t)(found[1].sequence - found[0].sequence) > 0;
 }
 
 static SmgStatus check(SmgContext *x, const SmgSlots *s) {
-    if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
-    if (!s || !s->erase || !s->write || !s->read) return smg_say(x, SMG_BAD_CALL, "slots need erase, write and read");
-    if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1)))
+    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
+    if (!s || !s->erase || !s->write || !s->read) {
+        return smg_say(x, SMG_BAD_CALL, "slots need erase, write and read");
+    }
+    if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1))) {
         return smg_say(x, SMG_BAD_CALL, "the unit of slots must be a power of two, at most 32");
+    }
 #if SMG_PAGES
-    if (smg_page_state_bytes(x) && !x->pager) return smg_say(x, SMG_BAD_CALL, "some of the state is in pages: smg_set_pager");
+    if (smg_page_state_bytes(x) && !x->pager) {
+        return smg_say(x, SMG_BAD_CALL, "some of the state is in pages: smg_set_pager");
+    }
 #endif
-    if (s->bytes >= smg_slot_bytes(x, s->unit)) return SMG_OK;
+    if (s->bytes >= smg_slot_bytes(x, s->unit)) { return SMG_OK; }
     smg_say(x, SMG_BAD_CALL, "a slot needs ");
     smg_add_number(x, smg_slot_bytes(x, s->unit));
     smg_add_text(x, " bytes, it has ");
@@ -97,14 +104,14 @@ static SmgStatus check(SmgContext *x, const SmgSlots *s) {
 static int write_slot(const SmgContext *x, const SmgSlots *s, int slot, uint32_t sequence, uint32_t *crc) {
     const uint32_t bytes = state_bytes(x), direct = smg_state_bytes(x) / CHUNK * CHUNK;
     *crc = smg_crc32(0, x->state, direct);
-    if (s->erase(s->self, slot)) return -1;
-    if (direct && s->write(s->self, slot, SMG_SLOT_HEADER_BYTES, x->state, direct)) return -1;
+    if (s->erase(s->self, slot)) { return -1; }
+    if (direct && s->write(s->self, slot, SMG_SLOT_HEADER_BYTES, x->state, direct)) { return -1; }
     for (uint32_t at = direct; at < bytes; at += CHUNK) { /* the rest, and what is in pages */
         uint8_t piece[CHUNK] = {0};
         const uint32_t count = bytes - at < CHUNK ? bytes - at : CHUNK;
-        if (move(x, at, piece, count, 0)) return -1;
+        if (move(x, at, piece, count, 0)) { return -1; }
         *crc = smg_crc32(*crc, piece, count);
-        if (s->write(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, in_units(count, s->unit))) return -1;
+        if (s->write(s->self, slot, SMG_SLOT_HEADER_BYTES + at, piece, in_units(count, s->unit))) { return -1; }
     }
     uint32_t h[HEADER_WORDS] = {SLOT_MAGIC, SMG_SLOT_VERSION, bytes, sequence, smg_words(x)[F_CRC], *crc, 0, 0};
     h[H_OWN_CRC] = smg_crc32(0, (const uint8_t *)h, sizeof h - 4);
@@ -113,29 +120,30 @@ static int write_slot(const SmgContext *x, const SmgSlots *s, int slot, uint32_t
 
 SmgStatus smg_save(SmgContext *x, const SmgSlots *s) {
     const SmgStatus status = check(x, s);
-    if (status) return status;
+    if (status) { return status; }
     const Found found[2] = {look(x, s, 0), look(x, s, 1)};
     const int last = newest(found), slot = last == 0 ? 1 : 0;
     const uint32_t sequence = last < 0 ? 1 : found[last].sequence + 1;
     uint32_t crc;
-    if (write_slot(x, s, slot, sequence, &crc))
+    if (write_slot(x, s, slot, sequence, &crc)) {
         return smg_say(x, SMG_STOPPED, "the memory of the slots does not take what is written");
+    }
     const Found now = look(x, s, slot);
-    if (!now.good || now.sequence != sequence || now.crc != crc)
+    if (!now.good || now.sequence != sequence || now.crc != crc) {
         return smg_say(x, SMG_STOPPED, "a slot does not read back what was written");
+    }
     return smg_say(x, SMG_OK, "");
 }
 
 SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
     const SmgStatus status = check(x, s);
-    if (status) return status;
+    if (status) { return status; }
     Found found[2] = {look(x, s, 0), look(x, s, 1)};
     int slot = newest(found);
-    if (slot < 0) return smg_say(x, SMG_BAD_CALL, "no complete state of this program was saved");
+    if (slot < 0) { return smg_say(x, SMG_BAD_CALL, "no complete state of this program was saved"); }
     for (int tries = 0; tries < 2 && slot >= 0; tries++, slot = newest(found)) {
         uint32_t crc;
-        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc)
-            return smg_say(x, SMG_OK, "");
+        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc) { return smg_say(x, SMG_OK, ""); }
         found[slot].good = 0; /* it was good a moment ago: the memory fails */
     }
     (void)smg_reset_state(x); /* rather than a mixture */

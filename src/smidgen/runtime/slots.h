@@ -13,9 +13,9 @@
 #define SMIDGEN_SLOTS_H
 #include "smidgen.h"
 
-#define SMG_SLOT_VERSION 1
+#define SMG_SLOT_VERSION      1
 #define SMG_SLOT_HEADER_BYTES 32
-#define SMG_SLOT_MAX_UNIT 32
+#define SMG_SLOT_MAX_UNIT     32
 
 /* The board's memory. Slots have the numbers 0 and 1 and lie in different sectors. Functions return 0 when all is done. */
 typedef struct {

@@ -23,31 +23,31 @@
 #endif
 #endif
 
-#define SMG_VERSION 1          /* of the file format */
-#define SMG_STACK_BYTES 4096   /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
+#define SMG_VERSION     1    /* of the file format */
+#define SMG_STACK_BYTES 4096 /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
 #ifndef SMG_MAX_ENTRIES
 #define SMG_MAX_ENTRIES 16
 #endif
 #ifndef SMG_MAX_KERNELS
-#define SMG_MAX_KERNELS 192    /* different ones, in one program */
+#define SMG_MAX_KERNELS 192 /* different ones, in one program */
 #endif
 #ifndef SMG_MAX_WORDS
-#define SMG_MAX_WORDS 96       /* parameters of one instruction, if some of them grow with the batch */
+#define SMG_MAX_WORDS 96 /* parameters of one instruction, if some of them grow with the batch */
 #endif
 #ifndef SMG_MESSAGE_BYTES
 #define SMG_MESSAGE_BYTES 184
 #endif
 #ifndef SMG_PAGES
-#define SMG_PAGES 1            /* 0: without the code for programs that page, which are refused then */
+#define SMG_PAGES 1 /* 0: without the code for programs that page, which are refused then */
 #endif
-#define SMG_MAX_STARTED 4      /* pages on their way into RAM at the same time */
-#define SMG_PAGE_ALIGN 512     /* every page tensor starts at a multiple of so many bytes */
+#define SMG_MAX_STARTED 4   /* pages on their way into RAM at the same time */
+#define SMG_PAGE_ALIGN  512 /* every page tensor starts at a multiple of so many bytes */
 
 typedef enum {
     SMG_OK = 0,
     SMG_BAD_PROGRAM = 1, /* the file is damaged, of another version, or asks for what this build lacks */
     SMG_BAD_CALL = 2,    /* the caller's arguments or buffers do not fit */
-    SMG_STOPPED = 3      /* a kernel refused the data, or a channel or pager failed; STATE may hold a part of the step */
+    SMG_STOPPED = 3 /* a kernel refused the data, or a channel or pager failed; STATE may hold a part of the step */
 } SmgStatus;
 
 typedef enum { SMG_F32 = 0, SMG_I32 = 1, SMG_U8 = 2 } SmgType;
@@ -86,15 +86,15 @@ typedef struct {
     const uint8_t *file;
     uint8_t *state, *arena;
     int32_t is_open;
-    uint16_t kernels[SMG_MAX_KERNELS];  /* the program's kernel numbers → this build's */
-    int32_t checked[SMG_MAX_ENTRIES];   /* the n that each entry was last proved safe for */
-    int32_t words[SMG_MAX_WORDS];       /* parameters of the current instruction, multiplied by n */
+    uint16_t kernels[SMG_MAX_KERNELS]; /* the program's kernel numbers → this build's */
+    int32_t checked[SMG_MAX_ENTRIES];  /* the n that each entry was last proved safe for */
+    int32_t words[SMG_MAX_WORDS];      /* parameters of the current instruction, multiplied by n */
 #if SMG_PAGES
-    uint32_t paging;                    /* a bit for each entry that pages */
+    uint32_t paging; /* a bit for each entry that pages */
     const SmgPager *pager;
 #endif
-    const void *runs;                   /* functions of a fast kernel set, in the order of all kernels; NULL: exact */
-    const void *work;                   /* their memory and threads */
+    const void *runs; /* functions of a fast kernel set, in the order of all kernels; NULL: exact */
+    const void *work; /* their memory and threads */
     char message[SMG_MESSAGE_BYTES];
 } SmgContext;
 
@@ -146,13 +146,14 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
 const char *smg_error(const SmgContext *x);
 
 /* Facts of the open (or measured) program. */
-int32_t smg_batch(const SmgContext *x);      /* the largest n */
-uint32_t smg_align(const SmgContext *x);     /* bytes, a power of two */
+int32_t smg_batch(const SmgContext *x);  /* the largest n */
+uint32_t smg_align(const SmgContext *x); /* bytes, a power of two */
 uint32_t smg_const_bytes(const SmgContext *x);
 uint32_t smg_state_bytes(const SmgContext *x);
 uint32_t smg_arena_bytes(const SmgContext *x);
-uint32_t smg_page_bytes(const SmgContext *x);       /* outside RAM; 0: the program does not page */
-uint32_t smg_page_state_bytes(const SmgContext *x); /* the first of them: state between steps, all others are of one step */
+uint32_t smg_page_bytes(const SmgContext *x); /* outside RAM; 0: the program does not page */
+uint32_t
+smg_page_state_bytes(const SmgContext *x); /* the first of them: state between steps, all others are of one step */
 /* Only of an open program. */
 int smg_entry_count(const SmgContext *x);
 const char *smg_entry_name(const SmgContext *x, int entry); /* NULL if there is no such entry */

@@ -7,7 +7,7 @@
 static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, int count, SmgSamples samples,
                      const SmgChannel *channel) {
     const int entry = smg_entry(x, name);
-    if (entry >= 0 || !x->is_open) return smg_run_channel(x, entry, buffers, count, samples, channel);
+    if (entry >= 0 || !x->is_open) { return smg_run_channel(x, entry, buffers, count, samples, channel); }
     smg_say(x, SMG_BAD_CALL, "the program has no entry point '");
     smg_add_text(x, name);
     smg_add_text(x, "'");
@@ -18,8 +18,8 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
 static SmgStatus with_loss(SmgContext *x, const char *name, const SmgBuffer *inputs, int count, SmgSamples samples,
                            float *loss, const SmgChannel *channel) {
     SmgBuffer buffers[MOST_INPUTS + 1];
-    if (count < 0 || count > MOST_INPUTS) return smg_say(x, SMG_BAD_CALL, "more inputs than a step can have");
-    for (int i = 0; i < count; i++) buffers[i] = inputs[i];
+    if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_BAD_CALL, "more inputs than a step can have"); }
+    for (int i = 0; i < count; i++) { buffers[i] = inputs[i]; }
     buffers[count] = (SmgBuffer){loss, loss ? sizeof *loss : 0};
     return run(x, name, buffers, count + 1, samples, channel);
 }

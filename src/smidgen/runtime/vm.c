@@ -8,9 +8,10 @@ size_t smg_stack_bytes(void) { return SMG_STACK_BYTES; }
 
 void smg_add_text(SmgContext *x, const char *text) {
     size_t at = 0;
-    while (x->message[at]) at++;
-    for (; *text && at + 1 < SMG_MESSAGE_BYTES; text++)
+    while (x->message[at]) { at++; }
+    for (; *text && at + 1 < SMG_MESSAGE_BYTES; text++) {
         x->message[at++] = (unsigned char)*text < 32 ? '?' : *text; /* names come from the file */
+    }
     x->message[at] = 0;
 }
 
@@ -73,24 +74,25 @@ const char *smg_entry_name(const SmgContext *x, int entry) {
 }
 
 int smg_entry(const SmgContext *x, const char *name) {
-    for (int i = 0; i < smg_entry_count(x); i++)
-        if (strcmp(smg_entry_name(x, i), name) == 0) return i;
+    for (int i = 0; i < smg_entry_count(x); i++) {
+        if (strcmp(smg_entry_name(x, i), name) == 0) { return i; }
+    }
     return -1;
 }
 
 int smg_buffer_count(const SmgContext *x, int entry) {
-    if (!is_entry(x, entry)) return 0;
+    if (!is_entry(x, entry)) { return 0; }
     return (int)(smg_entry_record(x, entry)[E_INPUTS] + smg_entry_record(x, entry)[E_OUTPUTS]);
 }
 
 static const uint32_t *buffer_record(const SmgContext *x, int entry, int buffer) {
-    if (buffer < 0 || buffer >= smg_buffer_count(x, entry)) return NULL;
+    if (buffer < 0 || buffer >= smg_buffer_count(x, entry)) { return NULL; }
     return smg_section(x, S_BUFFERS) + (size_t)(smg_entry_record(x, entry)[E_BUFFER] + (uint32_t)buffer) * BUFFER_WORDS;
 }
 
 SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferInfo *info) {
     const uint32_t *b = buffer_record(x, entry, buffer);
-    if (!b) return SMG_BAD_CALL;
+    if (!b) { return SMG_BAD_CALL; }
     const uint32_t kind = b[B_KIND];
     info->name = smg_name(x, b[B_NAME]);
     info->type = (SmgType)(kind & 0xff);
@@ -104,7 +106,7 @@ SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferI
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n) {
     const uint32_t kind = record[B_KIND], rank = kind >> 16 & 0xff;
     uint64_t bytes = (kind & 0xff) == SMG_U8 ? 1 : 4;
-    for (uint32_t d = 0; d < rank; d++) bytes = smg_mul(bytes, record[B_DIMS + d]);
+    for (uint32_t d = 0; d < rank; d++) { bytes = smg_mul(bytes, record[B_DIMS + d]); }
     return kind >> 24 == 0xff ? bytes : smg_mul(bytes, (uint64_t)n);
 }
 
@@ -114,11 +116,11 @@ uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n)
 }
 
 SmgStatus smg_reset_state(SmgContext *x) {
-    if (!x->is_open) return SMG_OK;
+    if (!x->is_open) { return SMG_OK; }
     const uint32_t given = smg_section_bytes(x, S_STATE), state = smg_state_bytes(x), arena = smg_arena_bytes(x);
-    if (given) memcpy(x->state, smg_section(x, S_STATE), given);
-    if (state > given) memset(x->state + given, 0, state - given); /* a file leaves out the zeros at the end */
-    if (arena) memset(x->arena, 0, arena);
+    if (given) { memcpy(x->state, smg_section(x, S_STATE), given); }
+    if (state > given) { memset(x->state + given, 0, state - given); /* a file leaves out the zeros at the end */ }
+    if (arena) { memset(x->arena, 0, arena); }
 #if SMG_PAGES
     return smg_reset_pages(x);
 #else
@@ -130,12 +132,12 @@ SmgStatus smg_reset_state(SmgContext *x) {
 
 const int32_t *smg_scaled(SmgContext *x, const uint32_t *block, int32_t n) {
     const uint32_t count = block[0] & 0xffffu;
-    if (!(block[0] >> 16)) return (const int32_t *)(const void *)(block + 1);
+    if (!(block[0] >> 16)) { return (const int32_t *)(const void *)(block + 1); }
     const uint32_t *map = block + 1, *words = map + (count + 31) / 32;
     for (uint32_t i = 0; i < count; i++) {
         int64_t value = (int32_t)words[i];
-        if (map[i / 32] >> i % 32 & 1) value *= n;
-        if (value != (int32_t)value) return NULL;
+        if (map[i / 32] >> i % 32 & 1) { value *= n; }
+        if (value != (int32_t)value) { return NULL; }
         x->words[i] = (int32_t)value;
     }
     return x->words;
@@ -153,7 +155,7 @@ static int is_outside(uint32_t operand) { return operand >> 29 == R_INPUT || ope
 static int unbacked(const Outside *outside, const uint32_t *code) {
     for (unsigned i = 0; i < smg_code_operands(code); i++) {
         const uint32_t word = code[2 + i];
-        if (is_outside(word) && !outside->buffers[word & 0x1fffffffu].data) return (int)i;
+        if (is_outside(word) && !outside->buffers[word & 0x1fffffffu].data) { return (int)i; }
     }
     return -1;
 }
@@ -193,7 +195,7 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
 #endif
         default: break;
         }
-        if (start && strides) start += (size_t)iteration * strides[i];
+        if (start && strides) { start += (size_t)iteration * strides[i]; }
         c->op[i] = start;
     }
     c->operands = (int32_t)operands;
@@ -201,7 +203,7 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
     c->p = smg_scaled(x, block, scale);
     const unsigned k = x->kernels[smg_code_kernel(code)];
     const int which = outside->channel ? unbacked(outside, code) : -1;
-    if (which >= 0) return through_channel(outside, code, c, which, iteration, copy_width(smg_kernels[k]->name));
+    if (which >= 0) { return through_channel(outside, code, c, which, iteration, copy_width(smg_kernels[k]->name)); }
     const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
     return (fast ? fast : smg_kernels[k]->run)(c);
 }
@@ -229,9 +231,10 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside,
         const uint64_t bytes = smg_buffer_size(record, n);
         const int anywhere = (record[B_KIND] & 0xff) == SMG_U8;
         const int misplaced = !anywhere && ((uintptr_t)buffers[i].data & 3);
-        if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) continue;
-        if (!buffers[i].data && channel && (record[B_KIND] >> 8 & 1 ? channel->write != NULL : channel->read != NULL))
+        if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) { continue; }
+        if (!buffers[i].data && channel && (record[B_KIND] >> 8 & 1 ? channel->write != NULL : channel->read != NULL)) {
             continue;
+        }
         smg_say(x, SMG_BAD_CALL, "buffer '");
         smg_add_text(x, smg_name(x, record[B_NAME]));
         if (misplaced) {
@@ -258,8 +261,10 @@ static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside)
         }
         const char *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]]->name;
         const int which = unbacked(outside, at);
-        if (which >= 0 && (!copy_width(kernel) || is_outside(at[2]) == is_outside(at[3])))
-            return smg_say_at(x, SMG_BAD_CALL, entry, instruction, kernel, "a buffer without memory can only be copied");
+        if (which >= 0 && (!copy_width(kernel) || is_outside(at[2]) == is_outside(at[3]))) {
+            return smg_say_at(x, SMG_BAD_CALL, entry, instruction, kernel,
+                              "a buffer without memory can only be copied");
+        }
         at += smg_code_words(at);
     }
     return SMG_OK;
@@ -274,24 +279,26 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     const Outside outside = {buffers, channel};
     const int32_t n = samples.n, total = samples.total, before = samples.first;
     x->message[0] = 0;
-    if (!x->is_open) return smg_say(x, SMG_BAD_CALL, "no program is open");
-    if (!is_entry(x, entry)) return smg_say(x, SMG_BAD_CALL, "the program has no such entry point");
+    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
+    if (!is_entry(x, entry)) { return smg_say(x, SMG_BAD_CALL, "the program has no such entry point"); }
     if (n < 1 || n > smg_batch(x)) {
         smg_say(x, SMG_BAD_CALL, "the program takes 1 to ");
         smg_add_number(x, (uint64_t)smg_batch(x));
         smg_add_text(x, " samples at a time");
         return SMG_BAD_CALL;
     }
-    if (before < 0 || total < n || before > total - n)
+    if (before < 0 || total < n || before > total - n) {
         return smg_say(x, SMG_BAD_CALL, "the whole batch has fewer samples than its parts");
+    }
 #if SMG_PAGES
-    if (x->paging >> entry & 1 && !x->pager)
+    if (x->paging >> entry & 1 && !x->pager) {
         return smg_say(x, SMG_BAD_CALL, "the entry point pages, and there is nowhere to page to: smg_set_pager");
+    }
 #endif
     SmgStatus status = check_buffers(x, entry, &outside, count, n);
-    if (!status && x->checked[entry] != n) status = smg_check_entry(x, entry, n);
-    if (!status && channel) status = check_channel(x, entry, &outside);
-    if (status) return status;
+    if (!status && x->checked[entry] != n) { status = smg_check_entry(x, entry, n); }
+    if (!status && channel) { status = check_channel(x, entry, &outside); }
+    if (status) { return status; }
 
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
@@ -303,7 +310,7 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {
             why = execute(x, at, &outside, &c, n, 0);
-            if (why) return stopped(x, entry, instruction, at, why);
+            if (why) { return stopped(x, entry, instruction, at, why); }
             at += smg_code_words(at);
             continue;
         }
@@ -313,7 +320,7 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
             c.run.index = before + sample;
             for (uint32_t i = 0; i < body; i++) {
                 why = execute(x, at, &outside, &c, 1, sample);
-                if (why) return stopped(x, entry, instruction + 1 + i, at, why);
+                if (why) { return stopped(x, entry, instruction + 1 + i, at, why); }
                 at += smg_code_words(at);
             }
         }

@@ -18,7 +18,7 @@ INLINE unsigned byte_of(i8 mask) {
 #else
     const i8 bits = mask & (i8){1, 2, 4, 8, 16, 32, 64, 128};
     int32_t sum = 0;
-    for (int i = 0; i < 8; i++) sum |= bits[i];
+    for (int i = 0; i < 8; i++) { sum |= bits[i]; }
     return (unsigned)sum;
 #endif
 }
@@ -36,7 +36,7 @@ typedef struct {
 /* Elements without a gap between them are one row. */
 static Job whole(Job job, const SmgWork *work) {
     const int64_t all = (int64_t)job.rows * job.per_row;
-    if (job.per_row % 8 == 0 && all <= INT32_MAX) job.per_row = (int32_t)all, job.rows = all > 0;
+    if (job.per_row % 8 == 0 && all <= INT32_MAX) { job.per_row = (int32_t)all, job.rows = all > 0; }
     job.parts = all / 8 < SMALL ? 1 : work->threads;
     return job;
 }
@@ -68,21 +68,28 @@ static void range_part(void *arg, ptrdiff_t i, int thread) {
         uint8_t *bits = job->bits + (size_t)r * (((size_t)job->per_row + 7) / 8);
         const float *x = job->from + (size_t)r * (size_t)job->per_row;
         const int32_t full = last < job->per_row / 8 ? last : job->per_row / 8;
-        if (job->closed)
+        if (job->closed) {
             range_run(bits + first, x + (size_t)first * 8, full - first, lo, hi, 1);
-        else
+        } else {
             range_run(bits + first, x + (size_t)first * 8, full - first, lo, hi, 0);
-        if (full == last || full < first) continue;
+        }
+        if (full == last || full < first) { continue; }
         unsigned byte = 0;
-        for (int32_t j = 0; j < job->per_row % 8; j++)
+        for (int32_t j = 0; j < job->per_row % 8; j++) {
             byte |= (unsigned)within(x[(size_t)full * 8 + (size_t)j], job->a, job->b, job->closed) << j;
+        }
         bits[full] = (uint8_t)byte;
     }
 }
 
 FAST_KERNEL(range_bits_u8) {
-    Job job = {.bits = (uint8_t *)c->op[0], .from = IN(1), .rows = P(0), .per_row = P(1), .closed = P(4) != 0,
-               .a = PF(2), .b = PF(3)};
+    Job job = {.bits = (uint8_t *)c->op[0],
+               .from = IN(1),
+               .rows = P(0),
+               .per_row = P(1),
+               .closed = P(4) != 0,
+               .a = PF(2),
+               .b = PF(3)};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), range_part, &job, job.parts);
     return NULL;
@@ -103,8 +110,9 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
         float *dx = job->to + (size_t)r * (size_t)job->per_row;
         const int32_t full = last < job->per_row / 8 ? last : job->per_row / 8;
         if (plain) {
-            for (int32_t k = first; k < full; k++)
+            for (int32_t k = first; k < full; k++) {
                 *(v8_any *)(dx + 8 * (size_t)k) = (v8)((i8) * (const v8_any *)(dy + 8 * (size_t)k) & mask_of(bits[k]));
+            }
         } else {
             for (int32_t k = first; k < full; k++) {
                 const i8 mask = mask_of(bits[k]), keep = (mask & keep_inside) | (~mask & keep_outside);
@@ -112,7 +120,7 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
                 *(v8_any *)(dx + 8 * (size_t)k) = (v8)((i8)(*(const v8_any *)(dy + 8 * (size_t)k) * by) & keep);
             }
         }
-        if (full == last || full < first) continue;
+        if (full == last || full < first) { continue; }
         for (int32_t j = 0; j < job->per_row % 8; j++) {
             const float by = bits[full] >> j & 1 ? job->a : job->b;
             const size_t at = (size_t)full * 8 + (size_t)j;
@@ -122,7 +130,12 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
 }
 
 FAST_KERNEL(bits_dx_f32) {
-    Job job = {.bits = (uint8_t *)c->op[2], .from = IN(1), .to = OUT(0), .rows = P(0), .per_row = P(1), .a = PF(2),
+    Job job = {.bits = (uint8_t *)c->op[2],
+               .from = IN(1),
+               .to = OUT(0),
+               .rows = P(0),
+               .per_row = P(1),
+               .a = PF(2),
                .b = PF(3)};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), weigh_part, &job, job.parts);

@@ -4,15 +4,20 @@
 #include "gemm.h"
 
 #define FEW_CHANNELS 16 /* below, whole rows of the window are gathered instead of single taps */
-#define LONGEST_ROW 160
+#define LONGEST_ROW  160
 
 Grid SMG_LOCAL(conv_grid)(const Conv *v) {
     return (Grid){
         .h = {v->OH, v->H, v->SH, -v->PT, v->KH, v->DH, 0, 1, 0, 1},
         .w = {v->OW, v->W, v->SW, -v->PL, v->KW, v->DW, 0, 1, 0, 1},
-        .pixel = v->C, .line = (ptrdiff_t)v->W * v->C, .image = (ptrdiff_t)v->H * v->W * v->C,
-        .out_pixel = v->O, .out_line = (ptrdiff_t)v->OW * v->O, .out_image = (ptrdiff_t)v->OH * v->OW * v->O,
-        .tap = v->C / v->G, .tap_line = (ptrdiff_t)v->KW * (v->C / v->G),
+        .pixel = v->C,
+        .line = (ptrdiff_t)v->W * v->C,
+        .image = (ptrdiff_t)v->H * v->W * v->C,
+        .out_pixel = v->O,
+        .out_line = (ptrdiff_t)v->OW * v->O,
+        .out_image = (ptrdiff_t)v->OH * v->OW * v->O,
+        .tap = v->C / v->G,
+        .tap_line = (ptrdiff_t)v->KW * (v->C / v->G),
     };
 }
 
@@ -20,10 +25,18 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
     Grid g = SMG_LOCAL(conv_grid)(v);
-    Product p = {.M = (ptrdiff_t)v->N * v->OH * v->OW, .N = Og, .depth = Cg, .a_row = v->C, .a_step = 1,
-                 .b_k = 1, .b_n = filter, .c_row = v->O, .grid = conv_is_plain(v) ? NULL : &g};
-    if (p.grid && v->G == 1 && v->DW == 1 && v->C < FEW_CHANNELS && v->KW * v->C <= LONGEST_ROW)
+    Product p = {.M = (ptrdiff_t)v->N * v->OH * v->OW,
+                 .N = Og,
+                 .depth = Cg,
+                 .a_row = v->C,
+                 .a_step = 1,
+                 .b_k = 1,
+                 .b_n = filter,
+                 .c_row = v->O,
+                 .grid = conv_is_plain(v) ? NULL : &g};
+    if (p.grid && v->G == 1 && v->DW == 1 && v->C < FEW_CHANNELS && v->KW * v->C <= LONGEST_ROW) {
         g.whole_rows = 1, p.depth = v->KW * v->C;
+    }
     for (int32_t i = 0; i < v->G; i++) {
         p.a = x + (ptrdiff_t)i * Cg, p.b = w + i * Og * filter;
         p.c = y + (ptrdiff_t)i * Og, p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
@@ -39,13 +52,24 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
     Grid g = {
-        .pixel = v->O, .line = (ptrdiff_t)v->OW * v->O, .image = (ptrdiff_t)v->OH * v->OW * v->O,
-        .out_pixel = v->C, .out_line = (ptrdiff_t)v->W * v->C, .out_image = (ptrdiff_t)v->H * v->W * v->C,
-        .tap = Cg, .tap_line = (ptrdiff_t)v->KW * Cg,
+        .pixel = v->O,
+        .line = (ptrdiff_t)v->OW * v->O,
+        .image = (ptrdiff_t)v->OH * v->OW * v->O,
+        .out_pixel = v->C,
+        .out_line = (ptrdiff_t)v->W * v->C,
+        .out_image = (ptrdiff_t)v->H * v->W * v->C,
+        .tap = Cg,
+        .tap_line = (ptrdiff_t)v->KW * Cg,
     };
-    Product p = {.N = Cg, .depth = Og, .a_row = v->O, .a_step = 1, .b_k = filter, .b_n = 1, .c_row = v->C,
+    Product p = {.N = Cg,
+                 .depth = Og,
+                 .a_row = v->O,
+                 .a_step = 1,
+                 .b_k = filter,
+                 .b_n = 1,
+                 .c_row = v->C,
                  .grid = conv_is_plain(v) ? NULL : &g};
-    for (int32_t h = 0; h < v->SH && h < v->H; h++)
+    for (int32_t h = 0; h < v->SH && h < v->H; h++) {
         for (int32_t u = 0; u < v->SW && u < v->W; u++) {
             g.h = SMG_LOCAL(phase_of)(h, v->H, v->OH, v->PT, v->KH, v->SH, v->DH);
             g.w = SMG_LOCAL(phase_of)(u, v->W, v->OW, v->PL, v->KW, v->SW, v->DW);
@@ -56,12 +80,13 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
                 SMG_LOCAL(product)(work, &p);
             }
         }
+    }
 }
 
 FAST_KERNEL(conv2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise) : conv)(smg_work(c), &v, OUT(0), IN(1), IN(2),
-                                                         c->operands > 3 ? IN(3) : NULL);
+                                                          c->operands > 3 ? IN(3) : NULL);
     return NULL;
 }
 
@@ -74,6 +99,6 @@ FAST_KERNEL(conv2d_dx_f32) {
 FAST_KERNEL(conv_transpose2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2),
-                                                               c->operands > 3 ? IN(3) : NULL);
+                                                                c->operands > 3 ? IN(3) : NULL);
     return NULL;
 }

@@ -20,41 +20,50 @@ INLINE void lanes(int KW, int S, int pixels, int vectors, const Block *t, int c)
         UNROLL for (int p = 0; p < pixels; p++) acc[v * pixels + p] = start;
     }
     const float *const *column = t->column;
-    for (int r = 0; r < t->rows; r++, column += width)
+    for (int r = 0; r < t->rows; r++, column += width) {
         UNROLL for (int v = 0; v < vectors; v++) {
             vf w[7];
             UNROLL for (int k = 0; k < KW; k++) w[k] = vload(t->w[r] + k * t->w_tap + c + v * VL);
             UNROLL for (int q = 0; q < width; q++) {
                 const vf x = vload(column[q] + c + v * VL);
-                UNROLL for (int p = 0; p < pixels; p++)
-                    if (q - p * S >= 0 && q - p * S < KW) acc[v * pixels + p] += x * w[q - p * S];
+                UNROLL for (int p = 0; p < pixels; p++) if (q - p * S >= 0 && q - p * S < KW) acc[v * pixels + p] +=
+                    x * w[q - p * S];
             }
         }
-    UNROLL for (int v = 0; v < vectors; v++)
-        UNROLL for (int p = 0; p < pixels; p++) vstore(t->out + p * t->out_step + c + v * VL, acc[v * pixels + p]);
+    }
+    UNROLL for (int v = 0; v < vectors; v++) UNROLL for (int p = 0; p < pixels; p++)
+        vstore(t->out + p * t->out_step + c + v * VL, acc[v * pixels + p]);
 }
 
 /* The last vectors overlap those before where fewer lanes are left, and compute the same again. */
 INLINE void block(int KW, int S, int pixels, int vectors, const Block *t) {
     if (vectors > 1 && t->channels >= vectors * VL) {
-        for (int c = 0; c < t->channels; c += vectors * VL)
+        for (int c = 0; c < t->channels; c += vectors * VL) {
             lanes(KW, S, pixels, vectors, t, c <= t->channels - vectors * VL ? c : t->channels - vectors * VL);
+        }
     } else {
-        for (int c = 0; c < t->channels; c += VL)
+        for (int c = 0; c < t->channels; c += VL) {
             lanes(KW, S, pixels, 1, t, c <= t->channels - VL ? c : t->channels - VL);
+        }
     }
 }
 
 typedef void (*BlockFn)(const Block *t);
-#define BLOCKS(KW, S)                                                    \
+#define BLOCKS(KW, S)                                                       \
     static void eight_##KW##_##S(const Block *t) { block(KW, S, 8, 1, t); } \
     static void four_##KW##_##S(const Block *t) { block(KW, S, 4, 2, t); }  \
     static void one_##KW##_##S(const Block *t) { block(KW, S, 1, 4, t); }
-BLOCKS(1, 1) BLOCKS(2, 1) BLOCKS(3, 1) BLOCKS(4, 1) BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
+BLOCKS(1, 1)
+BLOCKS(2, 1) BLOCKS(3, 1) BLOCKS(4, 1) BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
 #define ENTRY(KW, S) {eight_##KW##_##S, four_##KW##_##S, one_##KW##_##S}
-static const BlockFn blocks[2][8][3] = {
-    {[1] = ENTRY(1, 1), [2] = ENTRY(2, 1), [3] = ENTRY(3, 1), [4] = ENTRY(4, 1), [5] = ENTRY(5, 1), [7] = ENTRY(7, 1)},
-    {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
+    static const BlockFn blocks[2][8][3] = {
+        {[1] = ENTRY(1, 1),
+         [2] = ENTRY(2, 1),
+         [3] = ENTRY(3, 1),
+         [4] = ENTRY(4, 1),
+         [5] = ENTRY(5, 1),
+         [7] = ENTRY(7, 1)},
+        {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
 };
 
 /* A gather over one grid of positions; x and y start at channel 0. */
@@ -81,11 +90,12 @@ INLINE void any_lanes(int vectors, float *out, const float *start, const float *
                       int32_t taps, ptrdiff_t x_row, ptrdiff_t x_tap, ptrdiff_t w_row, ptrdiff_t w_tap) {
     vf acc[4];
     UNROLL for (int v = 0; v < vectors; v++) acc[v] = vload(start + v * VL);
-    for (int32_t i = 0; i < rows; i++)
+    for (int32_t i = 0; i < rows; i++) {
         for (int32_t j = 0; j < taps; j++) {
             const float *a = x + i * x_row + j * x_tap, *b = w + i * w_row + j * w_tap;
             UNROLL for (int v = 0; v < vectors; v++) acc[v] += vload(a + v * VL) * vload(b + v * VL);
         }
+    }
     UNROLL for (int v = 0; v < vectors; v++) vstore(out + v * VL, acc[v]);
 }
 
@@ -98,14 +108,15 @@ static void any_line(const Job *job, const float *start, float *y, const float *
         float *out = y + p * (across->out_step * job->g.out_pixel);
         const int32_t from = p * across->step + across->from;
         int32_t l = 0, r = 0;
-        if (across->taps) conv_clip(from, across->taps, across->tap_step, across->size, &l, &r);
+        if (across->taps) { conv_clip(from, across->taps, across->tap_step, across->size, &l, &r); }
         const int inside = l < r && lo < hi;
         const float *a = inside ? x + from * job->g.pixel + l * x_tap : start, *b = inside ? w + l * w_tap : start;
         int c = 0;
-        for (; c + 4 * VL <= channels; c += 4 * VL)
+        for (; c + 4 * VL <= channels; c += 4 * VL) {
             any_lanes(4, out + c, start + c, a + c, b + c, inside ? hi - lo : 0, r - l, x_row, x_tap, w_row, w_tap);
+        }
         for (; c < channels; c += VL) {
-            if (c > channels - VL) c = channels - VL;
+            if (c > channels - VL) { c = channels - VL; }
             any_lanes(1, out + c, start + c, a + c, b + c, inside ? hi - lo : 0, r - l, x_row, x_tap, w_row, w_tap);
         }
     }
@@ -122,9 +133,10 @@ static void line_of_blocks(const Job *job, Room *room, float *y, const float *x,
     t->rows = hi - lo, t->out_step = step;
     for (int32_t next = 0; next < across->count; next += pixels) {
         const int32_t p = least(next, across->count - pixels);
-        for (int32_t i = 0; i < hi - lo; i++)
+        for (int32_t i = 0; i < hi - lo; i++) {
             columns(t->column + i * width, width, x + i * (job->g.h.tap_step * job->g.line),
                     p * across->step + across->from, 1, across->size, job->g.pixel, room->zero);
+        }
         t->out = y + p * step;
         fn(t);
     }
@@ -137,7 +149,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     Block *t = &room->block;
     const ptrdiff_t first = job->lines * i / job->parts, last = job->lines * (i + 1) / job->parts;
     memset(room->zero, 0, sizeof room->zero);
-    if (first == last) return;
+    if (first == last) { return; }
     for (int32_t c = 0, count; c < job->channels; c += count) {
         count = lanes_from(&c, job->channels, job->most);
         const ptrdiff_t pitch = (count + VL - 1) / VL * VL, w_row = g->h.stride * job->KW * pitch;
@@ -149,13 +161,13 @@ static void part(void *arg, ptrdiff_t i, int thread) {
             const ptrdiff_t n = l / g->h.count;
             const int32_t h = (int32_t)(l % g->h.count), from = h * g->h.step + g->h.from;
             int32_t lo = 0, hi = 0;
-            if (g->h.taps) conv_clip(from, g->h.taps, g->h.tap_step, g->h.size, &lo, &hi);
-            if (hi < lo) hi = lo = 0;
+            if (g->h.taps) { conv_clip(from, g->h.taps, g->h.tap_step, g->h.size, &lo, &hi); }
+            if (hi < lo) { hi = lo = 0; }
             const float *x = lo < hi ? job->x + n * g->image + (from + lo * g->h.tap_step) * g->line + c : NULL;
             float *y = job->y + n * g->out_image + (g->h.out_from + h * g->h.out_step) * g->out_line +
                        g->w.out_from * g->out_pixel + c;
             if (job->fn) {
-                for (int32_t k = lo; k < hi; k++) t->w[k - lo] = taps + k * w_row;
+                for (int32_t k = lo; k < hi; k++) { t->w[k - lo] = taps + k * w_row; }
                 line_of_blocks(job, room, y, x, lo, hi);
             } else {
                 any_line(job, start, y, x, taps + lo * w_row, count, lo, hi, w_row, t->w_tap);
@@ -168,7 +180,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
 static void plain(const Job *job, int32_t M) {
     const Grid *g = &job->g;
     const int forward = g->out_pixel >= g->pixel;
-    for (ptrdiff_t l = 0; l < job->lines; l++)
+    for (ptrdiff_t l = 0; l < job->lines; l++) {
         for (int32_t p = 0; p < g->w.count; p++) {
             const ptrdiff_t n = l / g->h.count;
             const int32_t h = (int32_t)(l % g->h.count), h0 = h * g->h.step + g->h.from;
@@ -176,23 +188,27 @@ static void plain(const Job *job, int32_t M) {
             float *y = job->y + n * g->out_image + (g->h.out_from + h * g->h.out_step) * g->out_line +
                        (g->w.out_from + p * g->w.out_step) * g->out_pixel;
             const int32_t outs = forward ? job->channels * M : job->channels;
-            for (int32_t o = 0; o < outs; o++) y[o] = job->bias ? job->bias[o] : 0.0f;
-            for (int32_t i = 0; i < g->h.taps; i++)
+            for (int32_t o = 0; o < outs; o++) { y[o] = job->bias ? job->bias[o] : 0.0f; }
+            for (int32_t i = 0; i < g->h.taps; i++) {
                 for (int32_t j = 0; j < g->w.taps; j++) {
                     const int32_t a = h0 + i * g->h.tap_step, b = w0 + j * g->w.tap_step;
-                    if (a < 0 || a >= g->h.size || b < 0 || b >= g->w.size) continue;
+                    if (a < 0 || a >= g->h.size || b < 0 || b >= g->w.size) { continue; }
                     const float *x = job->x + n * g->image + a * g->line + b * g->pixel;
                     const float *w = job->w + (g->h.first + i * g->h.stride) * job->KW + g->w.first + j * g->w.stride;
-                    for (int32_t c = 0; c < job->channels; c++)
+                    for (int32_t c = 0; c < job->channels; c++) {
                         for (int32_t m = 0; m < M; m++) {
                             const ptrdiff_t o = (ptrdiff_t)c * M + m;
-                            if (forward)
+                            if (forward) {
                                 y[o] += x[c] * w[o * job->filter];
-                            else
+                            } else {
                                 y[c] += x[o] * w[o * job->filter];
+                            }
                         }
+                    }
                 }
+            }
         }
+    }
 }
 
 static void gather(Job *job, int32_t M) {
@@ -203,16 +219,24 @@ static void gather(Job *job, int32_t M) {
     job->fn = fits && blocks[w->step - 1][w->taps][0] ? blocks[w->step - 1][w->taps] : NULL;
     const int64_t macs = (int64_t)job->lines * w->count * job->channels * w->taps * job->g.h.taps;
     job->parts = macs < SMG_ALONE_THIN ? 1 : job->work->threads;
-    if (job->most)
+    if (job->most) {
         smg_parallel(job->work, part, job, job->parts);
-    else
+    } else {
         plain(job, M);
+    }
 }
 
 void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const float *x, const float *w,
                           const float *b) {
     Job job = {
-        .work = work, .x = x, .w = w, .bias = b, .y = y, .channels = v->C, .KW = v->KW, .lines = v->N,
+        .work = work,
+        .x = x,
+        .w = w,
+        .bias = b,
+        .y = y,
+        .channels = v->C,
+        .KW = v->KW,
+        .lines = v->N,
         .filter = (ptrdiff_t)v->KH * v->KW,
         .g = SMG_LOCAL(conv_grid)(v),
     };
@@ -221,7 +245,7 @@ void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const fl
 
 /* Taps in the order of the outputs that they meet. */
 static Axis ascending(Axis a) {
-    if (!a.taps) return a;
+    if (!a.taps) { return a; }
     a.from += (a.taps - 1) * a.tap_step, a.first += (a.taps - 1) * a.stride;
     a.tap_step = -a.tap_step, a.stride = -a.stride;
     return a;
@@ -229,18 +253,31 @@ static Axis ascending(Axis a) {
 
 void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w,
                              const float *b) {
-    for (int32_t h = 0; h < v->SH && h < v->H; h++)
+    for (int32_t h = 0; h < v->SH && h < v->H; h++) {
         for (int32_t u = 0; u < v->SW && u < v->W; u++) {
             Job job = {
-                .work = work, .x = dy, .w = w, .bias = b, .y = dx, .channels = v->C, .KW = v->KW, .lines = v->N,
+                .work = work,
+                .x = dy,
+                .w = w,
+                .bias = b,
+                .y = dx,
+                .channels = v->C,
+                .KW = v->KW,
+                .lines = v->N,
                 .filter = (ptrdiff_t)v->KH * v->KW,
-                .g = {
-                    .h = ascending(SMG_LOCAL(phase_of)(h, v->H, v->OH, v->PT, v->KH, v->SH, v->DH)),
-                    .w = ascending(SMG_LOCAL(phase_of)(u, v->W, v->OW, v->PL, v->KW, v->SW, v->DW)),
-                    .pixel = v->O, .line = (ptrdiff_t)v->OW * v->O, .image = (ptrdiff_t)v->OH * v->OW * v->O,
-                    .out_pixel = v->C, .out_line = (ptrdiff_t)v->W * v->C, .out_image = (ptrdiff_t)v->H * v->W * v->C,
-                },
+                .g =
+                    {
+                        .h = ascending(SMG_LOCAL(phase_of)(h, v->H, v->OH, v->PT, v->KH, v->SH, v->DH)),
+                        .w = ascending(SMG_LOCAL(phase_of)(u, v->W, v->OW, v->PL, v->KW, v->SW, v->DW)),
+                        .pixel = v->O,
+                        .line = (ptrdiff_t)v->OW * v->O,
+                        .image = (ptrdiff_t)v->OH * v->OW * v->O,
+                        .out_pixel = v->C,
+                        .out_line = (ptrdiff_t)v->W * v->C,
+                        .out_image = (ptrdiff_t)v->H * v->W * v->C,
+                    },
             };
             gather(&job, v->O / v->C);
         }
+    }
 }

@@ -10,7 +10,7 @@
  * are large anyway. */
 #define SMG_WORK_BYTES 77824
 #define SMG_WIDE_BYTES (SMG_WORK_BYTES + 196608)
-#define SMG_WIDE_FROM (4u << 20) /* bytes of STATE and ARENA */
+#define SMG_WIDE_FROM  (4u << 20) /* bytes of STATE and ARENA */
 
 struct SmgPool;
 typedef struct SmgWork {
@@ -25,7 +25,7 @@ static inline void *smg_work_of(const SmgWork *work, int thread) {
     return (char *)work->memory + (size_t)thread * work->each;
 }
 
-#define FAST_KERNEL(name)                           \
-    const char *SMG_FAST(name)(const SmgCall *c);   \
+#define FAST_KERNEL(name)                         \
+    const char *SMG_FAST(name)(const SmgCall *c); \
     const char *SMG_FAST(name)(const SmgCall *c)
 #endif

@@ -17,9 +17,9 @@
 #define ROWS2 8
 #define ROWS1 8
 #endif
-#define NR (2 * VL)
+#define NR         (2 * VL)
 #define BLOCK_ROWS (VL > 8 ? 32 : 48) /* rows of A that pass a packed panel while it is in the first cache */
-#define SEGMENTS 16   /* runs of A, one for each tap, in one piece of the sum */
+#define SEGMENTS   16                 /* runs of A, one for each tap, in one piece of the sum */
 
 /* One tile: out[i][column + j] = start[j] + sum over segments s and k < run of rows[s * pitch + i][k * step] * b[k'][j],
  * where k' counts through all segments; plus what out[i] holds if `add`. */

@@ -5,37 +5,37 @@
 #include "pool.h"
 #include "sink.h"
 
-#define HIGH (ROWS2 == 6 ? 66 : 64) /* rows of a block */
-#define LOW (ROWS2 == 6 ? 60 : 56)  /* with long pieces */
-#define WIDE 96      /* its columns */
-#define LARGE 192    /* both, where there is memory for it: what is packed is used more often */
-#define STRIP ROWS2  /* rows of packed dy that lie side by side */
-#define LINE 16      /* floats */
+#define HIGH                (ROWS2 == 6 ? 66 : 64) /* rows of a block */
+#define LOW                 (ROWS2 == 6 ? 60 : 56) /* with long pieces */
+#define WIDE                96                     /* its columns */
+#define LARGE               192   /* both, where there is memory for it: what is packed is used more often */
+#define STRIP               ROWS2 /* rows of packed dy that lie side by side */
+#define LINE                16    /* floats */
 /* Strips are a line further apart, or those of 128 positions would push each other out of the cache. */
 #define STRIP_FLOATS(count) ((count) * STRIP + LINE)
-#define PIECE 96     /* positions of an image */
-#define LONG 128     /* those of plain matrices, if dw has more than HIGH rows */
-#define FLAT 12288   /* elements of a block when dy need not be packed: there are few positions */
-#define FLAT_WIDE 512
-#define FLAT_HIGH 96 /* if x is packed */
-#define TALLEST LARGE
-#define FEW 64       /* positions that need no packing */
-#define NEAR 64      /* rows that are so close need no packing, and come by themselves */
-#define NEARBY (1 << 17) /* floats that stay in the second cache */
-#define THIN 3       /* so few positions are summed row by row */
+#define PIECE               96    /* positions of an image */
+#define LONG                128   /* those of plain matrices, if dw has more than HIGH rows */
+#define FLAT                12288 /* elements of a block when dy need not be packed: there are few positions */
+#define FLAT_WIDE           512
+#define FLAT_HIGH           96 /* if x is packed */
+#define TALLEST             LARGE
+#define FEW                 64        /* positions that need no packing */
+#define NEAR                64        /* rows that are so close need no packing, and come by themselves */
+#define NEARBY              (1 << 17) /* floats that stay in the second cache */
+#define THIN                3         /* so few positions are summed row by row */
 
 /* With packed dy behind it. */
 #define BLOCK_FLOATS(high, wide, piece) ((high) * (wide) + (high) / STRIP * STRIP_FLOATS(piece))
 
 typedef struct {
-    float b[PIECE * (NR + VL)], zero[NR]; /* windows are packed a vector further apart than matrices */
+    float b[PIECE * (NR + VL)], zero[NR];      /* windows are packed a vector further apart than matrices */
     const float *rows[TALLEST], *pixel[PIECE]; /* pixel: of positions m.. at one tap */
     float *out[TALLEST];
     ptrdiff_t m, packed_m; /* whose pixels and whose dy are at hand */
     int32_t tap, packed_o;
     _Alignas(64) float flat[]; /* the block */
 } Room;
-_Static_assert(LONG * NR <= PIECE * (NR + VL), "a piece of a matrix does not fit");
+_Static_assert(LONG *NR <= PIECE * (NR + VL), "a piece of a matrix does not fit");
 _Static_assert(HIGH % ROWS2 == 0 && LOW % ROWS2 == 0 && LARGE % ROWS2 == 0, "strips must be whole");
 _Static_assert(sizeof(Room) + FLAT * sizeof(float) <= SMG_WORK_BYTES, "the thread's memory is too small");
 _Static_assert(sizeof(Room) + BLOCK_FLOATS(HIGH, WIDE, PIECE) * sizeof(float) <= SMG_WORK_BYTES, "the same");
@@ -58,16 +58,18 @@ INLINE void copy_runs(float *to, int pitch, const float *from, ptrdiff_t step, c
                       int count) {
     int k = 0;
     if (length <= VL) {
-        for (; k < count && end - from >= VL; k++, to += pitch, from += step) vstore(to, vload(from));
+        for (; k < count && end - from >= VL; k++, to += pitch, from += step) { vstore(to, vload(from)); }
     } else {
         for (; k < count && end - from >= NR; k++, to += pitch, from += step) {
             const vf a = vload(from), b = vload(from + VL);
             vstore(to, a), vstore(to + VL, b);
         }
     }
-    for (; k < count; k++, to += pitch, from += step)
-        for (int l = 0; l < length; l += VL)
+    for (; k < count; k++, to += pitch, from += step) {
+        for (int l = 0; l < length; l += VL) {
             vstore(to + l, length - l < VL ? vload_part(from + l, length - l) : vload(from + l));
+        }
+    }
 }
 
 /* `length` columns of a panel for positions m..m+count: neighbours in a line of the image, the first of which lies
@@ -87,8 +89,8 @@ static void pack_run(const Gradient *g, float *to, int pitch, int length, ptrdif
         /* positions whose run lies wholly in the line: 0 <= at + k * step <= row - length */
         int lo = at >= 0 ? 0 : (int)least((step - 1 - at) / step, run);
         int hi = room_x < 0 ? 0 : (int)least(room_x / step + 1, run);
-        if (ih < 0 || ih >= v->H) lo = hi = run;
-        if (hi < lo) hi = lo;
+        if (ih < 0 || ih >= v->H) { lo = hi = run; }
+        if (hi < lo) { hi = lo; }
         for (int k = 0; k < run; k++) {
             float *t = to + (ptrdiff_t)k * pitch;
             if (k == lo && hi > lo) {
@@ -104,7 +106,7 @@ static void pack_run(const Gradient *g, float *to, int pitch, int length, ptrdif
             }
         }
         to += (ptrdiff_t)run * pitch;
-        if (++oh == v->OH) oh = 0, n++;
+        if (++oh == v->OH) { oh = 0, n++; }
     }
 }
 
@@ -123,11 +125,11 @@ static void pack_tap(const Gradient *g, Room *r, float *to, int pitch, int lengt
             vstore(to, a), vstore(to + VL, b);
         }
     } else if (length <= VL && ends >= VL) {
-        for (int k = 0; k < count; k++, to += pitch) vstore(to, vload(r->pixel[k] ? r->pixel[k] + c : r->zero));
+        for (int k = 0; k < count; k++, to += pitch) { vstore(to, vload(r->pixel[k] ? r->pixel[k] + c : r->zero)); }
     } else {
         for (int k = 0; k < count; k++, to += pitch) {
             const float *from = r->pixel[k] ? r->pixel[k] + c : r->zero;
-            for (int l = 0; l < length; l++) to[l] = from[l];
+            for (int l = 0; l < length; l++) { to[l] = from[l]; }
         }
     }
 }
@@ -141,14 +143,15 @@ APART void pack_x(const Gradient *g, Room *r, float *to, int pitch, ptrdiff_t m,
     }
     /* With neighbouring taps and one group, a row of the window is one run of memory: worth it for few channels. */
     const int32_t Cg = v->C / v->G, taps = v->DW == 1 && v->G == 1 && v->C < NR ? v->KW : 1, unit = Cg * taps;
-    for (int k = 0; k < count && width % VL; k++) vstore(to + k * pitch + pitch - 2 * VL, vzero());
+    for (int k = 0; k < count && width % VL; k++) { vstore(to + k * pitch + pitch - 2 * VL, vzero()); }
     for (int done = 0; done < width;) {
         const int32_t tap = (j + done) / unit * taps, within = (j + done) % unit;
         const int length = (int)least(width - done, unit - within);
-        if (taps == 1)
+        if (taps == 1) {
             pack_tap(g, r, to + done, pitch, length, m, count, tap, within);
-        else
+        } else {
             pack_run(g, to + done, pitch, length, m, count, tap / v->KW, within);
+        }
         done += length;
     }
 }
@@ -159,9 +162,10 @@ static void pack_strips(float *to, const float *from, ptrdiff_t row, int count, 
     for (int k = 0; k < count; k++, to += STRIP, from += row) {
         float *t = to;
         int i = 0;
-        for (; i < high && length - i >= STRIP; i += STRIP, t += STRIP_FLOATS(count))
+        for (; i < high && length - i >= STRIP; i += STRIP, t += STRIP_FLOATS(count)) {
             memcpy(t, from + i, STRIP * sizeof(float));
-        for (; i < high; i++) t[i % STRIP] = from[i];
+        }
+        for (; i < high; i++) { t[i % STRIP] = from[i]; }
     }
 }
 
@@ -175,14 +179,15 @@ typedef struct {
 
 INLINE void look_ahead(Soon *s, int i, int height, ptrdiff_t column, int width) {
     if (s->rows > 0) {
-        for (int k = 0; k < s->wide; k += LINE) __builtin_prefetch(s->x + k, 0, 2);
-        for (int k = 0; k < s->high; k += LINE) __builtin_prefetch(s->dy + k, 0, 2);
-        if (--s->rows) s->x += s->wide ? s->x_row : 0, s->dy += s->high ? s->dy_row : 0;
+        for (int k = 0; k < s->wide; k += LINE) { __builtin_prefetch(s->x + k, 0, 2); }
+        for (int k = 0; k < s->high; k += LINE) { __builtin_prefetch(s->dy + k, 0, 2); }
+        if (--s->rows) { s->x += s->wide ? s->x_row : 0, s->dy += s->high ? s->dy_row : 0; }
     }
     for (int n = 0; n < s->targets; n++) {
         const float *into = s->into[n] + i * s->into_row + column;
-        for (int k = 0; k < height; k++, into += s->into_row)
-            for (int l = 0; l < width; l += LINE) __builtin_prefetch(into + l, 1, 2);
+        for (int k = 0; k < height; k++, into += s->into_row) {
+            for (int l = 0; l < width; l += LINE) { __builtin_prefetch(into + l, 1, 2); }
+        }
     }
 }
 
@@ -207,8 +212,9 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
     Tile2 t = {.segments = 1, .start = r->zero};
     const int few = g->M <= FEW;
     const int far = g->M * (g->O + g->J) > NEARBY;
-    for (int i = 0; i < high; i++) r->out[i] = r->flat + (ptrdiff_t)i * pitch;
-    const ptrdiff_t most = piece_of(g), pieces = (g->M + most - 1) / most, each = pieces ? (g->M + pieces - 1) / pieces : 0;
+    for (int i = 0; i < high; i++) { r->out[i] = r->flat + (ptrdiff_t)i * pitch; }
+    const ptrdiff_t most = piece_of(g), pieces = (g->M + most - 1) / most,
+                    each = pieces ? (g->M + pieces - 1) / pieces : 0;
     const int into_far = (ptrdiff_t)g->O * g->J > NEARBY / 2;
     for (ptrdiff_t m = 0; m < g->M; m += each) {
         const int count = (int)least(g->M - m, each), more = (int)least(g->M - m - count, each);
@@ -217,22 +223,24 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
         t.run = count, t.add = m > 0, t.step = g->dy_row;
         if (more && far) {
             soon.rows = more, soon.x_row = g->x_row, soon.dy_row = g->dy_row;
-            if (!g->v && g->x_row > NEAR) soon.x = x + each * g->x_row, soon.wide = wide;
-            if (g->dy_row > NEAR) soon.dy = dy + each * g->dy_row, soon.high = high;
+            if (!g->v && g->x_row > NEAR) { soon.x = x + each * g->x_row, soon.wide = wide; }
+            if (g->dy_row > NEAR) { soon.dy = dy + each * g->dy_row, soon.high = high; }
         } else if (!more && into_far) {
             soon.into_row = g->J;
             soon.into[soon.targets++] = sink->w + first;
-            if (sink->m) soon.into[soon.targets++] = sink->m + first;
-            if (sink->v) soon.into[soon.targets++] = sink->v + first;
+            if (sink->m) { soon.into[soon.targets++] = sink->m + first; }
+            if (sink->v) { soon.into[soon.targets++] = sink->v + first; }
         }
         if (!few && wide > NR && g->dy_row > NEAR) {
             float *a = r->flat + (ptrdiff_t)tallest * pitch;
             t.step = STRIP;
-            if (r->packed_o != o || r->packed_m != m) pack_strips(a, dy, g->dy_row, count, high, g->O - o);
-            for (int i = 0; i < high; i++) r->rows[i] = a + (ptrdiff_t)(i / STRIP) * STRIP_FLOATS(count) + i % STRIP;
+            if (r->packed_o != o || r->packed_m != m) { pack_strips(a, dy, g->dy_row, count, high, g->O - o); }
+            for (int i = 0; i < high; i++) {
+                r->rows[i] = a + (ptrdiff_t)(i / STRIP) * STRIP_FLOATS(count) + i % STRIP;
+            }
             r->packed_o = o, r->packed_m = m;
         } else {
-            for (int i = 0; i < high; i++) r->rows[i] = dy + i;
+            for (int i = 0; i < high; i++) { r->rows[i] = dy + i; }
         }
         for (int q = 0; q < wide; q += NR) {
             const int width = (int)least(wide - q, NR), vectors = width > VL ? 2 : 1;
@@ -246,7 +254,7 @@ APART void block(const Job *job, Room *r, int32_t o, int high, int32_t j, int wi
             panel(&t, r, &soon, width, high);
         }
     }
-    for (int i = 0; i < high; i++) fast_sink(sink, r->out[i], first + (size_t)i * (size_t)g->J, (size_t)wide);
+    for (int i = 0; i < high; i++) { fast_sink(sink, r->out[i], first + (size_t)i * (size_t)g->J, (size_t)wide); }
 }
 
 /* One to three positions: row by row of dw, along memory. */
@@ -260,12 +268,13 @@ APART void thin(const Job *job, Room *r, int32_t o0, int32_t o1, int32_t j0, int
             const float *dy = g->dy + o, a = dy[0];
             const float b = g->M > 1 ? dy[g->dy_row] : 0.0f, d = g->M > 2 ? dy[2 * g->dy_row] : 0.0f;
             float *restrict sum = r->flat;
-            if (g->M == 1)
-                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l];
-            else if (g->M == 2)
-                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l] + b * x1[l];
-            else
-                for (int32_t l = 0; l < wide; l++) sum[l] = a * x0[l] + b * x1[l] + d * x2[l];
+            if (g->M == 1) {
+                for (int32_t l = 0; l < wide; l++) { sum[l] = a * x0[l]; }
+            } else if (g->M == 2) {
+                for (int32_t l = 0; l < wide; l++) { sum[l] = a * x0[l] + b * x1[l]; }
+            } else {
+                for (int32_t l = 0; l < wide; l++) { sum[l] = a * x0[l] + b * x1[l] + d * x2[l]; }
+            }
             fast_sink(job->sink, sum, g->at + (size_t)o * (size_t)g->J + (size_t)j, (size_t)wide);
         }
     }
@@ -285,7 +294,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     }
     memset(r->zero, 0, sizeof r->zero);
     r->tap = r->packed_o = -1;
-    if (!g->M) memset(r->flat, 0, FLAT * sizeof(float));
+    if (!g->M) { memset(r->flat, 0, FLAT * sizeof(float)); }
     const int few = g->M <= FEW, flat_high = g->v ? FLAT_HIGH : FLAT / FLAT_WIDE;
     const int large = job->work->each >= SMG_WIDE_BYTES;
     const int wide = few ? FLAT / flat_high : large ? LARGE : WIDE;
@@ -293,22 +302,29 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     /* Blocks of about the same height, in whole strips. */
     const int32_t blocks = (o1 - o0 + tallest - 1) / tallest, each = blocks ? (o1 - o0 + blocks - 1) / blocks : 0;
     const int32_t high = (int32_t)least((each + STRIP - 1) / STRIP * STRIP, tallest);
-    for (int32_t o = o0; o < o1; o += high)
-        for (int32_t j = j0; j < j1; j += wide)
+    for (int32_t o = o0; o < o1; o += high) {
+        for (int32_t j = j0; j < j1; j += wide) {
             block(job, r, o, (int)least(o1 - o, high), j, (int)least(j1 - j, wide), wide, tallest);
+        }
+    }
 }
 
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink) {
     const int threads = g->M * g->O * g->J < SMG_ALONE ? 1 : work->threads;
     Job job = {g, sink, work, threads, 1};
-    if (g->O < ROWS2 * threads && g->J > g->O) job.by_rows = 1, job.by_columns = threads;
+    if (g->O < ROWS2 * threads && g->J > g->O) { job.by_rows = 1, job.by_columns = threads; }
     smg_parallel(work, part, &job, threads);
 }
 
 static const char *linear_dw(const SmgCall *c, const Sink *sink) {
     const int32_t O = P(3), K = P(4);
-    const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2), .O = O, .J = K, .dy = SINK_IN(sink, 0),
-                        .x = SINK_IN(sink, 1), .dy_row = O, .x_row = K};
+    const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2),
+                        .O = O,
+                        .J = K,
+                        .dy = SINK_IN(sink, 0),
+                        .x = SINK_IN(sink, 1),
+                        .dy_row = O,
+                        .x_row = K};
     SMG_LOCAL(gradient)(smg_work(c), &g, sink);
     return NULL;
 }
@@ -323,12 +339,18 @@ static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
     }
     const int32_t Cg = v.C / v.G, Og = v.O / v.G;
     const Grid grid = SMG_LOCAL(conv_grid)(&v);
-    Gradient g = {.v = conv_is_plain(&v) ? NULL : &v, .grid = &grid, .M = (ptrdiff_t)v.N * v.OH * v.OW, .O = Og,
-                  .J = v.KH * v.KW * Cg, .x = x, .dy_row = v.O, .x_row = v.C};
+    Gradient g = {.v = conv_is_plain(&v) ? NULL : &v,
+                  .grid = &grid,
+                  .M = (ptrdiff_t)v.N * v.OH * v.OW,
+                  .O = Og,
+                  .J = v.KH * v.KW * Cg,
+                  .x = x,
+                  .dy_row = v.O,
+                  .x_row = v.C};
     for (int32_t i = 0; i < v.G; i++) {
         g.dy = dy + (ptrdiff_t)i * Og, g.at = (size_t)i * (size_t)Og * (size_t)g.J;
         g.channel = i * Cg;
-        if (!g.v) g.x = x + (ptrdiff_t)i * Cg;
+        if (!g.v) { g.x = x + (ptrdiff_t)i * Cg; }
         SMG_LOCAL(gradient)(smg_work(c), &g, sink);
     }
     return NULL;

@@ -6,16 +6,35 @@
 
 FAST_KERNEL(linear_f32) {
     const int32_t R = P(0), O = P(1), K = P(2);
-    const Product p = {.M = R, .N = O, .depth = K, .a = IN(1), .a_row = K, .a_step = 1, .b = IN(2), .b_k = 1, .b_n = K,
-                       .c = OUT(0), .c_row = O, .bias = c->operands > 3 ? IN(3) : NULL};
+    const Product p = {.M = R,
+                       .N = O,
+                       .depth = K,
+                       .a = IN(1),
+                       .a_row = K,
+                       .a_step = 1,
+                       .b = IN(2),
+                       .b_k = 1,
+                       .b_n = K,
+                       .c = OUT(0),
+                       .c_row = O,
+                       .bias = c->operands > 3 ? IN(3) : NULL};
     SMG_LOCAL(product)(smg_work(c), &p);
     return NULL;
 }
 
 FAST_KERNEL(linear_dx_f32) {
     const int32_t R = P(0), O = P(1), K = P(2);
-    const Product p = {.M = R, .N = K, .depth = O, .a = IN(1), .a_row = O, .a_step = 1, .b = IN(2), .b_k = K, .b_n = 1,
-                       .c = OUT(0), .c_row = K};
+    const Product p = {.M = R,
+                       .N = K,
+                       .depth = O,
+                       .a = IN(1),
+                       .a_row = O,
+                       .a_step = 1,
+                       .b = IN(2),
+                       .b_k = K,
+                       .b_n = 1,
+                       .c = OUT(0),
+                       .c_row = K};
     SMG_LOCAL(product)(smg_work(c), &p);
     return NULL;
 }
@@ -44,23 +63,34 @@ static void one_product(const SmgWork *work, const Products *job, ptrdiff_t i) {
 /* A whole product is one thread's work. */
 static void alone(void *arg, ptrdiff_t i, int thread) {
     const Products *job = (const Products *)arg;
-    const SmgWork own = {.memory = smg_work_of(job->work, thread), .each = job->work->each, .bytes = job->work->each,
-                         .threads = 1};
+    const SmgWork own = {
+        .memory = smg_work_of(job->work, thread), .each = job->work->each, .bytes = job->work->each, .threads = 1};
     one_product(&own, job, i);
 }
 
 FAST_KERNEL(matmul_f32) {
     const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
     Products job = {
-        .work = smg_work(c), .turned = ta && !tb && M > FAR,
-        .p = {.M = M, .N = N, .depth = K, .a = IN(1), .a_row = ta ? 1 : K, .a_step = ta ? M : 1, .b = IN(2),
-              .b_k = tb ? 1 : N, .b_n = tb ? K : 1, .c = OUT(0), .c_row = N},
+        .work = smg_work(c),
+        .turned = ta && !tb && M > FAR,
+        .p = {.M = M,
+              .N = N,
+              .depth = K,
+              .a = IN(1),
+              .a_row = ta ? 1 : K,
+              .a_step = ta ? M : 1,
+              .b = IN(2),
+              .b_k = tb ? 1 : N,
+              .b_n = tb ? K : 1,
+              .c = OUT(0),
+              .c_row = N},
     };
     const int threads = job.work->threads;
-    if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMG_ALONE)
+    if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMG_ALONE) {
         smg_parallel(job.work, alone, &job, B);
-    else
-        for (int32_t i = 0; i < B; i++) one_product(job.work, &job, i);
+    } else {
+        for (int32_t i = 0; i < B; i++) { one_product(job.work, &job, i); }
+    }
     return NULL;
 }
 
@@ -78,11 +108,12 @@ typedef struct {
 /* sum[l] += rows of `dy`, four at a time */
 static void add_rows(float *restrict sum, const float *dy, ptrdiff_t row, ptrdiff_t rows, int32_t width) {
     ptrdiff_t r = 0;
-    for (; r + 4 <= rows; r += 4, dy += 4 * row)
-        for (int32_t l = 0; l < width; l++)
-            sum[l] += (dy[l] + dy[row + l]) + (dy[2 * row + l] + dy[3 * row + l]);
-    for (; r < rows; r++, dy += row)
-        for (int32_t l = 0; l < width; l++) sum[l] += dy[l];
+    for (; r + 4 <= rows; r += 4, dy += 4 * row) {
+        for (int32_t l = 0; l < width; l++) { sum[l] += (dy[l] + dy[row + l]) + (dy[2 * row + l] + dy[3 * row + l]); }
+    }
+    for (; r < rows; r++, dy += row) {
+        for (int32_t l = 0; l < width; l++) { sum[l] += dy[l]; }
+    }
 }
 
 static void sums(void *arg, ptrdiff_t i, int thread) {
@@ -99,7 +130,7 @@ static void sums(void *arg, ptrdiff_t i, int thread) {
             const ptrdiff_t rows = job->rows - r < TERMS ? job->rows - r : TERMS;
             memset(sum, 0, (size_t)width * sizeof(float));
             add_rows(sum, job->dy + r * job->columns + c, job->columns, rows, width);
-            for (int32_t l = 0; l < width; l++) total[l] += sum[l];
+            for (int32_t l = 0; l < width; l++) { total[l] += sum[l]; }
         }
         fast_sink(job->sink, total, (size_t)c, (size_t)width);
     }
@@ -107,7 +138,7 @@ static void sums(void *arg, ptrdiff_t i, int thread) {
 
 static const char *bias_dw(const SmgCall *c, const Sink *sink) {
     Sums job = {smg_work(c), sink, SINK_IN(sink, 0), (ptrdiff_t)P(0) * P(1) * P(2), P(3), 1};
-    if (job.rows * job.columns > 1 << 15) job.threads = job.work->threads;
+    if (job.rows * job.columns > 1 << 15) { job.threads = job.work->threads; }
     smg_parallel(job.work, sums, &job, job.threads);
     return NULL;
 }

@@ -4,19 +4,20 @@
 
 /* Tiles that stick out of C pass through memory. */
 APART void end_part(vf *acc, int rows, int vectors, const Tile2 *t) {
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
         for (int j = 0; j < vectors; j++) {
             const int left = t->width - j * VL;
             float *p = t->out[i] + t->column + j * VL;
             vf sum = acc[i * vectors + j];
             if (left >= VL) {
-                if (t->add) sum += vload(p);
+                if (t->add) { sum += vload(p); }
                 vstore(p, sum);
             } else if (left > 0) {
-                if (t->add) sum += vload_part(p, left);
+                if (t->add) { sum += vload_part(p, left); }
                 vstore_part(p, sum, left);
             }
         }
+    }
 }
 
 /* Where a tile goes when its sum, or a piece of it, is complete: the place for activations. */
@@ -30,11 +31,11 @@ INLINE void end(vf *acc, int rows, int vectors, const Tile2 *t) {
     float *out[8];
     UNROLL for (int i = 0; i < rows; i++) out[i] = t->out[i] + t->column;
     if (t->add) {
-        UNROLL for (int i = 0; i < rows; i++)
-            UNROLL for (int j = 0; j < vectors; j++) acc[i * vectors + j] += vload(out[i] + j * VL);
+        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < vectors; j++) acc[i * vectors + j] +=
+            vload(out[i] + j * VL);
     }
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < vectors; j++) vstore(out[i] + j * VL, acc[i * vectors + j]);
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < vectors; j++)
+        vstore(out[i] + j * VL, acc[i * vectors + j]);
 }
 
 INLINE void tile(int rows, int vectors, const Tile2 *t) {
@@ -94,32 +95,36 @@ INLINE void half_tile(int rows, const Tile2 *t) {
 INLINE void half_tile(int rows, const Tile2 *t) { (void)rows, (void)t; }
 #endif
 
-#define TILE(rows, vectors)                                    \
-    static void tile_##rows##_##vectors(const Tile2 *t) {      \
-        if (VL == 16 && vectors == 1 && t->width <= VL / 2)    \
-            half_tile(rows, t);                                \
-        else                                                   \
-            tile(rows, vectors, t);                            \
+#define TILE(rows, vectors)                                                     \
+    static void tile_##rows##_##vectors(const Tile2 *t) {                       \
+        if (VL == 16 && vectors == 1 && t->width <= VL / 2) half_tile(rows, t); \
+        else tile(rows, vectors, t);                                            \
     }
-TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1)
-TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2)
+TILE(1, 1)
+TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2)
 #if ROWS2 >= 6
-TILE(5, 2) TILE(6, 2)
+    TILE(5, 2) TILE(6, 2)
 #endif
 #if ROWS2 >= 8
-TILE(7, 2) TILE(8, 2)
+        TILE(7, 2) TILE(8, 2)
 #endif
 
-const Micro SMG_LOCAL(micro)[2][8] = {
-    {tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1, tile_7_1, tile_8_1},
-    {tile_1_2, tile_2_2, tile_3_2, tile_4_2,
+            const Micro SMG_LOCAL(micro)[2][8] = {
+                {tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1, tile_7_1, tile_8_1},
+                {
+                    tile_1_2,
+                    tile_2_2,
+                    tile_3_2,
+                    tile_4_2,
 #if ROWS2 >= 6
-     tile_5_2, tile_6_2,
+                    tile_5_2,
+                    tile_6_2,
 #endif
 #if ROWS2 >= 8
-     tile_7_2, tile_8_2,
+                    tile_7_2,
+                    tile_8_2,
 #endif
-    },
+                },
 };
 
 /* Columns of `from` lie side by side. */
@@ -133,9 +138,9 @@ static void pack_rows(float *to, int pitch, const float *from, ptrdiff_t b_k, in
     }
     for (int32_t i = 0; i < k; i++, to += pitch, from += b_k) {
         int j = 0;
-        for (; j + VL <= n; j += VL) vstore(to + j, vload(from + j));
-        if (j < n) vstore(to + j, vload_part(from + j, n - j)), j += VL;
-        for (; j < pitch; j += VL) vstore(to + j, vzero());
+        for (; j + VL <= n; j += VL) { vstore(to + j, vload(from + j)); }
+        if (j < n) { vstore(to + j, vload_part(from + j, n - j)), j += VL; }
+        for (; j < pitch; j += VL) { vstore(to + j, vzero()); }
     }
 }
 
@@ -147,20 +152,24 @@ static void pack_turned(float *to, int pitch, const float *from, ptrdiff_t b_n, 
         for (; i + 4 <= k; i += 4) {
             vturned out[4];
             vturn(out, from + i, b_n);
-            UNROLL for (int q = 0; q < 4; q++) *(vturned_any *)(to + (ptrdiff_t)(i + q) * pitch + j) = out[q];
+            UNROLL for (int q = 0; q < 4; q++) * (vturned_any *)(to + (ptrdiff_t)(i + q) * pitch + j) = out[q];
         }
-        for (; i < k; i++)
-            for (int l = 0; l < TURN; l++) to[(ptrdiff_t)i * pitch + j + l] = from[l * b_n + i];
+        for (; i < k; i++) {
+            for (int l = 0; l < TURN; l++) { to[(ptrdiff_t)i * pitch + j + l] = from[l * b_n + i]; }
+        }
     }
-    for (; j < n; j++, from += b_n)
-        for (int32_t i = 0; i < k; i++) to[(ptrdiff_t)i * pitch + j] = from[i];
-    for (; j < pitch; j++)
-        for (int32_t i = 0; i < k; i++) to[(ptrdiff_t)i * pitch + j] = 0.0f;
+    for (; j < n; j++, from += b_n) {
+        for (int32_t i = 0; i < k; i++) { to[(ptrdiff_t)i * pitch + j] = from[i]; }
+    }
+    for (; j < pitch; j++) {
+        for (int32_t i = 0; i < k; i++) { to[(ptrdiff_t)i * pitch + j] = 0.0f; }
+    }
 }
 
 void SMG_LOCAL(pack)(float *to, int pitch, const float *from, ptrdiff_t b_k, ptrdiff_t b_n, int32_t k, int n) {
-    if (b_n == 1)
+    if (b_n == 1) {
         pack_rows(to, pitch, from, b_k, k, n);
-    else
+    } else {
         pack_turned(to, pitch, from, b_n, k, n);
+    }
 }

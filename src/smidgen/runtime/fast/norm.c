@@ -5,8 +5,8 @@
 #include "sink.h"
 #include "vector.h"
 
-#define MOST 4096        /* channels whose factors are in the thread's memory */
-#define TERMS 256        /* rows whose sum is added to the total at once, which keeps the error of long sums small */
+#define MOST   4096      /* channels whose factors are in the thread's memory */
+#define TERMS  256       /* rows whose sum is added to the total at once, which keeps the error of long sums small */
 #define ENOUGH (1 << 14) /* elements a thread */
 
 typedef struct {
@@ -22,12 +22,11 @@ typedef struct {
 INLINE void affine_row(float *y, const float *x, const float *m, const float *s, const float *t, int32_t n) {
     int32_t l = 0;
     if (m) {
-        for (; l + VL <= n; l += VL)
-            vstore(y + l, (vload(x + l) - vload(m + l)) * vload(s + l) + vload(t + l));
-        for (; l < n; l++) y[l] = (x[l] - m[l]) * s[l] + t[l];
+        for (; l + VL <= n; l += VL) { vstore(y + l, (vload(x + l) - vload(m + l)) * vload(s + l) + vload(t + l)); }
+        for (; l < n; l++) { y[l] = (x[l] - m[l]) * s[l] + t[l]; }
     } else {
-        for (; l + VL <= n; l += VL) vstore(y + l, vload(x + l) * vload(s + l));
-        for (; l < n; l++) y[l] = x[l] * s[l];
+        for (; l + VL <= n; l += VL) { vstore(y + l, vload(x + l) * vload(s + l)); }
+        for (; l < n; l++) { y[l] = x[l] * s[l]; }
     }
 }
 
@@ -41,12 +40,15 @@ INLINE void affine_lanes(const Affine *a, ptrdiff_t from, ptrdiff_t to, int32_t 
     }
     const float *x = a->x + from * a->C + a->from + l;
     float *y = a->y + from * a->C + a->from + l;
-    if (a->mean)
-        for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C)
+    if (a->mean) {
+        for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
             UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, (vload(x + j * VL) - m[j]) * s[j] + t[j]);
-    else
-        for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C)
+        }
+    } else {
+        for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
             UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, vload(x + j * VL) * s[j]);
+        }
+    }
 }
 
 static void affine_part(void *arg, ptrdiff_t i, int thread) {
@@ -54,10 +56,15 @@ static void affine_part(void *arg, ptrdiff_t i, int thread) {
     const ptrdiff_t from = a->rows * i / a->parts, to = a->rows * (i + 1) / a->parts;
     (void)thread;
     if (a->count == a->C && a->C % VL == 0 && a->C <= 4 * VL) { /* short rows */
-        if (a->C == VL) affine_lanes(a, from, to, 0, 1);
-        else if (a->C == 2 * VL) affine_lanes(a, from, to, 0, 2);
-        else if (a->C == 3 * VL) affine_lanes(a, from, to, 0, 3);
-        else affine_lanes(a, from, to, 0, 4);
+        if (a->C == VL) {
+            affine_lanes(a, from, to, 0, 1);
+        } else if (a->C == 2 * VL) {
+            affine_lanes(a, from, to, 0, 2);
+        } else if (a->C == 3 * VL) {
+            affine_lanes(a, from, to, 0, 3);
+        } else {
+            affine_lanes(a, from, to, 0, 4);
+        }
         return;
     }
     for (ptrdiff_t r = from; r < to; r++) {
@@ -74,8 +81,9 @@ static void affine(Affine *a, const float *gamma, const float *var, float eps) {
     a->parts = a->rows * a->C < 2 * ENOUGH ? 1 : a->work->threads;
     for (a->from = 0; a->from < a->C; a->from += MOST) {
         a->count = a->C - a->from < MOST ? (int32_t)(a->C - a->from) : MOST;
-        for (int32_t l = 0; l < a->count; l++)
+        for (int32_t l = 0; l < a->count; l++) {
             scale[l] = gamma[a->from + l] / __builtin_sqrtf(var[a->from + l] + eps);
+        }
         smg_parallel(a->work, affine_part, a, a->parts);
     }
 }
@@ -112,11 +120,12 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
         vf even[4], odd[4];
         UNROLL for (int j = 0; j < vectors; j++) even[j] = odd[j] = vzero();
         ptrdiff_t i = 0;
-        for (; i + 2 <= rows; i += 2, x += 2 * C, d += 2 * C)
+        for (; i + 2 <= rows; i += 2, x += 2 * C, d += 2 * C) {
             UNROLL for (int j = 0; j < vectors; j++) {
                 even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]);
                 odd[j] += vload(d + C + j * VL) * (vload(x + C + j * VL) - m[j]);
             }
+        }
         if (i < rows) {
             UNROLL for (int j = 0; j < vectors; j++) even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]);
             x += C, d += C;
@@ -131,7 +140,7 @@ static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {
     for (ptrdiff_t r = 0; r < s->rows; r += TERMS) {
         const ptrdiff_t last = s->rows - r < TERMS ? s->rows : r + TERMS;
         float sum = 0.0f;
-        for (ptrdiff_t i = r; i < last; i++) sum += s->dy[i * s->C + c] * (s->x[i * s->C + c] - s->mean[c]);
+        for (ptrdiff_t i = r; i < last; i++) { sum += s->dy[i * s->C + c] * (s->x[i * s->C + c] - s->mean[c]); }
         all += sum;
     }
     *total = all;
@@ -145,18 +154,26 @@ static void slope_part(void *arg, ptrdiff_t i, int thread) {
     for (ptrdiff_t from = begin; from < end; from += MOST) {
         const ptrdiff_t to = end - from < MOST ? end : from + MOST;
         ptrdiff_t c = from;
-        for (; c + 4 * VL <= to; c += 4 * VL) slope_lanes(s, total + (c - from), c, 4);
-        for (; c + VL <= to; c += VL) slope_lanes(s, total + (c - from), c, 1);
-        for (; c < to; c++) slope_lane(s, total + (c - from), c);
-        for (ptrdiff_t l = from; l < to; l++) total[l - from] *= 1.0f / __builtin_sqrtf(s->var[l] + s->eps);
+        for (; c + 4 * VL <= to; c += 4 * VL) { slope_lanes(s, total + (c - from), c, 4); }
+        for (; c + VL <= to; c += VL) { slope_lanes(s, total + (c - from), c, 1); }
+        for (; c < to; c++) { slope_lane(s, total + (c - from), c); }
+        for (ptrdiff_t l = from; l < to; l++) { total[l - from] *= 1.0f / __builtin_sqrtf(s->var[l] + s->eps); }
         fast_sink(s->sink, total, (size_t)from, (size_t)(to - from));
     }
 }
 
 static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
-    Slope s = {.work = smg_work(c), .sink = sink, .dy = SINK_IN(sink, 0), .x = SINK_IN(sink, 1), .mean = SINK_IN(sink, 2),
-               .var = SINK_IN(sink, 3), .rows = (ptrdiff_t)P(0) * P(1) * P(2), .C = P(3), .eps = PF(4), .parts = 1};
-    if (s.rows * s.C > 2 * ENOUGH) s.parts = s.work->threads;
+    Slope s = {.work = smg_work(c),
+               .sink = sink,
+               .dy = SINK_IN(sink, 0),
+               .x = SINK_IN(sink, 1),
+               .mean = SINK_IN(sink, 2),
+               .var = SINK_IN(sink, 3),
+               .rows = (ptrdiff_t)P(0) * P(1) * P(2),
+               .C = P(3),
+               .eps = PF(4),
+               .parts = 1};
+    if (s.rows * s.C > 2 * ENOUGH) { s.parts = s.work->threads; }
     smg_parallel(s.work, slope_part, &s, s.parts);
     return NULL;
 }

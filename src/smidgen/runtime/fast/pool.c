@@ -6,8 +6,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "pool.h"
 
-#define SMG_BASELINE_sse2 1
-#define SMG_BASELINE_neon 1
+#define SMG_BASELINE_sse2  1
+#define SMG_BASELINE_neon  1
 #define SMG_BASELINE_plain 1
 #if SMG_JOIN(SMG_BASELINE, _, SMG_ISA)
 #include <limits.h>
@@ -49,7 +49,7 @@ static void share(const struct SmgPool *p, int number, int thread) {
     const ptrdiff_t each = p->count / p->threads, more = p->count % p->threads;
     const ptrdiff_t first = each * number + (number < more ? number : more);
     const ptrdiff_t last = first + each + (number < more);
-    for (ptrdiff_t i = first; i < last; i++) p->task(p->arg, i, thread);
+    for (ptrdiff_t i = first; i < last; i++) { p->task(p->arg, i, thread); }
 }
 
 /* Whether the share was there to take; `task` and the rest are read afterwards, so they are those of the share's job. */
@@ -59,17 +59,17 @@ static void *work(void *argument) {
     const Worker *w = (const Worker *)argument;
     struct SmgPool *p = w->pool;
     for (unsigned seen = 0;;) {
-        for (int i = 0; i < SPINS && atomic_load(&p->job) == seen; i++) pause_a_moment();
+        for (int i = 0; i < SPINS && atomic_load(&p->job) == seen; i++) { pause_a_moment(); }
         if (atomic_load(&p->job) == seen) {
             pthread_mutex_lock(&p->lock);
             atomic_fetch_add(&p->sleepers, 1);
-            while (atomic_load(&p->job) == seen) pthread_cond_wait(&p->wake, &p->lock);
+            while (atomic_load(&p->job) == seen) { pthread_cond_wait(&p->wake, &p->lock); }
             atomic_fetch_sub(&p->sleepers, 1);
             pthread_mutex_unlock(&p->lock);
         }
-        if (atomic_load(&p->stop)) return NULL;
+        if (atomic_load(&p->stop)) { return NULL; }
         seen = atomic_load(&p->job); /* those before it were done by others */
-        if (!take(p, w->number)) continue;
+        if (!take(p, w->number)) { continue; }
         share(p, w->number, w->number);
         if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps)) {
             pthread_mutex_lock(&p->lock);
@@ -81,7 +81,7 @@ static void *work(void *argument) {
 
 static void tell(struct SmgPool *p) {
     atomic_fetch_add(&p->job, 1);
-    if (!atomic_load(&p->sleepers)) return;
+    if (!atomic_load(&p->sleepers)) { return; }
     pthread_mutex_lock(&p->lock);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
@@ -90,23 +90,24 @@ static void tell(struct SmgPool *p) {
 void smg_pool_run(struct SmgPool *p, SmgTask task, void *arg, ptrdiff_t count) {
     p->task = task, p->arg = arg, p->count = count;
     if (getpid() != p->owner) {
-        for (int i = 0; i < p->threads; i++) share(p, i, 0);
+        for (int i = 0; i < p->threads; i++) { share(p, i, 0); }
         return;
     }
     atomic_store(&p->left, p->threads - 1);
-    for (int i = 1; i < p->threads; i++) atomic_store(&p->open[i], 1);
+    for (int i = 1; i < p->threads; i++) { atomic_store(&p->open[i], 1); }
     tell(p);
     share(p, 0, 0);
-    for (int i = 1; i < p->threads; i++)
+    for (int i = 1; i < p->threads; i++) {
         if (take(p, i)) {
             share(p, i, 0);
             atomic_fetch_sub(&p->left, 1);
         }
-    for (int i = 0; i < SPINS && atomic_load(&p->left); i++) pause_a_moment();
-    if (!atomic_load(&p->left)) return;
+    }
+    for (int i = 0; i < SPINS && atomic_load(&p->left); i++) { pause_a_moment(); }
+    if (!atomic_load(&p->left)) { return; }
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->caller_sleeps, 1);
-    while (atomic_load(&p->left)) pthread_cond_wait(&p->done, &p->lock);
+    while (atomic_load(&p->left)) { pthread_cond_wait(&p->done, &p->lock); }
     atomic_store(&p->caller_sleeps, 0);
     pthread_mutex_unlock(&p->lock);
 }
@@ -117,17 +118,19 @@ size_t smg_pool_bytes(void) { return sizeof(struct SmgPool); }
 static int start(pthread_t *thread, Worker *w) {
     pthread_attr_t attributes;
     int failed = 1;
-    if (pthread_attr_init(&attributes)) return 1;
-    for (size_t bytes = SMG_POOL_STACK_BYTES; failed && bytes <= 1u << 20; bytes *= 2)
-        if (!pthread_attr_setstacksize(&attributes, (size_t)sysconf(_SC_THREAD_STACK_MIN) + bytes))
+    if (pthread_attr_init(&attributes)) { return 1; }
+    for (size_t bytes = SMG_POOL_STACK_BYTES; failed && bytes <= 1u << 20; bytes *= 2) {
+        if (!pthread_attr_setstacksize(&attributes, (size_t)sysconf(_SC_THREAD_STACK_MIN) + bytes)) {
             failed = pthread_create(thread, &attributes, work, w);
+        }
+    }
     pthread_attr_destroy(&attributes);
     return failed;
 }
 
 struct SmgPool *smg_pool_start(void *memory, int threads) {
     struct SmgPool *p = (struct SmgPool *)memory;
-    if (threads < 1 || threads > SMG_MAX_THREADS) return NULL;
+    if (threads < 1 || threads > SMG_MAX_THREADS) { return NULL; }
     memset(p, 0, sizeof *p);
     p->owner = getpid();
     pthread_mutex_init(&p->lock, NULL);
@@ -144,10 +147,10 @@ struct SmgPool *smg_pool_start(void *memory, int threads) {
 }
 
 void smg_pool_stop(struct SmgPool *p) {
-    if (getpid() != p->owner) return; /* nobody waits here, and what another process locked stays locked */
+    if (getpid() != p->owner) { return; /* nobody waits here, and what another process locked stays locked */ }
     atomic_store(&p->stop, 1);
     tell(p);
-    for (int i = 1; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 1; i < p->threads; i++) { pthread_join(p->thread[i], NULL); }
     pthread_cond_destroy(&p->done);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);

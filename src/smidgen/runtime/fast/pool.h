@@ -8,8 +8,8 @@
 #ifndef SMG_ALONE           /* tests want threads for anything */
 #define SMG_ALONE (1 << 19) /* multiplications that one thread does sooner than it hands over a share of them */
 #endif
-#define SMG_ALONE_THIN (SMG_ALONE / 4) /* the same where every number is used a few times only */
-#define SMG_POOL_STACK_BYTES 16384 /* of a thread, beside what the system needs for itself */
+#define SMG_ALONE_THIN       (SMG_ALONE / 4) /* the same where every number is used a few times only */
+#define SMG_POOL_STACK_BYTES 16384           /* of a thread, beside what the system needs for itself */
 
 typedef void (*SmgTask)(void *arg, ptrdiff_t i, int thread);
 
@@ -21,9 +21,10 @@ void smg_pool_stop(struct SmgPool *pool);
 void smg_pool_run(struct SmgPool *pool, SmgTask task, void *arg, ptrdiff_t count);
 
 static inline void smg_parallel(const SmgWork *work, SmgTask task, void *arg, ptrdiff_t count) {
-    if (work->threads > 1 && work->pool && count > 1)
+    if (work->threads > 1 && work->pool && count > 1) {
         smg_pool_run(work->pool, task, arg, count);
-    else
-        for (ptrdiff_t i = 0; i < count; i++) task(arg, i, 0);
+    } else {
+        for (ptrdiff_t i = 0; i < count; i++) { task(arg, i, 0); }
+    }
 }
 #endif

@@ -3,14 +3,14 @@
 #include "gemm.h"
 #include "pool.h"
 
-#define PIECE 320           /* of the sum: a panel of B, PIECE by NR, and a strip of A share the first cache */
+#define PIECE         320   /* of the sum: a panel of B, PIECE by NR, and a strip of A share the first cache */
 #define PACKED_FLOATS 16384 /* of B, at least: four panels of 256 */
-#define SIDE_BY_SIDE 4      /* panels that are packed at once */
-#define SIDE_FLOATS (BLOCK_ROWS * (NR > 20 ? NR : 20)) /* C on its way to be turned, or windows that stick out */
-#define IN_PLACE_ROWS 24    /* so few rows of A do not repay packing */
-#define WHOLE_COLUMNS (2 * NR) /* whose packed sum repays to be kept whole, */
-#define WHOLE_ROWS 96          /* if so many rows use it */
-#define NEARBY (1 << 16) /* floats of B that stay in the second cache */
+#define SIDE_BY_SIDE  4     /* panels that are packed at once */
+#define SIDE_FLOATS   (BLOCK_ROWS * (NR > 20 ? NR : 20)) /* C on its way to be turned, or windows that stick out */
+#define IN_PLACE_ROWS 24                                 /* so few rows of A do not repay packing */
+#define WHOLE_COLUMNS (2 * NR)                           /* whose packed sum repays to be kept whole, */
+#define WHOLE_ROWS    96                                 /* if so many rows use it */
+#define NEARBY        (1 << 16)                          /* floats of B that stay in the second cache */
 
 /* The part of B that is packed next: rows of memory, of which some lines are asked for with every strip of A, so that they
  * come while we multiply. */
@@ -43,20 +43,20 @@ static inline int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
 static int32_t taps_of(const Product *p) {
-    if (!p->grid) return 1;
+    if (!p->grid) { return 1; }
     return p->grid->whole_rows ? p->grid->h.taps : p->grid->h.taps * p->grid->w.taps;
 }
 static ptrdiff_t tap_offset(const Product *p, int32_t t) {
     const Grid *g = p->grid;
-    if (!g) return 0;
-    if (g->whole_rows) return t * g->tap_line;
+    if (!g) { return 0; }
+    if (g->whole_rows) { return t * g->tap_line; }
     const int32_t i = t / g->w.taps, j = t % g->w.taps;
     return (g->h.first + i * g->h.stride) * g->tap_line + (g->w.first + j * g->w.stride) * g->tap;
 }
 
 static Pieces pieces_of(const Product *p) {
     const int32_t taps = taps_of(p);
-    if (p->depth > PIECE) return (Pieces){1, (ceil_div(p->depth, ceil_div(p->depth, PIECE)) + 3) & ~3};
+    if (p->depth > PIECE) { return (Pieces){1, (ceil_div(p->depth, ceil_div(p->depth, PIECE)) + 3) & ~3}; }
     const int32_t most = least(PIECE / p->depth, SEGMENTS);
     return (Pieces){ceil_div(taps, ceil_div(taps, most)), p->depth};
 }
@@ -64,15 +64,17 @@ static Pieces pieces_of(const Product *p) {
 /* The piece behind the first `done` elements of the sum. */
 static Piece piece_at(const Product *p, Pieces cut, int32_t done) {
     const int32_t tap = done / p->depth, depth0 = done % p->depth;
-    return (Piece){tap, (int32_t)least(taps_of(p) - tap, cut.taps), depth0, (int32_t)least(p->depth - depth0, cut.depth)};
+    return (Piece){tap, (int32_t)least(taps_of(p) - tap, cut.taps), depth0,
+                   (int32_t)least(p->depth - depth0, cut.depth)};
 }
 
 /* Panels side by side, row by row: of rows that are a power of two apart, the lines of one panel would push each other
  * out of the cache before their neighbours are wanted. */
 static void pack_panels(float *to, ptrdiff_t panel, const float *from, ptrdiff_t b_k, int32_t k) {
-    for (int32_t i = 0; i < k; i++, to += NR, from += b_k)
-        UNROLL for (int j = 0; j < SIDE_BY_SIDE; j++)
-            UNROLL for (int v = 0; v < NR; v += VL) vstore(to + j * panel + v, vload(from + j * NR + v));
+    for (int32_t i = 0; i < k; i++, to += NR, from += b_k) {
+        UNROLL for (int j = 0; j < SIDE_BY_SIDE; j++) UNROLL for (int v = 0; v < NR; v += VL)
+            vstore(to + j * panel + v, vload(from + j * NR + v));
+    }
 }
 
 /* Columns n0..n0 + n of one piece of B. */
@@ -85,10 +87,11 @@ static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece
         for (int32_t s = 0; s < at.taps; s++) {
             const float *from = b + tap_offset(p, at.tap + s) + j * p->b_n;
             float *panel = to + j * k + (ptrdiff_t)s * at.depth * pitch;
-            if (panels > 1)
+            if (panels > 1) {
                 pack_panels(panel, k * NR, from, p->b_k, at.depth);
-            else
+            } else {
                 SMG_LOCAL(pack)(panel, pitch, from, p->b_k, p->b_n, at.depth, width);
+            }
         }
     }
 }
@@ -97,7 +100,7 @@ static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece
 static Soon expect(const Product *p, int32_t n, int32_t columns, ptrdiff_t strips) {
     const int32_t K = taps_of(p) * p->depth;
     Soon s = {.rows = 0};
-    if (columns < 1 || (ptrdiff_t)p->N * K < NEARBY || (p->grid && p->b_n != K)) return s;
+    if (columns < 1 || (ptrdiff_t)p->N * K < NEARBY || (p->grid && p->b_n != K)) { return s; }
     s.at = p->b + n * p->b_n;
     s.row = p->b_n == 1 ? p->b_k : p->b_n, s.rows = p->b_n == 1 ? K : columns, s.width = p->b_n == 1 ? columns : K;
     const int32_t parts = (int32_t)(strips > s.rows ? strips / s.rows : 1);
@@ -107,11 +110,11 @@ static Soon expect(const Product *p, int32_t n, int32_t columns, ptrdiff_t strip
 static void look_ahead(Soon *s) {
     for (int32_t i = 0; i < s->times && s->rows; i++) {
         const int32_t end = (int32_t)least(s->done + s->each, s->width);
-        for (int32_t k = s->done; k < end; k += LINE) __builtin_prefetch(s->at + k, 0, 2);
+        for (int32_t k = s->done; k < end; k += LINE) { __builtin_prefetch(s->at + k, 0, 2); }
         s->done = end;
-        if (end < s->width) continue;
+        if (end < s->width) { continue; }
         s->done = 0;
-        if (--s->rows) s->at += s->row;
+        if (--s->rows) { s->at += s->row; }
     }
 }
 
@@ -121,7 +124,7 @@ static void panel(Tile2 *t, int vectors, const float *const *rows, float *const 
     for (int strips = (count + most - 1) / most, i = 0; strips > 0; strips--) {
         const int height = (count - i + strips - 1) / strips;
         t->rows = rows + i, t->out = out + i;
-        for (int r = 0; r < height; r++) __builtin_prefetch(t->out[r] + t->column, 1); /* comes while we multiply */
+        for (int r = 0; r < height; r++) { __builtin_prefetch(t->out[r] + t->column, 1); /* comes while we multiply */ }
         look_ahead(soon);
         SMG_LOCAL(micro)[vectors - 1][height - 1](t);
         i += height;
@@ -134,7 +137,7 @@ static void turn(float *c, ptrdiff_t row, const float *from, int pitch, int rows
     int i = 0;
     for (; i + TURN <= rows; i += TURN) {
         vturned start = {0};
-        if (bias && !add) start = *(const vturned_any *)(bias + i);
+        if (bias && !add) { start = *(const vturned_any *)(bias + i); }
         int j = 0;
         for (; j + 4 <= columns; j += 4) {
             vturned out[4];
@@ -144,19 +147,23 @@ static void turn(float *c, ptrdiff_t row, const float *from, int pitch, int rows
                 *to = out[q] + (add ? (vturned)*to : start);
             }
         }
-        for (; j < columns; j++)
-            for (int l = i; l < i + TURN; l++)
+        for (; j < columns; j++) {
+            for (int l = i; l < i + TURN; l++) {
                 c[j * row + l] = from[l * pitch + j] + (add ? c[j * row + l] : bias ? bias[l] : 0.0f);
+            }
+        }
     }
-    for (; i < rows; i++)
-        for (int j = 0; j < columns; j++)
+    for (; i < rows; i++) {
+        for (int j = 0; j < columns; j++) {
             c[j * row + i] = from[i * pitch + j] + (add ? c[j * row + i] : bias ? bias[i] : 0.0f);
+        }
+    }
 }
 
 typedef struct {
     const Product *p;
     const SmgWork *work;
-    int turned; /* C is written column by column, and the bias belongs to the rows */
+    int turned;                  /* C is written column by column, and the bias belongs to the rows */
     int32_t by_rows, by_columns; /* threads along each axis */
 } Job;
 
@@ -165,7 +172,10 @@ APART void multiply(const Job *job, Room *r, const float *packed, ptrdiff_t from
                     Piece at) {
     const Product *p = job->p;
     const ptrdiff_t k = (ptrdiff_t)at.taps * at.depth;
-    Tile2 t = {.pitch = BLOCK_ROWS, .step = p->a_step, .segments = at.taps, .run = at.depth,
+    Tile2 t = {.pitch = BLOCK_ROWS,
+               .step = p->a_step,
+               .segments = at.taps,
+               .run = at.depth,
                .add = (at.tap || at.depth0) && !job->turned};
     int count;
     for (ptrdiff_t m = from; m < to; m += count) {
@@ -177,7 +187,7 @@ APART void multiply(const Job *job, Room *r, const float *packed, ptrdiff_t from
             t.ldb = packed ? vectors * VL : p->b_k;
             t.width = width, t.column = n0 + j, t.start = r->zero;
             if (job->turned) {
-                for (int i = 0; i < count; i++) r->out[i] = r->side + i * vectors * VL;
+                for (int i = 0; i < count; i++) { r->out[i] = r->side + i * vectors * VL; }
                 t.column = 0, t.width = vectors * VL;
             } else if (t.add || !p->bias) {
             } else if (width == vectors * VL) {
@@ -187,9 +197,10 @@ APART void multiply(const Job *job, Room *r, const float *packed, ptrdiff_t from
                 t.start = r->bias;
             }
             panel(&t, vectors, r->table, r->out, count, &r->soon);
-            if (job->turned)
+            if (job->turned) {
                 turn(p->c + (ptrdiff_t)(n0 + j) * p->c_row + m, p->c_row, r->side, vectors * VL, count, width,
                      p->bias ? p->bias + m : NULL, at.tap || at.depth0);
+            }
         }
     }
 }
@@ -203,8 +214,8 @@ static void by_pieces(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int
         at = piece_at(p, cut, done);
         const int in_place = p->b_n == 1 && at.taps == 1 && to - from <= IN_PLACE_ROWS;
         const int32_t whole = in_place ? n / NR * NR : 0;
-        if (whole) multiply(job, r, NULL, from, to, n0, whole, at);
-        if (whole == n) continue;
+        if (whole) { multiply(job, r, NULL, from, to, n0, whole, at); }
+        if (whole == n) { continue; }
         pack_piece(p, r->b, n0 + whole, n - whole, at);
         multiply(job, r, r->b, from, to, n0 + whole, n - whole, at);
     }
@@ -221,11 +232,12 @@ static void by_rows(const Job *job, Room *r, ptrdiff_t from, ptrdiff_t to, int32
         at = piece_at(p, cut, done);
         pack_piece(p, r->b + done * width, n0, n, at);
     }
-    for (ptrdiff_t m = from; m < to; m += BLOCK_ROWS)
+    for (ptrdiff_t m = from; m < to; m += BLOCK_ROWS) {
         for (int32_t done = 0; done < all; done += at.taps * at.depth) {
             at = piece_at(p, cut, done);
             multiply(job, r, r->b + done * width, m, least(to, m + BLOCK_ROWS), n0, n, at);
         }
+    }
 }
 
 static void part(void *arg, ptrdiff_t i, int thread) {
@@ -243,7 +255,7 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     const int long_sum = cut.taps < taps_of(p) || cut.depth < p->depth;
     const int at_once = long_sum && !job->turned && whole >= WHOLE_COLUMNS && to - from >= WHOLE_ROWS;
     const int32_t columns = (int32_t)(at_once ? least(whole, p->N + NR) : room / (cut.taps * cut.depth) / NR * NR);
-    if (from >= to) return;
+    if (from >= to) { return; }
     memset(r->zero, 0, sizeof r->zero);
     memset(r->bias, 0, sizeof r->bias);
     const ptrdiff_t pieces = ceil_div(taps_of(p), cut.taps) * ceil_div(p->depth, cut.depth);
@@ -261,17 +273,18 @@ static void thin(void *arg, ptrdiff_t i, int thread) {
     const int32_t from = (int32_t)(units * i / job->by_columns * NR);
     const int32_t to = (int32_t)least(units * (i + 1) / job->by_columns * NR, p->N);
     (void)thread;
-    if (from >= to) return;
-    if (p->b_k == 1)
+    if (from >= to) { return; }
+    if (p->b_k == 1) {
         SMG_LOCAL(thin_dot)(p, from, to);
-    else
+    } else {
         SMG_LOCAL(thin_sum)(p, from, to);
+    }
 }
 
 /* For few rows it is cheaper to turn A than B: then B's rows are read in place, and C is turned on its way out.
  * Costs in cycles per element of the sum and column: turning about a quarter, and a product 1/16 for each row. */
 static int better_turned(const Product *p) {
-    if (p->grid || p->b_k != 1 || p->b_n == 1 || p->a_step != 1 || p->M > 64) return 0;
+    if (p->grid || p->b_k != 1 || p->b_n == 1 || p->a_step != 1 || p->M > 64) { return 0; }
     const int64_t M = p->M, N = p->N, K = p->depth;
     const int64_t straight = N * K * 4 + N * K * M, turned = M * K * 4 + N * K * ((M + VL - 1) / VL * VL) + 8 * M * N;
     return turned < straight;
@@ -284,13 +297,14 @@ APART void blank(const Product *p) {
     int count;
     for (ptrdiff_t m = 0; m < p->M; m += count) {
         count = SMG_LOCAL(gather)(p, table, out, m, (int)least(p->M - m, BLOCK_ROWS), 0, 0, 0, NULL, NULL, 0);
-        for (int i = 0; i < count; i++)
-            for (int32_t j = 0; j < p->N; j++) out[i][j] = p->bias ? p->bias[j] : 0.0f;
+        for (int i = 0; i < count; i++) {
+            for (int32_t j = 0; j < p->N; j++) { out[i][j] = p->bias ? p->bias[j] : 0.0f; }
+        }
     }
 }
 
 void SMG_LOCAL(product)(const SmgWork *work, const Product *p) {
-    if (p->M < 1 || p->N < 1) return;
+    if (p->M < 1 || p->N < 1) { return; }
     const int64_t per_element = (int64_t)taps_of(p) * p->depth;
     if (per_element < 1) {
         blank(p);
@@ -309,6 +323,6 @@ void SMG_LOCAL(product)(const SmgWork *work, const Product *p) {
         swapped.b = p->a, swapped.b_k = 1, swapped.b_n = p->a_row;
         job.p = &swapped, job.turned = 1;
     }
-    if (job.p->M >= 48 * (ptrdiff_t)threads || job.p->N < VL * threads) job.by_rows = threads, job.by_columns = 1;
+    if (job.p->M >= 48 * (ptrdiff_t)threads || job.p->N < VL * threads) { job.by_rows = threads, job.by_columns = 1; }
     smg_parallel(work, part, &job, threads);
 }

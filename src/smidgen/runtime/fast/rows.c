@@ -6,7 +6,7 @@
 #include "vector.h"
 
 #define ENOUGH (1 << 13) /* elements a thread */
-#define TERMS 8192       /* elements whose sum is added to the total at once, which keeps the error of long sums small */
+#define TERMS  8192 /* elements whose sum is added to the total at once, which keeps the error of long sums small */
 
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 
@@ -26,29 +26,30 @@ static void rows_part(void *arg, ptrdiff_t part, int thread) {
     const Rows *job = (const Rows *)arg;
     const ptrdiff_t step = (ptrdiff_t)job->step;
     (void)thread;
-    for (ptrdiff_t i = job->rows * part / job->parts; i < job->rows * (part + 1) / job->parts; i++)
+    for (ptrdiff_t i = job->rows * part / job->parts; i < job->rows * (part + 1) / job->parts; i++) {
         job->row(job, (size_t)(i / step * job->length * step + i % step));
+    }
 }
 static void run_rows(const SmgCall *c, Rows *job) {
     const SmgWork *work = smg_work(c);
-    if (job->rows < 1 || job->length < 1) return;
+    if (job->rows < 1 || job->length < 1) { return; }
     job->parts = job->rows * job->length < 2 * ENOUGH ? 1 : work->threads;
     smg_parallel(work, rows_part, job, job->parts);
 }
 
 /* total = the sum of TERM for vectors v.. at i, and of LAST for the elements that are left. */
-#define ROW_SUM(total, n, TERM, LAST)                                                       \
-    for (ptrdiff_t from_ = 0; from_ < (n); from_ += TERMS) {                                \
-        const ptrdiff_t to_ = (n) - from_ < TERMS ? (n) : from_ + TERMS;                    \
-        vf even_ = vzero(), odd_ = vzero();                                                 \
-        ptrdiff_t i = from_;                                                                \
-        float sum_ = 0.0f;                                                                  \
-        for (; i + 2 * VL <= to_; i += VL) {                                                \
-            even_ += TERM, i += VL;                                                         \
-            odd_ += TERM;                                                                   \
-        }                                                                                   \
-        for (; i < to_; i++) sum_ += LAST;                                                  \
-        (total) += vsum(even_ + odd_) + sum_;                                               \
+#define ROW_SUM(total, n, TERM, LAST)                                    \
+    for (ptrdiff_t from_ = 0; from_ < (n); from_ += TERMS) {             \
+        const ptrdiff_t to_ = (n) - from_ < TERMS ? (n) : from_ + TERMS; \
+        vf even_ = vzero(), odd_ = vzero();                              \
+        ptrdiff_t i = from_;                                             \
+        float sum_ = 0.0f;                                               \
+        for (; i + 2 * VL <= to_; i += VL) {                             \
+            even_ += TERM, i += VL;                                      \
+            odd_ += TERM;                                                \
+        }                                                                \
+        for (; i < to_; i++) sum_ += LAST;                               \
+        (total) += vsum(even_ + odd_) + sum_;                            \
     }
 
 /* NaN may be missed: it comes back in the sum. */
@@ -62,9 +63,9 @@ static float largest(const float *x, ptrdiff_t n) {
             const vi more = v > best;
             best = (vf)((more & (vi)v) | (~more & (vi)best));
         }
-        for (int l = 0; l < VL; l++) top = best[l] > top ? best[l] : top;
+        for (int l = 0; l < VL; l++) { top = best[l] > top ? best[l] : top; }
     }
-    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (; i < n; i++) { top = x[i] > top ? x[i] : top; }
     return top;
 }
 
@@ -75,16 +76,16 @@ static void softmax_row(const Rows *job, size_t at) {
     float *y = job->out + at, sum = 0.0f;
     if (step == 1) {
         const float top = largest(x, n);
-        for (ptrdiff_t i = 0; i < n; i++) y[i] = smg_expf(x[i] - top);
+        for (ptrdiff_t i = 0; i < n; i++) { y[i] = smg_expf(x[i] - top); }
         ROW_SUM(sum, n, vload(y + i), y[i])
         const float scale = 1.0f / sum;
-        for (ptrdiff_t i = 0; i < n; i++) y[i] *= scale;
+        for (ptrdiff_t i = 0; i < n; i++) { y[i] *= scale; }
         return;
     }
     float top = x[0];
-    for (size_t i = 0; i < (size_t)n; i++) top = x[i * step] > top ? x[i * step] : top;
-    for (size_t i = 0; i < (size_t)n; i++) sum += y[i * step] = smg_expf(x[i * step] - top);
-    for (size_t i = 0; i < (size_t)n; i++) y[i * step] /= sum;
+    for (size_t i = 0; i < (size_t)n; i++) { top = x[i * step] > top ? x[i * step] : top; }
+    for (size_t i = 0; i < (size_t)n; i++) { sum += y[i * step] = smg_expf(x[i * step] - top); }
+    for (size_t i = 0; i < (size_t)n; i++) { y[i * step] /= sum; }
 }
 
 static void softmax_dx_row(const Rows *job, size_t at) {
@@ -94,22 +95,31 @@ static void softmax_dx_row(const Rows *job, size_t at) {
     float *dx = job->out + at, dot = 0.0f;
     if (step == 1) {
         ROW_SUM(dot, n, vload(dy + i) * vload(y + i), dy[i] * y[i])
-        for (ptrdiff_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - dot);
+        for (ptrdiff_t i = 0; i < n; i++) { dx[i] = y[i] * (dy[i] - dot); }
         return;
     }
-    for (size_t i = 0; i < (size_t)n; i++) dot += dy[i * step] * y[i * step];
-    for (size_t i = 0; i < (size_t)n; i++) dx[i * step] = y[i * step] * (dy[i * step] - dot);
+    for (size_t i = 0; i < (size_t)n; i++) { dot += dy[i * step] * y[i * step]; }
+    for (size_t i = 0; i < (size_t)n; i++) { dx[i * step] = y[i * step] * (dy[i * step] - dot); }
 }
 
 FAST_KERNEL(softmax_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .row = softmax_row, .rows = (ptrdiff_t)P(0) * P(2), .length = P(1),
+    Rows job = {.out = OUT(0),
+                .a = IN(1),
+                .row = softmax_row,
+                .rows = (ptrdiff_t)P(0) * P(2),
+                .length = P(1),
                 .step = (size_t)P(2)};
     run_rows(c, &job);
     return NULL;
 }
 FAST_KERNEL(softmax_dx_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .b = IN(2), .row = softmax_dx_row, .rows = (ptrdiff_t)P(0) * P(2),
-                .length = P(1), .step = (size_t)P(2)};
+    Rows job = {.out = OUT(0),
+                .a = IN(1),
+                .b = IN(2),
+                .row = softmax_dx_row,
+                .rows = (ptrdiff_t)P(0) * P(2),
+                .length = P(1),
+                .step = (size_t)P(2)};
     run_rows(c, &job);
     return NULL;
 }
@@ -127,7 +137,7 @@ static void layer_norm_row(const Rows *job, size_t at) {
     const float *x = job->a + at, *gamma = job->gamma, *beta = job->beta;
     float *y = job->out + at, mean, inverse;
     stats(x, job->length, job->eps, &mean, &inverse);
-    for (ptrdiff_t i = 0; i < job->length; i++) y[i] = (x[i] - mean) * inverse * gamma[i] + beta[i];
+    for (ptrdiff_t i = 0; i < job->length; i++) { y[i] = (x[i] - mean) * inverse * gamma[i] + beta[i]; }
 }
 
 static void layer_norm_dx_row(const Rows *job, size_t at) {
@@ -138,18 +148,32 @@ static void layer_norm_dx_row(const Rows *job, size_t at) {
     ROW_SUM(base, n, vload(dy + i) * vload(gamma + i), dy[i] * gamma[i])
     ROW_SUM(slope, n, vload(dy + i) * vload(gamma + i) * (vload(x + i) - mean), dy[i] * gamma[i] * (x[i] - mean))
     base = base / (float)n, slope = slope / (float)n * inverse * inverse;
-    for (ptrdiff_t i = 0; i < n; i++) dx[i] = inverse * (dy[i] * gamma[i] - base - (x[i] - mean) * slope);
+    for (ptrdiff_t i = 0; i < n; i++) { dx[i] = inverse * (dy[i] * gamma[i] - base - (x[i] - mean) * slope); }
 }
 
 FAST_KERNEL(layer_norm_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .gamma = IN(2), .beta = IN(3), .row = layer_norm_row, .rows = P(0),
-                .length = P(1), .step = 1, .eps = PF(2)};
+    Rows job = {.out = OUT(0),
+                .a = IN(1),
+                .gamma = IN(2),
+                .beta = IN(3),
+                .row = layer_norm_row,
+                .rows = P(0),
+                .length = P(1),
+                .step = 1,
+                .eps = PF(2)};
     run_rows(c, &job);
     return NULL;
 }
 FAST_KERNEL(layer_norm_dx_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .b = IN(2), .gamma = IN(3), .row = layer_norm_dx_row, .rows = P(0),
-                .length = P(1), .step = 1, .eps = PF(2)};
+    Rows job = {.out = OUT(0),
+                .a = IN(1),
+                .b = IN(2),
+                .gamma = IN(3),
+                .row = layer_norm_dx_row,
+                .rows = P(0),
+                .length = P(1),
+                .step = 1,
+                .eps = PF(2)};
     run_rows(c, &job);
     return NULL;
 }
@@ -161,10 +185,11 @@ static void gelu_part(void *arg, ptrdiff_t part, int thread) {
     const float *x = job->a;
     float *y = job->out;
     (void)thread;
-    if (job->tanh_form)
-        for (ptrdiff_t i = from; i < to; i++) y[i] = x[i] * gelu_tanh_gate(x[i]);
-    else
-        for (ptrdiff_t i = from; i < to; i++) y[i] = x[i] * gelu_gate(x[i]);
+    if (job->tanh_form) {
+        for (ptrdiff_t i = from; i < to; i++) { y[i] = x[i] * gelu_tanh_gate(x[i]); }
+    } else {
+        for (ptrdiff_t i = from; i < to; i++) { y[i] = x[i] * gelu_gate(x[i]); }
+    }
 }
 static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
     const Rows *job = (const Rows *)arg;
@@ -172,22 +197,23 @@ static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
     const float *dy = job->a, *x = job->b;
     float *dx = job->out;
     (void)thread;
-    if (job->tanh_form)
-        for (ptrdiff_t i = from; i < to; i++) dx[i] = dy[i] * gelu_tanh_slope(x[i]);
-    else
-        for (ptrdiff_t i = from; i < to; i++) dx[i] = dy[i] * gelu_slope(x[i]);
+    if (job->tanh_form) {
+        for (ptrdiff_t i = from; i < to; i++) { dx[i] = dy[i] * gelu_tanh_slope(x[i]); }
+    } else {
+        for (ptrdiff_t i = from; i < to; i++) { dx[i] = dy[i] * gelu_slope(x[i]); }
+    }
 }
 
 FAST_KERNEL(gelu_f32) {
     Rows job = {.out = OUT(0), .a = IN(1), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
-    if (job.rows < ENOUGH) job.parts = 1;
+    if (job.rows < ENOUGH) { job.parts = 1; }
     smg_parallel(smg_work(c), gelu_part, &job, job.parts);
     return NULL;
 }
 FAST_KERNEL(gelu_dx_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .b = IN(2), .rows = P(0), .tanh_form = PF(1) != 0,
-                .parts = smg_work(c)->threads};
-    if (job.rows < ENOUGH) job.parts = 1;
+    Rows job = {
+        .out = OUT(0), .a = IN(1), .b = IN(2), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
+    if (job.rows < ENOUGH) { job.parts = 1; }
     smg_parallel(smg_work(c), gelu_dx_part, &job, job.parts);
     return NULL;
 }

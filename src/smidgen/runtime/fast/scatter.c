@@ -5,8 +5,8 @@
 #include "gemm.h"
 #include "pool.h"
 
-#define PIXELS 24  /* of dy at a time */
-#define WINDOW 448 /* floats of a window of dx */
+#define PIXELS  24  /* of dy at a time */
+#define WINDOW  448 /* floats of a window of dx */
 #define DEEPEST 256 /* channels of dy */
 
 typedef struct {
@@ -34,7 +34,9 @@ static inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 static void windows(const Job *job, Room *room, const float *dy, int32_t pixels) {
     const Conv *v = job->v;
     const int32_t J = v->KH * v->KW * v->C;
-    for (int32_t p = 0; p < pixels; p++) room->rows[p] = dy + (ptrdiff_t)p * v->O, room->out[p] = room->window + p * J;
+    for (int32_t p = 0; p < pixels; p++) {
+        room->rows[p] = dy + (ptrdiff_t)p * v->O, room->out[p] = room->window + p * J;
+    }
     Tile2 t = {.pitch = PIXELS, .step = 1, .segments = 1, .run = v->O, .start = room->zero};
     for (int32_t j = 0; j < J; j += NR) {
         const int width = (int)least(J - j, NR), vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
@@ -59,16 +61,19 @@ static void add_up(const Job *job, const Room *room, float *image, int32_t oh, i
         conv_clip(iw, v->KW, v->DW, v->W, &lo, &hi);
         for (int32_t i = 0; i < v->KH; i++, window += row) {
             const int32_t ih = oh * v->SH - v->PT + i * v->DH;
-            if (ih < 0 || ih >= v->H || lo >= hi) continue;
+            if (ih < 0 || ih >= v->H || lo >= hi) { continue; }
             float *line = image + ((ptrdiff_t)ih * v->W + iw) * v->C;
             if (v->DW == 1) {
                 const int32_t end = hi * v->C;
                 int32_t l = lo * v->C;
-                for (; l + VL <= end; l += VL) vstore(line + l, vload(line + l) + vload(window + l));
-                if (l < end) vstore_part(line + l, vload_part(line + l, end - l) + vload_part(window + l, end - l), end - l);
+                for (; l + VL <= end; l += VL) { vstore(line + l, vload(line + l) + vload(window + l)); }
+                if (l < end) {
+                    vstore_part(line + l, vload_part(line + l, end - l) + vload_part(window + l, end - l), end - l);
+                }
             } else {
-                for (int32_t k = lo; k < hi; k++)
-                    for (int32_t c = 0; c < v->C; c++) line[k * v->DW * v->C + c] += window[k * v->C + c];
+                for (int32_t k = lo; k < hi; k++) {
+                    for (int32_t c = 0; c < v->C; c++) { line[k * v->DW * v->C + c] += window[k * v->C + c]; }
+                }
             }
         }
     }
@@ -81,15 +86,17 @@ static void one_image(void *arg, ptrdiff_t n, int thread) {
     const int32_t J = v->KH * v->KW * v->C, rest = J % NR, pitch = rest > VL ? NR : VL;
     float *image = job->dx + n * v->H * v->W * v->C;
     memset(room->zero, 0, sizeof room->zero);
-    if (rest) SMG_LOCAL(pack)(room->tail, pitch, job->w + J - rest, J, 1, v->O, rest);
-    for (ptrdiff_t p = 0; p < (ptrdiff_t)v->H * v->W; p++)
-        for (int32_t c = 0; c < v->C; c++) image[p * v->C + c] = job->bias ? job->bias[c] : 0.0f;
-    for (int32_t oh = 0; oh < v->OH; oh++)
+    if (rest) { SMG_LOCAL(pack)(room->tail, pitch, job->w + J - rest, J, 1, v->O, rest); }
+    for (ptrdiff_t p = 0; p < (ptrdiff_t)v->H * v->W; p++) {
+        for (int32_t c = 0; c < v->C; c++) { image[p * v->C + c] = job->bias ? job->bias[c] : 0.0f; }
+    }
+    for (int32_t oh = 0; oh < v->OH; oh++) {
         for (int32_t ow = 0; ow < v->OW; ow += PIXELS) {
             const int32_t pixels = least(v->OW - ow, PIXELS);
             windows(job, room, job->dy + ((n * v->OH + oh) * v->OW + ow) * v->O, pixels);
             add_up(job, room, image, oh, ow, pixels);
         }
+    }
 }
 
 void SMG_LOCAL(scatter)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w,

@@ -5,15 +5,16 @@
 #include "fast.h"
 
 /* The finished gradient g of elements at..at+count; an accumulator continues from what it holds. */
-static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const float *restrict g, size_t at, size_t count) {
+static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const float *restrict g, size_t at,
+                                                        size_t count) {
     float *restrict w = s->w + at;
     const float lr = s->lr, decay = s->decay, beta1 = s->beta1;
     if (s->mode == SMG_STORE) {
         memcpy(w, g, count * sizeof(float));
     } else if (s->mode == SMG_ACC) {
-        for (size_t i = 0; i < count; i++) w[i] += g[i];
+        for (size_t i = 0; i < count; i++) { w[i] += g[i]; }
     } else if (s->mode == SMG_SGD) {
-        for (size_t i = 0; i < count; i++) w[i] -= lr * (g[i] + decay * w[i]);
+        for (size_t i = 0; i < count; i++) { w[i] -= lr * (g[i] + decay * w[i]); }
     } else if (s->mode == SMG_MOMENTUM) {
         float *restrict m = s->m + at;
         const float ahead = s->nesterov ? beta1 : 0.0f, plain = s->nesterov ? 1.0f : 0.0f;
@@ -37,17 +38,17 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
 }
 
 /* f is static const char *f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
-#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                             \
-    FAST_KERNEL(f##suffix) {                                                                               \
-        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                     \
-        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                                     \
-                 (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, c->p + (own_params));                         \
-        return f(c, &sink);                                                                                \
+#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                                     \
+    FAST_KERNEL(f##suffix) {                                                                                       \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL, (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, \
+                 c->p + (own_params));                                                                             \
+        return f(c, &sink);                                                                                        \
     }
-#define FAST_SINK_KERNELS(f, inputs, own_params)                  \
-    FAST_SINK_KERNEL_(f, _f32, SMG_STORE, inputs, own_params)     \
-    FAST_SINK_KERNEL_(f, _acc_f32, SMG_ACC, inputs, own_params)   \
-    FAST_SINK_KERNEL_(f, _sgd_f32, SMG_SGD, inputs, own_params)   \
+#define FAST_SINK_KERNELS(f, inputs, own_params)                          \
+    FAST_SINK_KERNEL_(f, _f32, SMG_STORE, inputs, own_params)             \
+    FAST_SINK_KERNEL_(f, _acc_f32, SMG_ACC, inputs, own_params)           \
+    FAST_SINK_KERNEL_(f, _sgd_f32, SMG_SGD, inputs, own_params)           \
     FAST_SINK_KERNEL_(f, _momentum_f32, SMG_MOMENTUM, inputs, own_params) \
     FAST_SINK_KERNEL_(f, _adam_f32, SMG_ADAM, inputs, own_params)
 #endif

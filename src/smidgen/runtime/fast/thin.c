@@ -27,12 +27,11 @@ INLINE void dots(int rows, float *out, const float *a, ptrdiff_t a_row, const fl
             UNROLL for (int i = 0; i < rows; i++) acc[i * columns + j] += x[i] * y;
         }
     }
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < columns; j++) {
-            float sum = vsum(acc[i * columns + j]);
-            for (int32_t l = k; l < K; l++) sum += a[i * a_row + l] * b[j * b_n + l];
-            out[i * 4 + j] = sum;
-        }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < columns; j++) {
+        float sum = vsum(acc[i * columns + j]);
+        for (int32_t l = k; l < K; l++) { sum += a[i * a_row + l] * b[j * b_n + l]; }
+        out[i * 4 + j] = sum;
+    }
 }
 
 INLINE void dot_columns(int rows, const Product *p, int32_t from, int32_t to) {
@@ -40,23 +39,29 @@ INLINE void dot_columns(int rows, const Product *p, int32_t from, int32_t to) {
     for (int32_t n = from; n < to; n += 4) {
         const float *b = p->b + n * p->b_n;
         const int columns = to - n < 4 ? (int)(to - n) : 4;
-        if (columns == 4)
+        if (columns == 4) {
             dots(rows, out, p->a, p->a_row, b, p->b_n, 4, p->depth);
-        else
-            for (int j = 0; j < columns; j++) dots(rows, out + j, p->a, p->a_row, b + j * p->b_n, p->b_n, 1, p->depth);
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < columns; j++)
+        } else {
+            for (int j = 0; j < columns; j++) {
+                dots(rows, out + j, p->a, p->a_row, b + j * p->b_n, p->b_n, 1, p->depth);
+            }
+        }
+        for (int i = 0; i < rows; i++) {
+            for (int j = 0; j < columns; j++) {
                 p->c[i * p->c_row + n + j] = out[i * 4 + j] + (p->bias ? p->bias[n + j] : 0.0f);
+            }
+        }
     }
 }
 
 void SMG_LOCAL(thin_dot)(const Product *p, int32_t from, int32_t to) {
-    if (p->M == 1)
+    if (p->M == 1) {
         dot_columns(1, p, from, to);
-    else if (p->M == 2)
+    } else if (p->M == 2) {
         dot_columns(2, p, from, to);
-    else
+    } else {
         dot_columns(3, p, from, to);
+    }
 }
 
 /* c += the sum of `rows` rows of b, each times its a */
@@ -82,14 +87,17 @@ void SMG_LOCAL(thin_sum)(const Product *p, int32_t from, int32_t to) {
     for (int32_t n = from; n < to; n += SPAN) {
         const int32_t width = to - n < SPAN ? to - n : SPAN;
         float *c = p->c + n;
-        if (p->bias)
+        if (p->bias) {
             memcpy(c, p->bias + n, (size_t)width * sizeof(float));
-        else
+        } else {
             memset(c, 0, (size_t)width * sizeof(float));
+        }
         int32_t k = 0;
-        for (; k + 4 <= p->depth; k += 4)
+        for (; k + 4 <= p->depth; k += 4) {
             add_rows(4, c, p->a + k * p->a_step, p->a_step, p->b + k * p->b_k + n, p->b_k, width);
-        for (; k < p->depth; k++)
+        }
+        for (; k < p->depth; k++) {
             add_rows(1, c, p->a + k * p->a_step, p->a_step, p->b + k * p->b_k + n, p->b_k, width);
+        }
     }
 }

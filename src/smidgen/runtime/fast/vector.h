@@ -18,8 +18,8 @@
 #define VL 4
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
-#define APART static __attribute__((noinline)) /* keeps its locals out of the caller's frame */
+#define INLINE      static inline __attribute__((always_inline))
+#define APART       static __attribute__((noinline)) /* keeps its locals out of the caller's frame */
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 /* In front of a loop whose count is known after inlining. */
 #if defined(__clang__)
@@ -43,13 +43,13 @@ INLINE vf vset(float s) { return s - (vf){0}; }
 /* n floats, n < VL, in few pieces. */
 INLINE void copy_part(float *to, const float *from, int n) {
 #if VL > 8
-    if (n & 8) *(v8_any *)to = *(const v8_any *)from, to += 8, from += 8;
+    if (n & 8) { *(v8_any *)to = *(const v8_any *)from, to += 8, from += 8; }
 #endif
 #if VL > 4
-    if (n & 4) *(v4_any *)to = *(const v4_any *)from, to += 4, from += 4;
+    if (n & 4) { *(v4_any *)to = *(const v4_any *)from, to += 4, from += 4; }
 #endif
-    if (n & 2) memcpy(to, from, 8), to += 2, from += 2;
-    if (n & 1) *to = *from;
+    if (n & 2) { memcpy(to, from, 8), to += 2, from += 2; }
+    if (n & 1) { *to = *from; }
 }
 /* The first n lanes, n < VL; the others load as zero. */
 #if VL == 16 && defined(__AVX512F__)
@@ -72,7 +72,7 @@ INLINE void vstore_part(float *p, vf v, int n) {
 }
 INLINE vf vload_lanes(const float *p, int from, int to) {
     float lanes[VL] __attribute__((aligned(4 * VL))) = {0};
-    for (int l = from; l < to; l++) lanes[l] = p[l - from];
+    for (int l = from; l < to; l++) { lanes[l] = p[l - from]; }
     return vload(lanes);
 }
 #endif
@@ -81,9 +81,7 @@ INLINE float vsum4(v4 v) {
     v4 w = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
     return w[0] + w[1];
 }
-INLINE v4 vfold8(v8 v) {
-    return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
-}
+INLINE v4 vfold8(v8 v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7); }
 INLINE float vsum(vf v) {
 #if VL == 16
     return vsum4(vfold8(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +

@@ -9,33 +9,33 @@ static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
 }
 
 MAP(relu, 0, x < 0 ? 0 : x)
-MAP(clamp, 2, clip(x, a, b))                                            /* a: lo, b: hi */
-MAP(leaky_relu, 1, x * (x > 0 ? 1.0f : a))                              /* a: slope */
+MAP(clamp, 2, clip(x, a, b))              /* a: lo, b: hi */
+MAP(leaky_relu, 1, x *(x > 0 ? 1.0f : a)) /* a: slope */
 MAP(hardsigmoid, 0, clip(x + 3.0f, 0, 6.0f) * 0.166666667f)
-MAP(hardswish, 0, x * (clip(x + 3.0f, 0, 6.0f) * 0.166666667f))
+MAP(hardswish, 0, x *(clip(x + 3.0f, 0, 6.0f) * 0.166666667f))
 MAP_DX(hardswish_dx, 0, v <= -3.0f ? 0 : v < 3.0f ? dy * (v * 0.333333333f + 0.5f) : dy)
 MAP(sigmoid, 0, smg_sigmoidf(x))
-MAP_DX(sigmoid_dx, 0, dy * (v * (1.0f - v)))                            /* v: output */
+MAP_DX(sigmoid_dx, 0, dy *(v * (1.0f - v))) /* v: output */
 MAP(tanh, 0, smg_tanhf(x))
-MAP_DX(tanh_dx, 0, dy * (1.0f - v * v))                                 /* v: output */
-MAP(elu, 1, x > 0 ? x : a * smg_expm1f(x))                              /* a: alpha */
-MAP_DX(elu_dx, 1, v > 0 ? dy : dy * (v + a))                            /* v: output */
+MAP_DX(tanh_dx, 0, dy * (1.0f - v * v))      /* v: output */
+MAP(elu, 1, x > 0 ? x : a * smg_expm1f(x))   /* a: alpha */
+MAP_DX(elu_dx, 1, v > 0 ? dy : dy * (v + a)) /* v: output */
 MAP(softsign, 0, x / (1.0f + smg_absf(x)))
-MAP(silu, 0, x * smg_sigmoidf(x))
+MAP(silu, 0, x *smg_sigmoidf(x))
 MAP(log_sigmoid, 0, (x < 0 ? x : 0) - smg_log1pf(smg_expf(-smg_absf(x))))
-MAP_DX(log_sigmoid_dx, 0, dy * smg_sigmoidf(-v))
+MAP_DX(log_sigmoid_dx, 0, dy *smg_sigmoidf(-v))
 
 static inline float softsign_slope(float x) {
     const float d = 1.0f + smg_absf(x);
     return 1.0f / (d * d);
 }
-MAP_DX(softsign_dx, 0, dy * softsign_slope(v))
+MAP_DX(softsign_dx, 0, dy *softsign_slope(v))
 
 static inline float silu_slope(float x) {
     const float s = smg_sigmoidf(x);
     return s * (1.0f + x * (1.0f - s));
 }
-MAP_DX(silu_dx, 0, dy * silu_slope(v))
+MAP_DX(silu_dx, 0, dy *silu_slope(v))
 
 /* a: beta, b: threshold on beta * x beyond which the function is the identity */
 static inline float softplus(float x, float a, float b) {
@@ -43,11 +43,11 @@ static inline float softplus(float x, float a, float b) {
     return z > b ? x : y;
 }
 MAP(softplus, 2, softplus(x, a, b))
-MAP_DX(softplus_dx, 2, v * a > b ? dy : dy * smg_sigmoidf(v * a))
+MAP_DX(softplus_dx, 2, v *a > b ? dy : dy * smg_sigmoidf(v * a))
 
 /* a: 1 for the tanh form */
-MAP_EITHER(gelu, x * gelu_tanh_gate(x), x * gelu_gate(x))
-MAP_DX_EITHER(gelu_dx, dy * gelu_tanh_slope(v), dy * gelu_slope(v))
+MAP_EITHER(gelu, x *gelu_tanh_gate(x), x *gelu_gate(x))
+MAP_DX_EITHER(gelu_dx, dy *gelu_tanh_slope(v), dy *gelu_slope(v))
 
 /* mish = x tanh(log(1 + e^x)) = x w / (w + 2) with w = e^x (e^x + 2); the quotient is 1 from x = 20 on */
 static inline float mish(float x) {
@@ -60,7 +60,7 @@ static inline float mish_slope(float x) {
     return w / d + (x > 20.0f ? 0 : bend);
 }
 MAP(mish, 0, mish(x))
-MAP_DX(mish_dx, 0, dy * mish_slope(v))
+MAP_DX(mish_dx, 0, dy *mish_slope(v))
 
 /* Gradients that only ask whether a value was between two bounds: from the value itself, or from one bit of it. */
 static inline int within(float x, float lo, float hi, int closed) {
@@ -79,7 +79,7 @@ static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to
     float *dx = OUT(0);
     const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
     const int closed = P(3) != 0;
-    for (int32_t i = from; i < to; i++) dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside);
+    for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside); }
 }
 SMG_MAP_RUN(range_dx_f32)
 KERNEL(range_dx_f32, "oii", 6) {
@@ -89,7 +89,7 @@ KERNEL(range_dx_f32, "oii", 6) {
 
 /* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0. */
 static int bits_need(const int32_t *p, uint64_t *bits, uint64_t *floats) {
-    if (p[0] < 0 || p[1] < 1) return -1;
+    if (p[0] < 0 || p[1] < 1) { return -1; }
     *bits = smg_mul((uint64_t)p[0], ((uint64_t)p[1] + 7) / 8);
     *floats = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), 4);
     return 0;
@@ -105,21 +105,22 @@ KERNEL(range_bits_u8, "oi", 5) {
     const float *x = IN(1), lo = PF(2), hi = PF(3);
     const int32_t rows = P(0), per_row = P(1);
     const int closed = P(4) != 0;
-    for (int32_t r = 0; r < rows; r++)
+    for (int32_t r = 0; r < rows; r++) {
         for (int32_t left = per_row; left > 0; left -= 8) {
             const int count = left < 8 ? left : 8;
             unsigned byte = 0;
-            for (int j = 0; j < count; j++) byte |= (unsigned)within(x[j], lo, hi, closed) << j;
+            for (int j = 0; j < count; j++) { byte |= (unsigned)within(x[j], lo, hi, closed) << j; }
             *bits++ = (uint8_t)byte;
             x += count;
         }
+    }
     return NULL;
 }
 
 /* p: rows, elements a row, inside, outside */
 EXTENT(bits_dx_f32) {
     EXTENT_UNUSED;
-    if (bits_need(p, &need[2], &need[0])) return -1;
+    if (bits_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
@@ -128,12 +129,13 @@ KERNEL(bits_dx_f32, "oii", 4) {
     const float *dy = IN(1), inside = PF(2), outside = PF(3);
     const uint8_t *bits = (const uint8_t *)c->op[2];
     const int32_t rows = P(0), per_row = P(1);
-    for (int32_t r = 0; r < rows; r++)
+    for (int32_t r = 0; r < rows; r++) {
         for (int32_t left = per_row; left > 0; left -= 8) {
             const int count = left < 8 ? left : 8;
             const unsigned byte = *bits++;
-            for (int j = 0; j < count; j++) dx[j] = weigh(dy[j], (byte >> j) & 1 ? inside : outside);
+            for (int j = 0; j < count; j++) { dx[j] = weigh(dy[j], (byte >> j) & 1 ? inside : outside); }
             dx += count, dy += count;
         }
+    }
     return NULL;
 }

@@ -8,7 +8,7 @@ static const char *const TOO_FEW = "batch statistics need more than one value pe
 
 EXTENT(batch_norm_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[2])) return -1;
+    if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[4] = need[5] = need[2];
     return 0;
 }
@@ -19,11 +19,11 @@ KERNEL(batch_norm_f32, "oiiiii", 3) {
     for (int32_t c0 = 0; c0 < C; c0 += 4 * LANES) {
         const int32_t count = C - c0 < 4 * LANES ? C - c0 : 4 * LANES;
         const float *m = mean + c0, *shift = beta + c0;
-        for (int32_t l = 0; l < count; l++) scale[l] = gamma[c0 + l] / smg_sqrtf(var[c0 + l] + PF(2));
+        for (int32_t l = 0; l < count; l++) { scale[l] = gamma[c0 + l] / smg_sqrtf(var[c0 + l] + PF(2)); }
         for (int32_t i = 0; i < R; i++) {
             float *y = OUT(0) + (size_t)i * (size_t)C + c0;
             const float *x = IN(1) + (size_t)i * (size_t)C + c0;
-            for (int32_t l = 0; l < count; l++) y[l] = (x[l] - m[l]) * scale[l] + shift[l];
+            for (int32_t l = 0; l < count; l++) { y[l] = (x[l] - m[l]) * scale[l] + shift[l]; }
         }
     }
     return NULL;
@@ -32,7 +32,7 @@ KERNEL(batch_norm_f32, "oiiiii", 3) {
 /* dx, dy, gamma, var. p: rows, C, eps */
 EXTENT(batch_norm_dx_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[2])) return -1;
+    if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
 }
@@ -42,11 +42,11 @@ KERNEL(batch_norm_dx_f32, "oiii", 3) {
     float scale[4 * LANES];
     for (int32_t c0 = 0; c0 < C; c0 += 4 * LANES) {
         const int32_t count = C - c0 < 4 * LANES ? C - c0 : 4 * LANES;
-        for (int32_t l = 0; l < count; l++) scale[l] = gamma[c0 + l] / smg_sqrtf(var[c0 + l] + PF(2));
+        for (int32_t l = 0; l < count; l++) { scale[l] = gamma[c0 + l] / smg_sqrtf(var[c0 + l] + PF(2)); }
         for (int32_t i = 0; i < R; i++) {
             float *dx = OUT(0) + (size_t)i * (size_t)C + c0;
             const float *dy = IN(1) + (size_t)i * (size_t)C + c0;
-            for (int32_t l = 0; l < count; l++) dx[l] = dy[l] * scale[l];
+            for (int32_t l = 0; l < count; l++) { dx[l] = dy[l] * scale[l]; }
         }
     }
     return NULL;
@@ -56,7 +56,7 @@ KERNEL(batch_norm_dx_f32, "oiii", 3) {
 static int batch_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     uint64_t rows, all;
     (void)operands, (void)run;
-    if (rows_need(p, &rows, &all)) return -1;
+    if (rows_need(p, &rows, &all)) { return -1; }
     own[0] = own[1] = smg_mul(all, 4);
     own[2] = own[3] = smg_mul((uint64_t)p[3], 4);
     *elements = (uint64_t)p[3];
@@ -68,7 +68,7 @@ static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
     float tile[LANES], inverse[LANES];
     for (int32_t c0 = 0; c0 < g.C; c0 += LANES) {
         const int32_t count = lanes_at(c0, g.C);
-        for (int32_t l = 0; l < count; l++) inverse[l] = inverse_root(var[c0 + l], PF(4));
+        for (int32_t l = 0; l < count; l++) { inverse[l] = inverse_root(var[c0 + l], PF(4)); }
         smg_sink_begin(sink, tile, (size_t)c0, (size_t)count);
         sum_scaled(tile, x, dy, mean + c0, inverse, g, c0, count);
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
@@ -81,35 +81,38 @@ SINK_KERNELS(batch_norm_dgamma, 4, "iiii", 5, "")
  * differences are in double, and every kernel takes the statistics anew, so that they are never rounded. ---- */
 
 static inline void stats_lanes(const float *x, size_t R, int32_t C, const int32_t count, double *mean, double *var) {
-    for (int32_t l = 0; l < count; l++) mean[l] = 0, var[l] = 0;
-    for (size_t i = 0; i < R; i++)
-        for (int32_t l = 0; l < count; l++) mean[l] += (double)x[i * (size_t)C + (size_t)l];
-    for (int32_t l = 0; l < count; l++) mean[l] /= (double)R;
-    for (size_t i = 0; i < R; i++)
+    for (int32_t l = 0; l < count; l++) { mean[l] = 0, var[l] = 0; }
+    for (size_t i = 0; i < R; i++) {
+        for (int32_t l = 0; l < count; l++) { mean[l] += (double)x[i * (size_t)C + (size_t)l]; }
+    }
+    for (int32_t l = 0; l < count; l++) { mean[l] /= (double)R; }
+    for (size_t i = 0; i < R; i++) {
         for (int32_t l = 0; l < count; l++) {
             const double d = (double)x[i * (size_t)C + (size_t)l] - mean[l];
             var[l] += d * d;
         }
-    for (int32_t l = 0; l < count; l++) var[l] /= (double)R;
+    }
+    for (int32_t l = 0; l < count; l++) { var[l] /= (double)R; }
 }
 static void own_stats(const float *x, size_t R, int32_t C, int32_t count, double *mean, double *var) {
-    if (count == LANES) /* a constant count keeps the sums in registers */
+    if (count == LANES) { /* a constant count keeps the sums in registers */
         stats_lanes(x, R, C, LANES, mean, var);
-    else
+    } else {
         stats_lanes(x, R, C, count, mean, var);
+    }
 }
 
 /* mean, var (biased), x. p: rows, C */
 EXTENT(batch_stats_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[2], &need[0])) return -1;
+    if (affine_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
 KERNEL(batch_stats_f32, "ooi", 2) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
-    if (R < 2) return TOO_FEW;
+    if (R < 2) { return TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES];
@@ -125,7 +128,7 @@ KERNEL(batch_stats_f32, "ooi", 2) {
 /* y, x, gamma, beta. p: rows, C, eps */
 EXTENT(batch_norm_batch_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[2])) return -1;
+    if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
 }
@@ -133,18 +136,19 @@ KERNEL(batch_norm_batch_f32, "oiii", 3) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     const float *gamma = IN(2), *beta = IN(3);
-    if (R < 2) return TOO_FEW;
+    if (R < 2) { return TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES];
         float scale[LANES];
         own_stats(IN(1) + c0, R, C, count, mean, var);
-        for (int32_t l = 0; l < count; l++) scale[l] = gamma[c0 + l] * inverse_root(smg_to_float(var[l]), PF(2));
+        for (int32_t l = 0; l < count; l++) { scale[l] = gamma[c0 + l] * inverse_root(smg_to_float(var[l]), PF(2)); }
         for (size_t i = 0; i < R; i++) {
             float *y = OUT(0) + i * (size_t)C + c0;
             const float *x = IN(1) + i * (size_t)C + c0;
-            for (int32_t l = 0; l < count; l++)
+            for (int32_t l = 0; l < count; l++) {
                 y[l] = smg_to_float((double)x[l] - mean[l]) * scale[l] + beta[c0 + l];
+            }
         }
     }
     return NULL;
@@ -154,7 +158,7 @@ KERNEL(batch_norm_batch_f32, "oiii", 3) {
  * dx = gamma/s * (dy - mean(dy) - (x-mean)/s * mean(dy*(x-mean)/s)),  s = sqrt(var + eps) */
 EXTENT(batch_norm_batch_dx_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[3])) return -1;
+    if (affine_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0];
     return 0;
 }
@@ -162,7 +166,7 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     const float *gamma = IN(3);
-    if (R < 2) return TOO_FEW;
+    if (R < 2) { return TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES], base[LANES] = {0}, slope[LANES] = {0};
@@ -183,8 +187,9 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
         for (size_t i = 0; i < R; i++) {
             float *dx = OUT(0) + i * (size_t)C + c0;
             const float *dy = IN(1) + i * (size_t)C + c0, *x = IN(2) + i * (size_t)C + c0;
-            for (int32_t l = 0; l < count; l++)
+            for (int32_t l = 0; l < count; l++) {
                 dx[l] = scale[l] * smg_to_float((double)dy[l] - base[l] - ((double)x[l] - mean[l]) * slope[l]);
+            }
         }
     }
     return NULL;
@@ -194,7 +199,7 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
 static int batch_norm_batch_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     uint64_t channels;
     (void)operands, (void)run;
-    if (affine_need(p, &own[0], &channels)) return -1;
+    if (affine_need(p, &own[0], &channels)) { return -1; }
     own[1] = own[0];
     *elements = (uint64_t)p[1];
     return 0;
@@ -203,18 +208,19 @@ static const char *batch_norm_batch_dgamma(const SmgCall *c, const Sink *sink) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     float tile[LANES];
-    if (R < 2) return TOO_FEW;
+    if (R < 2) { return TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES], sum[LANES] = {0};
         own_stats(SINK_IN(sink, 1) + c0, R, C, count, mean, var);
         for (size_t i = 0; i < R; i++) {
             const float *dy = SINK_IN(sink, 0) + i * (size_t)C + c0, *x = SINK_IN(sink, 1) + i * (size_t)C + c0;
-            for (int32_t l = 0; l < count; l++) sum[l] += (double)dy[l] * ((double)x[l] - mean[l]);
+            for (int32_t l = 0; l < count; l++) { sum[l] += (double)dy[l] * ((double)x[l] - mean[l]); }
         }
         smg_sink_begin(sink, tile, (size_t)c0, (size_t)count);
-        for (int32_t l = 0; l < count; l++)
+        for (int32_t l = 0; l < count; l++) {
             tile[l] += smg_to_float(sum[l]) * inverse_root(smg_to_float(var[l]), PF(2));
+        }
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
     }
     return NULL;
@@ -224,7 +230,7 @@ SINK_KERNELS(batch_norm_batch_dgamma, 2, "ii", 3, "")
 /* running mean and var are updated from mean and var of `count` rows. p: C, count, momentum */
 EXTENT(running_stats_f32) {
     EXTENT_UNUSED;
-    if (p[0] < 1 || p[1] < 0) return -1;
+    if (p[0] < 1 || p[1] < 0) { return -1; }
     need[0] = need[1] = need[2] = need[3] = smg_mul((uint64_t)p[0], 4);
     return 0;
 }
@@ -233,7 +239,7 @@ KERNEL(running_stats_f32, "uuii", 3) {
     const float take = PF(2), keep = 1.0f - take;
     float *running_mean = OUT(0), *running_var = OUT(1);
     const float *mean = IN(2), *var = IN(3);
-    if (count < 2) return TOO_FEW;
+    if (count < 2) { return TOO_FEW; }
     const float unbiased = (float)count / (float)(count - 1);
     for (int32_t l = 0; l < C; l++) {
         running_mean[l] = keep * running_mean[l] + take * mean[l];

@@ -5,44 +5,44 @@
 
 /* width[k]: bytes per element of operand k. */
 static int broadcast_need(const int32_t *p, int params, int inputs, const uint8_t *width, uint64_t *need) {
-    if (params < 1 || p[0] < 0 || p[0] > SMG_MAX_RANK || params != 1 + (1 + inputs) * p[0]) return -1;
+    if (params < 1 || p[0] < 0 || p[0] > SMG_MAX_RANK || params != 1 + (1 + inputs) * p[0]) { return -1; }
     const int32_t rank = p[0], *dims = p + 1;
     const uint64_t total = smg_product(dims, rank);
-    if (total == SMG_TOO_MUCH) return -1;
+    if (total == SMG_TOO_MUCH) { return -1; }
     need[0] = smg_mul(total, width[0]);
-    for (int k = 1; k <= inputs; k++) need[k] = smg_mul(smg_span(dims, dims + k * rank, rank), width[k]);
+    for (int k = 1; k <= inputs; k++) { need[k] = smg_mul(smg_span(dims, dims + k * rank, rank), width[k]); }
     return 0;
 }
 
 /* Runs BODY once for each run of the last axis: `len` outputs from y on; input k starts at off[k], steps by step[k]. */
-#define EACH_RUN(params, inputs, out, BODY)                                                             \
-    do {                                                                                                \
-        const int32_t rank = (params)[0], *dims = (params) + 1;                                         \
-        if (smg_product(dims, rank) == 0) break;                                                        \
-        const int32_t len = rank ? dims[rank - 1] : 1;                                                  \
-        int32_t at[SMG_MAX_RANK] = {0};                                                                 \
-        size_t off[inputs] = {0}, step[inputs] = {0};                                                   \
-        for (int k = 0; k < (inputs); k++) step[k] = rank ? (size_t)dims[(k + 2) * rank - 1] : 0;       \
-        do {                                                                                            \
-            BODY;                                                                                       \
-            (out) += len;                                                                               \
-        } while (smg_walk_next(at, dims, rank - 1, dims + rank, rank, off, inputs));                    \
+#define EACH_RUN(params, inputs, out, BODY)                                                       \
+    do {                                                                                          \
+        const int32_t rank = (params)[0], *dims = (params) + 1;                                   \
+        if (smg_product(dims, rank) == 0) break;                                                  \
+        const int32_t len = rank ? dims[rank - 1] : 1;                                            \
+        int32_t at[SMG_MAX_RANK] = {0};                                                           \
+        size_t off[inputs] = {0}, step[inputs] = {0};                                             \
+        for (int k = 0; k < (inputs); k++) step[k] = rank ? (size_t)dims[(k + 2) * rank - 1] : 0; \
+        do {                                                                                      \
+            BODY;                                                                                 \
+            (out) += len;                                                                         \
+        } while (smg_walk_next(at, dims, rank - 1, dims + rank, rank, off, inputs));              \
     } while (0)
 
 /* One run; the common strides 0 and 1 get loops that vectorise. */
-#define RUN_2(type, F)                                                                                  \
-    const type *a = A + off[0], *b = B + off[1];                                                        \
-    const size_t sa = step[0], sb = step[1];                                                            \
-    if (sa == 1 && sb == 1) {                                                                           \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], b[i]);                                         \
-    } else if (sa == 1 && sb == 0) {                                                                    \
-        const type same = *b;                                                                           \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], same);                                         \
-    } else if (sa == 0 && sb == 1) {                                                                    \
-        const type same = *a;                                                                           \
-        for (int32_t i = 0; i < len; i++) y[i] = F(same, b[i]);                                         \
-    } else {                                                                                            \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]);               \
+#define RUN_2(type, F)                                                                    \
+    const type *a = A + off[0], *b = B + off[1];                                          \
+    const size_t sa = step[0], sb = step[1];                                              \
+    if (sa == 1 && sb == 1) {                                                             \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], b[i]);                           \
+    } else if (sa == 1 && sb == 0) {                                                      \
+        const type same = *b;                                                             \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], same);                           \
+    } else if (sa == 0 && sb == 1) {                                                      \
+        const type same = *a;                                                             \
+        for (int32_t i = 0; i < len; i++) y[i] = F(same, b[i]);                           \
+    } else {                                                                              \
+        for (int32_t i = 0; i < len; i++) y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]); \
     }
 
 #ifdef SMG_ISA /* fast: threads share the elements of inputs that have the output's shape */
@@ -51,45 +51,45 @@ typedef struct {
     const SmgCall *c;
     ptrdiff_t parts;
 } DenseJob;
-#define DENSE(name, F)                                                                                  \
-    static void name##_dense(void *job_, ptrdiff_t k, int thread) {                                     \
-        const DenseJob *job = (const DenseJob *)job_;                                                   \
-        const SmgCall *c = job->c;                                                                      \
-        const int64_t N = P(1);                                                                         \
-        const int32_t to = (int32_t)(N * (k + 1) / job->parts);                                         \
-        float *y = OUT(0);                                                                              \
-        const float *a = IN(1), *b = IN(2);                                                             \
-        (void)thread;                                                                                   \
-        for (int32_t i = (int32_t)(N * k / job->parts); i < to; i++) y[i] = F(a[i], b[i]);              \
+#define DENSE(name, F)                                                                     \
+    static void name##_dense(void *job_, ptrdiff_t k, int thread) {                        \
+        const DenseJob *job = (const DenseJob *)job_;                                      \
+        const SmgCall *c = job->c;                                                         \
+        const int64_t N = P(1);                                                            \
+        const int32_t to = (int32_t)(N * (k + 1) / job->parts);                            \
+        float *y = OUT(0);                                                                 \
+        const float *a = IN(1), *b = IN(2);                                                \
+        (void)thread;                                                                      \
+        for (int32_t i = (int32_t)(N * k / job->parts); i < to; i++) y[i] = F(a[i], b[i]); \
     }
-#define TRY_DENSE(name)                                                                                 \
-    if (c->work && P(0) == 1 && P(2) == 1 && P(3) == 1 && P(1) >= 1 << 14) {                            \
-        DenseJob job = {c, c->work->threads};                                                           \
-        smg_parallel(c->work, name##_dense, &job, job.parts);                                           \
-        return NULL;                                                                                    \
+#define TRY_DENSE(name)                                                      \
+    if (c->work && P(0) == 1 && P(2) == 1 && P(3) == 1 && P(1) >= 1 << 14) { \
+        DenseJob job = {c, c->work->threads};                                \
+        smg_parallel(c->work, name##_dense, &job, job.parts);                \
+        return NULL;                                                         \
     }
 #else
 #define DENSE(name, F)
 #define TRY_DENSE(name)
 #endif
 
-#define BINARY(name, F)                                                                                 \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need);                          \
-    }                                                                                                   \
-    DENSE(name, F)                                                                                      \
-    KERNEL(name, "oii", -1) {                                                                           \
-        TRY_DENSE(name)                                                                                 \
-        float *y = OUT(0);                                                                              \
-        const float *A = IN(1), *B = IN(2);                                                             \
-        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                                          \
-        return NULL;                                                                                    \
+#define BINARY(name, F)                                                        \
+    EXTENT(name) {                                                             \
+        EXTENT_UNUSED;                                                         \
+        return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need); \
+    }                                                                          \
+    DENSE(name, F)                                                             \
+    KERNEL(name, "oii", -1) {                                                  \
+        TRY_DENSE(name)                                                        \
+        float *y = OUT(0);                                                     \
+        const float *A = IN(1), *B = IN(2);                                    \
+        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                 \
+        return NULL;                                                           \
     }
-#define ADD(a, b) ((a) + (b))
-#define SUB(a, b) ((a) - (b))
-#define MUL(a, b) ((a) * (b))
-#define DIV(a, b) ((a) / (b))
+#define ADD(a, b)     ((a) + (b))
+#define SUB(a, b)     ((a) - (b))
+#define MUL(a, b)     ((a) * (b))
+#define DIV(a, b)     ((a) / (b))
 /* NaN in either input comes through. */
 #define MAXIMUM(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define MINIMUM(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
@@ -102,22 +102,22 @@ BINARY(maximum_f32, MAXIMUM)
 BINARY(minimum_f32, MINIMUM)
 
 /* p: 1 if the inputs are i32 (else f32), then as above. */
-#define COMPARE(name, OP)                                                                               \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        if (params < 1 || p[0] < 0 || p[0] > 1) return -1;                                              \
-        return broadcast_need(p + 1, params - 1, 2, (const uint8_t[]){1, 4, 4}, need);                  \
-    }                                                                                                   \
-    KERNEL(name, "oii", -1) {                                                                           \
-        uint8_t *y = (uint8_t *)c->op[0];                                                               \
-        if (P(0)) {                                                                                     \
-            const int32_t *A = IN_I32(1), *B = IN_I32(2);                                               \
-            EACH_RUN(c->p + 1, 2, y, RUN_2(int32_t, OP));                                               \
-        } else {                                                                                        \
-            const float *A = IN(1), *B = IN(2);                                                         \
-            EACH_RUN(c->p + 1, 2, y, RUN_2(float, OP));                                                 \
-        }                                                                                               \
-        return NULL;                                                                                    \
+#define COMPARE(name, OP)                                                              \
+    EXTENT(name) {                                                                     \
+        EXTENT_UNUSED;                                                                 \
+        if (params < 1 || p[0] < 0 || p[0] > 1) return -1;                             \
+        return broadcast_need(p + 1, params - 1, 2, (const uint8_t[]){1, 4, 4}, need); \
+    }                                                                                  \
+    KERNEL(name, "oii", -1) {                                                          \
+        uint8_t *y = (uint8_t *)c->op[0];                                              \
+        if (P(0)) {                                                                    \
+            const int32_t *A = IN_I32(1), *B = IN_I32(2);                              \
+            EACH_RUN(c->p + 1, 2, y, RUN_2(int32_t, OP));                              \
+        } else {                                                                       \
+            const float *A = IN(1), *B = IN(2);                                        \
+            EACH_RUN(c->p + 1, 2, y, RUN_2(float, OP));                                \
+        }                                                                              \
+        return NULL;                                                                   \
     }
 #define EQ(a, b) ((a) == (b))
 #define NE(a, b) ((a) != (b))
@@ -132,33 +132,33 @@ COMPARE(le_u8, LE)
 COMPARE(gt_u8, GT)
 COMPARE(ge_u8, GE)
 
-#define LOGICAL(name, F)                                                                                \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need);                          \
-    }                                                                                                   \
-    KERNEL(name, "oii", -1) {                                                                           \
-        uint8_t *y = (uint8_t *)c->op[0];                                                               \
-        const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2];                   \
-        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                                        \
-        return NULL;                                                                                    \
+#define LOGICAL(name, F)                                                              \
+    EXTENT(name) {                                                                    \
+        EXTENT_UNUSED;                                                                \
+        return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need);        \
+    }                                                                                 \
+    KERNEL(name, "oii", -1) {                                                         \
+        uint8_t *y = (uint8_t *)c->op[0];                                             \
+        const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2]; \
+        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                      \
+        return NULL;                                                                  \
     }
 #define AND(a, b) ((a) != 0 && (b) != 0)
-#define OR(a, b) ((a) != 0 || (b) != 0)
+#define OR(a, b)  ((a) != 0 || (b) != 0)
 LOGICAL(logical_and_u8, AND)
 LOGICAL(logical_or_u8, OR)
 
 /* p: N. */
 EXTENT(logical_not_u8) {
     EXTENT_UNUSED;
-    if (p[0] < 0) return -1;
+    if (p[0] < 0) { return -1; }
     need[0] = need[1] = (uint64_t)p[0];
     return 0;
 }
 KERNEL(logical_not_u8, "oi", 1) {
     uint8_t *y = (uint8_t *)c->op[0];
     const uint8_t *x = (const uint8_t *)c->op[1];
-    for (int32_t i = 0; i < P(0); i++) y[i] = x[i] == 0;
+    for (int32_t i = 0; i < P(0); i++) { y[i] = x[i] == 0; }
     return NULL;
 }
 
@@ -175,15 +175,14 @@ KERNEL(logical_not_u8, "oi", 1) {
         EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                    \
         return NULL;                                                                                    \
     }
-#define RUN_3(first, type, F)                                                                           \
-    const first *x = X + off[0];                                                                        \
-    const type *a = A + off[1], *b = B + off[2];                                                        \
-    const size_t sx = step[0], sa = step[1], sb = step[2];                                              \
-    if (sx == 1 && sa == 1 && sb == 1) {                                                                \
-        for (int32_t i = 0; i < len; i++) y[i] = F(x[i], a[i], b[i]);                                   \
-    } else {                                                                                            \
-        for (int32_t i = 0; i < len; i++)                                                               \
-            y[i] = F(x[(size_t)i * sx], a[(size_t)i * sa], b[(size_t)i * sb]);                          \
+#define RUN_3(first, type, F)                                                                                \
+    const first *x = X + off[0];                                                                             \
+    const type *a = A + off[1], *b = B + off[2];                                                             \
+    const size_t sx = step[0], sa = step[1], sb = step[2];                                                   \
+    if (sx == 1 && sa == 1 && sb == 1) {                                                                     \
+        for (int32_t i = 0; i < len; i++) y[i] = F(x[i], a[i], b[i]);                                        \
+    } else {                                                                                                 \
+        for (int32_t i = 0; i < len; i++) y[i] = F(x[(size_t)i * sx], a[(size_t)i * sa], b[(size_t)i * sb]); \
     }
 #define WHERE(x, a, b) ((x) ? (a) : (b))
 TERNARY(where_b4, uint8_t, uint32_t, 1, 4, WHERE)

@@ -12,37 +12,41 @@ static void pixel(const Conv *v, float *lanes, int rows, const float *x, const f
     int32_t h0, h1, w0, w1;
     conv_clip(ih, v->KH, v->DH, v->H, &h0, &h1);
     conv_clip(iw, v->KW, v->DW, v->W, &w0, &w1);
-    if (w0 >= w1) return;
+    if (w0 >= w1) { return; }
     const int32_t taps = fused ? w1 - w0 : 1, run = taps * Cg;
-    for (int32_t kh = h0; kh < h1; kh++)
+    for (int32_t kh = h0; kh < h1; kh++) {
         for (int32_t kw = w0; kw < w1; kw += taps) {
             const float *a = x + ((ptrdiff_t)(ih + kh * v->DH) * v->W + iw + kw * v->DW) * v->C;
             const float *b = w + kh * row + (ptrdiff_t)kw * Cg;
-            if (rows == 4)
+            if (rows == 4) {
                 smg_dot_x4(lanes, a, b, filter, run);
-            else
-                for (int i = 0; i < rows; i++) smg_dot(lanes + 8 * i, a, b + i * filter, run);
+            } else {
+                for (int i = 0; i < rows; i++) { smg_dot(lanes + 8 * i, a, b + i * filter, run); }
+            }
         }
+    }
 }
 
 /* Four outputs share the loads of x, and their weights stay in the cache for the whole image. */
 static void conv(const Conv *v, float *y, const float *x, const Weights *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, rows = Og < 4 ? Og : 4;
-    for (int32_t g = 0; g < v->G; g++)
+    for (int32_t g = 0; g < v->G; g++) {
         for (int32_t next = 0; next < Og; next += 4) {
             const int32_t o = g * Og + (next > Og - rows ? Og - rows : next); /* the last four may overlap */
             const float *wo = weights_rows(w, o, rows, (ptrdiff_t)v->KH * v->KW * Cg);
             for (int32_t n = 0; n < v->N; n++) {
                 const float *image = x + (ptrdiff_t)n * v->H * v->W * v->C + g * Cg;
                 float *out = y + (ptrdiff_t)n * v->OH * v->OW * v->O + o;
-                for (int32_t oh = 0; oh < v->OH; oh++)
+                for (int32_t oh = 0; oh < v->OH; oh++) {
                     for (int32_t ow = 0; ow < v->OW; ow++, out += v->O) {
                         float lanes[32] = {0};
                         pixel(v, lanes, rows, image, wo, oh * v->SH - v->PT, ow * v->SW - v->PL);
-                        for (int i = 0; i < rows; i++) out[i] = smg_lanes8(lanes + 8 * i) + (b ? b[o + i] : 0.0f);
+                        for (int i = 0; i < rows; i++) { out[i] = smg_lanes8(lanes + 8 * i) + (b ? b[o + i] : 0.0f); }
                     }
+                }
             }
         }
+    }
 }
 
 /* One input pixel, `width` channels from c: the outputs it meets, tap by tap, and within a tap the group's Og outputs
@@ -52,32 +56,32 @@ static void pixel_dx(const Conv *v, float *total, int width, const float *dy, co
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
     float part[16] = {0};
     int32_t pending = 0;
-    for (int l = 0; l < width; l++) total[l] = 0.0f;
+    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
     for (int32_t kh = mh.first, oh = mh.out; kh < v->KH; kh += mh.tap_step, oh -= mh.out_step) {
-        if (oh < 0 || oh >= v->OH) continue;
+        if (oh < 0 || oh >= v->OH) { continue; }
         for (int32_t kw = mw.first, ow = mw.out; kw < v->KW; kw += mw.tap_step, ow -= mw.out_step) {
             const int inside = ow >= 0 && ow < v->OW;
             const float *d = dy + ((ptrdiff_t)oh * v->OW + (inside ? ow : 0)) * v->O;
             const float *k = w + ((ptrdiff_t)kh * v->KW + kw) * Cg;
             for (int32_t o = 0; o < Og; o += SMG_BLOCK) {
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
-                if (inside) smg_rows(part, width, d + o, 1, k + o * filter, filter, count);
+                if (inside) { smg_rows(part, width, d + o, 1, k + o * filter, filter, count); }
                 pending += count;
-                if (pending >= SMG_BLOCK) smg_flush(total, part, width), pending = 0;
+                if (pending >= SMG_BLOCK) { smg_flush(total, part, width), pending = 0; }
             }
         }
     }
-    if (pending) smg_flush(total, part, width);
+    if (pending) { smg_flush(total, part, width); }
 }
 
 static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     float total[16];
-    for (int32_t g = 0; g < v->G; g++)
+    for (int32_t g = 0; g < v->G; g++) {
         for (int32_t c = 0, width; c < Cg; c += width) {
             width = smg_wide(&c, Cg);
             const float *wg = w + (ptrdiff_t)g * Og * v->KH * v->KW * Cg + c;
-            for (int32_t n = 0; n < v->N; n++)
+            for (int32_t n = 0; n < v->N; n++) {
                 for (int32_t ih = 0; ih < v->H; ih++) {
                     const Meets mh = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
                     const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
@@ -88,11 +92,13 @@ static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, c
                             const int32_t at = g * Cg + c;
                             float *out = dx + (((ptrdiff_t)n * v->H + ih) * v->W + iw) * v->C + at;
                             pixel_dx(v, total, width, d, wg, mh, mw);
-                            for (int l = 0; l < width; l++) out[l] = total[l] + (b ? b[at + l] : 0.0f);
+                            for (int l = 0; l < width; l++) { out[l] = total[l] + (b ? b[at + l] : 0.0f); }
                         }
                     }
                 }
+            }
         }
+    }
 }
 
 /* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's
@@ -112,8 +118,9 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
             }
             const int l0 = at >= 0 ? 0 : at > -8 ? (int)-at : 8;
             const int l1 = at + t->columns <= length ? t->columns : at < length ? (int)(length - at) : 0;
-            for (int i = 0; i < t->rows; i++)
-                for (int l = l0; l < l1; l++) t->part[8 * i + l] += d[i] * x[at + l];
+            for (int i = 0; i < t->rows; i++) {
+                for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * x[at + l]; }
+            }
             ow++;
         }
         tile_count(t, end - begun);
@@ -130,7 +137,7 @@ static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int
         tile_sample_begin(t);
         for (int32_t oh = 0; oh < v->OH; oh++) {
             const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
-            if (ih < 0 || ih >= v->H) continue;
+            if (ih < 0 || ih >= v->H) { continue; }
             const float *xr = x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C;
             row_dw(t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O, xr, q, begin, end);
         }
@@ -144,11 +151,11 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
     const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
     Tile t;
-    for (int32_t g = 0; g < v->G; g++)
+    for (int32_t g = 0; g < v->G; g++) {
         for (int32_t o = 0; o < Og; o += t.rows) {
             tile_rows(&t, &o, Og);
-            for (int32_t kh = 0; kh < v->KH; kh++)
-                for (int32_t kw = 0; kw < v->KW; kw += taps)
+            for (int32_t kh = 0; kh < v->KH; kh++) {
+                for (int32_t kw = 0; kw < v->KW; kw += taps) {
                     for (int32_t k = 0; k < run; k += t.columns) {
                         tile_columns(&t, &k, run);
                         const size_t tap = (size_t)kh * (size_t)v->KW + (size_t)kw;
@@ -157,12 +164,15 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
                         tile_dw(&t, v, dy + g * Og + o, x, kh, ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k);
                         tile_end(&t, sink, at, filter);
                     }
+                }
+            }
         }
+    }
 }
 
 EXTENT(conv2d_f32) {
     EXTENT_UNUSED;
-    if (operands > 3) need[3] = p[4] < 0 ? 0 : 4 * (uint64_t)p[4];
+    if (operands > 3) { need[3] = p[4] < 0 ? 0 : 4 * (uint64_t)p[4]; }
     return conv_need(p, &need[1], &need[2], &need[0]);
 }
 KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
@@ -175,19 +185,19 @@ KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
 /* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four outputs. */
 EXTENT(conv2d_w8_f32) {
     EXTENT_UNUSED;
-    if (conv_need(p, &need[1], &need[2], &need[0])) return -1;
+    if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
     const Conv v = conv_of(p);
     const uint64_t filter = smg_mul((uint64_t)v.KH, smg_mul((uint64_t)v.KW, 4 * (uint64_t)(v.C / v.G)));
     need[2] /= 4;
     need[3] = need[4] = 4 * (uint64_t)v.O;
-    if ((operands > 5) != (v.C != v.G)) return -1;
-    if (operands > 5) need[5] = smg_mul(filter, v.O / v.G < 4 ? (uint64_t)(v.O / v.G) : 4);
+    if ((operands > 5) != (v.C != v.G)) { return -1; }
+    if (operands > 5) { need[5] = smg_mul(filter, v.O / v.G < 4 ? (uint64_t)(v.O / v.G) : 4); }
     return 0;
 }
 KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
-    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL,
-                       .widen = weights_widen};
+    const Weights w = {
+        .q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL, .widen = weights_widen};
     (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
     return NULL;
 }
@@ -205,7 +215,7 @@ KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
 /* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
 EXTENT(conv_transpose2d_f32) {
     EXTENT_UNUSED;
-    if (operands > 3) need[3] = p[3] < 0 ? 0 : 4 * (uint64_t)p[3];
+    if (operands > 3) { need[3] = p[3] < 0 ? 0 : 4 * (uint64_t)p[3]; }
     return conv_need(p, &need[0], &need[2], &need[1]);
 }
 KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
@@ -216,7 +226,7 @@ KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
 
 static int conv2d_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (conv_need(p, &own[1], elements, &own[0])) return -1;
+    if (conv_need(p, &own[1], elements, &own[0])) { return -1; }
     *elements /= 4;
     return 0;
 }

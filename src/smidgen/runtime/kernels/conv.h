@@ -21,10 +21,10 @@ static inline Conv conv_of(const int32_t *p) {
 static inline int conv_axis_ok(int32_t in, int32_t out, int32_t kernel, int32_t stride, int32_t pad, int32_t dilation,
                                int32_t channels) {
     const int32_t limit = 1 << 28;
-    if (in < 1 || out < 1 || kernel < 1 || stride < 1 || dilation < 1 || channels < 1) return 0;
-    if (stride > limit || dilation > limit || pad > limit || pad < -limit) return 0;
-    if (smg_mul((uint64_t)in, (uint64_t)channels) > (uint64_t)limit) return 0;
-    if (smg_mul((uint64_t)kernel, (uint64_t)channels) > (uint64_t)limit) return 0;
+    if (in < 1 || out < 1 || kernel < 1 || stride < 1 || dilation < 1 || channels < 1) { return 0; }
+    if (stride > limit || dilation > limit || pad > limit || pad < -limit) { return 0; }
+    if (smg_mul((uint64_t)in, (uint64_t)channels) > (uint64_t)limit) { return 0; }
+    if (smg_mul((uint64_t)kernel, (uint64_t)channels) > (uint64_t)limit) { return 0; }
     const uint64_t reach = smg_mul((uint64_t)kernel, (uint64_t)dilation);
     return smg_add(smg_mul((uint64_t)out, (uint64_t)stride), reach) <= (uint64_t)limit;
 }
@@ -32,9 +32,9 @@ static inline int conv_axis_ok(int32_t in, int32_t out, int32_t kernel, int32_t 
 /* Bytes of the image x, the weights and the image y; -1 refuses. */
 static inline int conv_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t *y) {
     const Conv v = conv_of(p);
-    if (v.N < 0 || v.O < 1 || v.O > 1 << 28 || v.G < 1 || v.C < 1 || v.C % v.G || v.O % v.G) return -1;
-    if (!conv_axis_ok(v.H, v.OH, v.KH, v.SH, v.PT, v.DH, 1)) return -1;
-    if (!conv_axis_ok(v.W, v.OW, v.KW, v.SW, v.PL, v.DW, v.C)) return -1;
+    if (v.N < 0 || v.O < 1 || v.O > 1 << 28 || v.G < 1 || v.C < 1 || v.C % v.G || v.O % v.G) { return -1; }
+    if (!conv_axis_ok(v.H, v.OH, v.KH, v.SH, v.PT, v.DH, 1)) { return -1; }
+    if (!conv_axis_ok(v.W, v.OW, v.KW, v.SW, v.PL, v.DW, v.C)) { return -1; }
     *x = smg_mul(smg_mul((uint64_t)v.N, (uint64_t)v.H), smg_mul((uint64_t)v.W, 4 * (uint64_t)v.C));
     *y = smg_mul(smg_mul((uint64_t)v.N, (uint64_t)v.OH), smg_mul((uint64_t)v.OW, 4 * (uint64_t)v.O));
     *w = smg_mul(smg_mul((uint64_t)v.KH, (uint64_t)v.KW), smg_mul((uint64_t)v.O, 4 * (uint64_t)(v.C / v.G)));

@@ -3,7 +3,7 @@
 #include "conv.h"
 #include "tile.h"
 
-#define TAPS 8
+#define TAPS     8
 #define LANES(l) for (int l = 0; l < 8; l++)
 #ifdef __OPTIMIZE_SIZE__
 #define WIDE 0
@@ -14,18 +14,20 @@
 /* The next eight of `size` channels; the last eight overlap where fewer are left. */
 static int eight(int32_t *at, int32_t size) {
     const int width = size < 8 ? (int)size : 8;
-    if (*at > size - width) *at = size - width;
+    if (*at > size - width) { *at = size - width; }
     return width;
 }
 
 /* taps[k][l] = tap k of filter l; filters are `filter` floats apart. */
 static void load(float taps[TAPS][8], int count, int width, const float *w, ptrdiff_t filter) {
-    for (int k = 0; k < count; k++)
-        for (int l = 0; l < width; l++) taps[k][l] = w[l * filter + k];
+    for (int k = 0; k < count; k++) {
+        for (int l = 0; l < width; l++) { taps[k][l] = w[l * filter + k]; }
+    }
 }
 
 /* The same of outputs o … of weights that may be int8; `at` is the tap's place in a filter. */
-static void load_of(float taps[TAPS][8], int count, int width, const Weights *w, int32_t o, ptrdiff_t filter, ptrdiff_t at) {
+static void load_of(float taps[TAPS][8], int count, int width, const Weights *w, int32_t o, ptrdiff_t filter,
+                    ptrdiff_t at) {
     if (w->f) {
         load(taps, count, width, w->f + o * filter + at, filter);
         return;
@@ -33,14 +35,15 @@ static void load_of(float taps[TAPS][8], int count, int width, const Weights *w,
     for (int l = 0; l < width; l++) {
         float filter_taps[TAPS];
         w->widen(w, filter_taps, o + l, (o + l) * filter + at, count);
-        for (int k = 0; k < count; k++) taps[k][l] = filter_taps[k];
+        for (int k = 0; k < count; k++) { taps[k][l] = filter_taps[k]; }
     }
 }
 
 /* Rows of y start as the bias. */
 static void start(float *y, int32_t pixels, int32_t step, int width, const float *b) {
-    for (int32_t i = 0; i < pixels; i++)
-        for (int l = 0; l < width; l++) y[(ptrdiff_t)i * step + l] = b ? b[l] : 0.0f;
+    for (int32_t i = 0; i < pixels; i++) {
+        for (int l = 0; l < width; l++) { y[(ptrdiff_t)i * step + l] = b ? b[l] : 0.0f; }
+    }
 }
 
 /* y[ow][l] += taps first..first+count of one row of x; from[l] is the channel of output l. */
@@ -51,17 +54,18 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
     for (int32_t ow = 0; ow < v->OW; ow++, y += v->O) {
         int32_t iw = ow * v->SW - v->PL + first * v->DW, lo, hi;
         conv_clip(iw, count, v->DW, v->W, &lo, &hi);
-        if (lo >= hi) continue;
+        if (lo >= hi) { continue; }
         const float *a = x + (ptrdiff_t)(iw + lo * v->DW) * v->C;
         float sum[8] = {0};
         if (plain) {
             a += from[0];
-            for (int32_t k = lo; k < hi; k++, a += step) LANES(l) sum[l] += a[l] * taps[k][l];
+            for (int32_t k = lo; k < hi; k++, a += step) { LANES(l) sum[l] += a[l] * taps[k][l]; }
             LANES(l) y[l] += sum[l];
         } else {
-            for (int32_t k = lo; k < hi; k++, a += step)
-                for (int l = 0; l < width; l++) sum[l] += a[from[l]] * taps[k][l];
-            for (int l = 0; l < width; l++) y[l] += sum[l];
+            for (int32_t k = lo; k < hi; k++, a += step) {
+                for (int l = 0; l < width; l++) { sum[l] += a[from[l]] * taps[k][l]; }
+            }
+            for (int l = 0; l < width; l++) { y[l] += sum[l]; }
         }
     }
 }
@@ -71,24 +75,26 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, co
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
     float taps[TAPS][8];
     int32_t from[8], h0, h1;
-    for (int32_t n = 0; n < v->N; n++)
+    for (int32_t n = 0; n < v->N; n++) {
         for (int32_t oh = 0; oh < v->OH; oh++) {
             const int32_t ih = oh * v->SH - v->PT;
             float *yr = y + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O;
             conv_clip(ih, v->KH, v->DH, v->H, &h0, &h1);
             for (int32_t o = 0, width; o < v->O; o += width) {
                 width = eight(&o, v->O);
-                for (int l = 0; l < width; l++) from[l] = (o + l) / M;
+                for (int l = 0; l < width; l++) { from[l] = (o + l) / M; }
                 start(yr + o, v->OW, v->O, width, b ? b + o : NULL);
-                for (int32_t kh = h0; kh < h1; kh++)
+                for (int32_t kh = h0; kh < h1; kh++) {
                     for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                         const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
                         load_of(taps, count, width, w, o, filter, (ptrdiff_t)kh * v->KW + kw);
                         const float *xr = x + ((ptrdiff_t)n * v->H + ih + kh * v->DH) * v->W * v->C;
                         row(v, yr + o, xr, taps, kw, count, width, from);
                     }
+                }
             }
         }
+    }
 }
 
 /* dx[iw][l] += taps first..first+count of one row of dy, whose output for channel l is l * M further on. */
@@ -98,12 +104,12 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
     const int plain = WIDE && width == 8 && M == 1;
     for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) { /* pixels a stride apart meet the same taps */
         Meets m = conv_meets(phase, v->PL, first, first + count, v->SW, v->DW);
-        if (m.first == first + count) continue;
+        if (m.first == first + count) { continue; }
         for (int32_t iw = phase; iw < v->W; iw += v->SW, m.out++) {
             float sum[8] = {0}, *out = dx + (ptrdiff_t)iw * v->C;
             /* taps k, k + tap_step, … of the piece meet outputs ow, ow - out_step, …: those inside 0..OW */
             int32_t k = m.first - first, ow = m.out;
-            for (; ow >= v->OW && k < count; ow -= m.out_step) k += m.tap_step;
+            for (; ow >= v->OW && k < count; ow -= m.out_step) { k += m.tap_step; }
             if (plain) {
                 for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
                     const float *d = dy + (ptrdiff_t)ow * v->O;
@@ -113,9 +119,9 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
             } else {
                 for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
                     const float *d = dy + (ptrdiff_t)ow * v->O;
-                    for (int l = 0; l < width; l++) sum[l] += d[(ptrdiff_t)l * M] * taps[k][l];
+                    for (int l = 0; l < width; l++) { sum[l] += d[(ptrdiff_t)l * M] * taps[k][l]; }
                 }
-                for (int l = 0; l < width; l++) out[l] += sum[l];
+                for (int l = 0; l < width; l++) { out[l] += sum[l]; }
             }
         }
     }
@@ -125,7 +131,7 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w,
     const int32_t M = v->O / v->C;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
     float taps[TAPS][8];
-    for (int32_t n = 0; n < v->N; n++)
+    for (int32_t n = 0; n < v->N; n++) {
         for (int32_t ih = 0; ih < v->H; ih++) {
             const Meets m = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
             float *out = dx + ((ptrdiff_t)n * v->H + ih) * v->W * v->C;
@@ -133,18 +139,20 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w,
                 width = eight(&at, v->C);
                 start(out + at, v->W, v->C, width, b ? b + at : NULL);
                 for (int32_t kh = m.first, oh = m.out; kh < v->KH; kh += m.tap_step, oh -= m.out_step) {
-                    if (oh < 0 || oh >= v->OH) continue;
+                    if (oh < 0 || oh >= v->OH) { continue; }
                     const float *d = dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + (ptrdiff_t)at * M;
-                    for (int32_t j = 0; j < M; j++)
+                    for (int32_t j = 0; j < M; j++) {
                         for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                             const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
                             const float *wk = w + ((ptrdiff_t)at * M + j) * filter + (ptrdiff_t)kh * v->KW + kw;
                             load(taps, count, width, wk, filter * M);
                             row_dx(v, out + at, d + j, taps, kw, count, width);
                         }
+                    }
                 }
             }
         }
+    }
 }
 
 /* `count` outputs of one row with all taps inside. Fewer than three taps repeat the first, to no effect. */
@@ -180,7 +188,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
             conv_clip(iw, t->rows, v->DW, v->W, &lo, &hi);
             for (int32_t k = lo; k < hi; k++) {
                 const float *a = x + (ptrdiff_t)(iw + k * v->DW) * v->C;
-                for (int l = 0; l < t->columns; l++) t->part[8 * k + l] += d[l] * a[from[l]];
+                for (int l = 0; l < t->columns; l++) { t->part[8 * k + l] += d[l] * a[from[l]]; }
             }
             ow++;
         }
@@ -197,34 +205,35 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
     Tile t;
     for (int32_t o = 0; o < v->O; o += t.columns) {
         tile_columns(&t, &o, v->O);
-        for (int l = 0; l < t.columns; l++) from[l] = (o + l) / M;
-        for (int32_t kh = 0; kh < v->KH; kh++)
+        for (int l = 0; l < t.columns; l++) { from[l] = (o + l) / M; }
+        for (int32_t kh = 0; kh < v->KH; kh++) {
             for (int32_t kw = 0; kw < v->KW; kw += 3) {
                 t.rows = v->KW - kw < 3 ? (int)(v->KW - kw) : 3;
                 const size_t at = (size_t)o * filter + (size_t)kh * (size_t)v->KW + (size_t)kw;
                 const int32_t left = kw * v->DW - v->PL, right = v->W - 1 - left - (t.rows - 1) * v->DW;
                 int32_t first = left >= 0 ? 0 : (v->SW - 1 - left) / v->SW, last = right < 0 ? 0 : right / v->SW + 1;
-                if (!WIDE || t.columns < 8 || M > 1) last = 0;
-                if (last > v->OW) last = v->OW;
+                if (!WIDE || t.columns < 8 || M > 1) { last = 0; }
+                if (last > v->OW) { last = v->OW; }
                 memset(t.tile, 0, sizeof t.tile);
                 for (int l = t.old_columns; sink->mode == SMG_ACC && l < t.columns; l++) {
                     smg_sink_begin(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
-                    for (int k = 0; k < t.rows; k++) t.tile[8 * k + l] = taps[k];
+                    for (int k = 0; k < t.rows; k++) { t.tile[8 * k + l] = taps[k]; }
                 }
                 for (int32_t n = 0; n < v->N; n++) {
                     tile_sample_begin(&t);
                     for (int32_t oh = 0; oh < v->OH; oh++) {
                         const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
-                        if (ih < 0 || ih >= v->H) continue;
+                        if (ih < 0 || ih >= v->H) { continue; }
                         row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + o,
                                x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C, kw, from, first, last);
                     }
                     tile_sample_end(&t);
                 }
                 for (int l = t.old_columns; l < t.columns; l++) {
-                    for (int k = 0; k < t.rows; k++) taps[k] = t.tile[8 * k + l];
+                    for (int k = 0; k < t.rows; k++) { taps[k] = t.tile[8 * k + l]; }
                     smg_sink_end(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
                 }
             }
+        }
     }
 }

@@ -5,9 +5,7 @@
 
 static inline float gelu_gate(float x) { return 0.5f + 0.5f * smg_erff(x * 0.707106781f); }
 static inline float gelu_tanh_gate(float x) { return smg_sigmoidf(x * (1.59576912f + 0.0713548163f * (x * x))); }
-static inline float gelu_slope(float x) {
-    return gelu_gate(x) + x * (0.398942280f * smg_expf(-0.5f * (x * x)));
-}
+static inline float gelu_slope(float x) { return gelu_gate(x) + x * (0.398942280f * smg_expf(-0.5f * (x * x))); }
 static inline float gelu_tanh_slope(float x) {
     const float s = gelu_tanh_gate(x);
     const float bend = x * (1.59576912f + 0.214064449f * (x * x)) * (s * (1.0f - s));

@@ -7,9 +7,10 @@
 /* p: N >= 0 and H,W,C,OH,OW from 1 to 2^30, so that loops may step past the end without overflow.
  * Bytes of the images with H,W (x) and with OH,OW (y); -1 refuses. */
 static inline int smg_images_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    if (p[0] < 0) return -1;
-    for (int i = 1; i < 6; i++)
-        if (p[i] < 1 || p[i] > 1 << 30) return -1;
+    if (p[0] < 0) { return -1; }
+    for (int i = 1; i < 6; i++) {
+        if (p[i] < 1 || p[i] > 1 << 30) { return -1; }
+    }
     const uint64_t pixels = smg_mul(smg_mul((uint64_t)p[0], 4), (uint64_t)p[3]);
     *x = smg_mul(smg_mul(pixels, (uint64_t)p[1]), (uint64_t)p[2]);
     *y = smg_mul(smg_mul(pixels, (uint64_t)p[4]), (uint64_t)p[5]);
@@ -25,30 +26,31 @@ static inline int smg_beats(float v, float best) { return (v > best) | (v != v);
 static inline void smg_mean_lanes(float *y, const float *x, size_t row_step, size_t C, int32_t rows, int32_t cols,
                                   float divisor, int32_t count) {
     float total[SMG_CHANNELS], line[SMG_CHANNELS], part[SMG_CHANNELS];
-    for (int32_t l = 0; l < count; l++) total[l] = 0;
+    for (int32_t l = 0; l < count; l++) { total[l] = 0; }
     for (int32_t i = 0; i < rows; i++) {
-        for (int32_t l = 0; l < count; l++) line[l] = 0;
+        for (int32_t l = 0; l < count; l++) { line[l] = 0; }
         for (int32_t j0 = 0; j0 < cols; j0 += SMG_BLOCK) {
             const int32_t more = cols - j0 < SMG_BLOCK ? cols - j0 : SMG_BLOCK;
-            for (int32_t l = 0; l < count; l++) part[l] = 0;
+            for (int32_t l = 0; l < count; l++) { part[l] = 0; }
             for (int32_t j = 0; j < more; j++) {
                 const float *v = x + (size_t)i * row_step + (size_t)(j0 + j) * C;
-                for (int32_t l = 0; l < count; l++) part[l] += v[l];
+                for (int32_t l = 0; l < count; l++) { part[l] += v[l]; }
             }
-            for (int32_t l = 0; l < count; l++) line[l] += part[l];
+            for (int32_t l = 0; l < count; l++) { line[l] += part[l]; }
         }
-        for (int32_t l = 0; l < count; l++) total[l] += line[l];
+        for (int32_t l = 0; l < count; l++) { total[l] += line[l]; }
     }
-    for (int32_t l = 0; l < count; l++) y[l] = total[l] / divisor;
+    for (int32_t l = 0; l < count; l++) { y[l] = total[l] / divisor; }
 }
 
 static inline void smg_mean_rectangle(float *y, const float *x, int32_t W, int32_t C, int32_t rows, int32_t cols,
                                       float divisor) {
     const size_t row_step = (size_t)W * (size_t)C;
     int32_t c0 = 0;
-    for (; c0 + SMG_CHANNELS <= C; c0 += SMG_CHANNELS)
+    for (; c0 + SMG_CHANNELS <= C; c0 += SMG_CHANNELS) {
         smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, SMG_CHANNELS);
-    if (c0 < C) smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, C - c0);
+    }
+    if (c0 < C) { smg_mean_lanes(y + c0, x + c0, row_step, (size_t)C, rows, cols, divisor, C - c0); }
 }
 
 /* dx += dy * share at every pixel of the rectangle. */
@@ -56,8 +58,9 @@ static inline void smg_spread_rectangle(float *dx, const float *dy, int32_t W, i
                                         float share) {
     for (int32_t i = 0; i < rows; i++) {
         float *v = dx + (size_t)i * (size_t)W * (size_t)C;
-        for (int32_t j = 0; j < cols; j++, v += C)
-            for (int32_t l = 0; l < C; l++) v[l] += dy[l] * share;
+        for (int32_t j = 0; j < cols; j++, v += C) {
+            for (int32_t l = 0; l < C; l++) { v[l] += dy[l] * share; }
+        }
     }
 }
 #endif

@@ -8,52 +8,52 @@ enum { CHUNK = 512 };
 
 static int lines_need(const int32_t *p, int operands, uint64_t *need) {
     const uint64_t bytes = smg_mul(smg_lines(p), 4);
-    if (bytes == SMG_TOO_MUCH) return -1;
-    for (int i = 0; i < operands; i++) need[i] = bytes;
+    if (bytes == SMG_TOO_MUCH) { return -1; }
+    for (int i = 0; i < operands; i++) { need[i] = bytes; }
     return 0;
 }
 /* Offset of the first element of each line. */
-#define EACH_LINE(first)                                                                                \
-    const int32_t L = P(1);                                                                             \
-    const size_t step = (size_t)P(2);                                                                   \
-    if (smg_lines(c->p) != 0)                                                                           \
-        for (int32_t o_ = 0; o_ < P(0); o_++)                                                           \
+#define EACH_LINE(first)                      \
+    const int32_t L = P(1);                   \
+    const size_t step = (size_t)P(2);         \
+    if (smg_lines(c->p) != 0)                 \
+        for (int32_t o_ = 0; o_ < P(0); o_++) \
             for (size_t first = (size_t)o_ * (size_t)L * step, end_ = first + step; first < end_; first++)
 
 /* BODY for the offset i of each element of a line; contiguous lines get a loop that vectorises. */
-#define LINE_MAP(BODY)                                                                                  \
-    if (step == 1)                                                                                      \
-        for (size_t i = 0; i < (size_t)L; i++) BODY;                                                    \
-    else                                                                                                \
+#define LINE_MAP(BODY)                               \
+    if (step == 1)                                   \
+        for (size_t i = 0; i < (size_t)L; i++) BODY; \
+    else                                             \
         for (size_t i = 0; i < (size_t)L * step; i += step) BODY
 
 /* total += TERM for the offset i of each element, element k of a chunk in lane k % 8. */
-#define LINE_SUM(total, TERM)                                                                           \
-    for (int32_t k_ = 0; k_ < L;) {                                                                     \
-        const int32_t end_chunk_ = L - k_ < CHUNK ? L : k_ + CHUNK;                                     \
-        float acc_[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                                       \
-        if (step == 1) LINE_LANES(1, TERM)                                                              \
-        else LINE_LANES(step, TERM)                                                                     \
-        (total) += smg_lanes8(acc_);                                                                    \
+#define LINE_SUM(total, TERM)                                       \
+    for (int32_t k_ = 0; k_ < L;) {                                 \
+        const int32_t end_chunk_ = L - k_ < CHUNK ? L : k_ + CHUNK; \
+        float acc_[8] = {0, 0, 0, 0, 0, 0, 0, 0};                   \
+        if (step == 1) LINE_LANES(1, TERM)                          \
+        else LINE_LANES(step, TERM)                                 \
+        (total) += smg_lanes8(acc_);                                \
     }
-#define LINE_LANES(each, TERM)                                                                          \
-    {                                                                                                   \
-        for (; end_chunk_ - k_ >= 8; k_ += 8)                                                           \
-            for (int l = 0; l < 8; l++) {                                                               \
-                const size_t i = (size_t)(k_ + l) * (each);                                             \
-                acc_[l] += TERM;                                                                        \
-            }                                                                                           \
-        for (int l = 0; k_ < end_chunk_; l++, k_++) {                                                   \
-            const size_t i = (size_t)k_ * (each);                                                       \
-            acc_[l] += TERM;                                                                            \
-        }                                                                                               \
+#define LINE_LANES(each, TERM)                              \
+    {                                                       \
+        for (; end_chunk_ - k_ >= 8; k_ += 8)               \
+            for (int l = 0; l < 8; l++) {                   \
+                const size_t i = (size_t)(k_ + l) * (each); \
+                acc_[l] += TERM;                            \
+            }                                               \
+        for (int l = 0; k_ < end_chunk_; l++, k_++) {       \
+            const size_t i = (size_t)k_ * (each);           \
+            acc_[l] += TERM;                                \
+        }                                                   \
     }
 
-#define LINES(name, signature, operands_)                                                               \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return lines_need(p, operands_, need);                                                          \
-    }                                                                                                   \
+#define LINES(name, signature, operands_)      \
+    EXTENT(name) {                             \
+        EXTENT_UNUSED;                         \
+        return lines_need(p, operands_, need); \
+    }                                          \
     KERNEL(name, signature, 3)
 
 /* All of these allow the output to be an input: a line is read before it is written. */
@@ -113,7 +113,7 @@ KERNEL(cumsum_f32, "oi", 4) {
             const size_t i = first + (size_t)(P(3) ? L - 1 - k : k) * step;
             sum += IN(1)[i];
             OUT(0)[i] = base + sum;
-            if ((k & 63) == 63) base += sum, sum = 0.0f;
+            if ((k & 63) == 63) { base += sum, sum = 0.0f; }
         }
     }
     return NULL;
@@ -125,14 +125,14 @@ static int32_t line_argmax(const float *x, size_t step, int32_t L) {
     float top = x[0];
     for (int32_t k = 1; k < L && top == top; k++) {
         const float v = x[(size_t)k * step];
-        if (!(v <= top)) top = v, best = k;
+        if (!(v <= top)) { top = v, best = k; }
     }
     return best;
 }
 
 /* Bytes of a tensor of lines, and of one with one element per line. A line has at least one element. */
 static int pick_need(const int32_t *p, uint64_t *all, uint64_t *one) {
-    if (p[1] < 1) return -1;
+    if (p[1] < 1) { return -1; }
     const int32_t without[3] = {p[0], 1, p[2]};
     *all = smg_mul(smg_lines(p), 4), *one = smg_mul(smg_lines(without), 4);
     return *all == SMG_TOO_MUCH ? -1 : 0;
@@ -141,7 +141,7 @@ static int pick_need(const int32_t *p, uint64_t *all, uint64_t *one) {
 /* Operands values, index, x. */
 EXTENT(max_index_f32) {
     EXTENT_UNUSED;
-    if (pick_need(p, &need[2], &need[0])) return -1;
+    if (pick_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
@@ -170,7 +170,7 @@ KERNEL(argmax_i32, "oi", 3) {
 /* Operands dx, dy, index. */
 EXTENT(max_index_dx_f32) {
     EXTENT_UNUSED;
-    if (pick_need(p, &need[0], &need[1])) return -1;
+    if (pick_need(p, &need[0], &need[1])) { return -1; }
     need[2] = need[1];
     return 0;
 }
@@ -180,8 +180,8 @@ KERNEL(max_index_dx_f32, "oii", 3) {
     EACH_LINE(first) {
         float *dx = OUT(0) + first;
         const int32_t at = *index++;
-        if (at < 0 || at >= L) return "max_index_dx: index outside its axis";
-        for (int32_t k = 0; k < L; k++) dx[(size_t)k * step] = 0.0f;
+        if (at < 0 || at >= L) { return "max_index_dx: index outside its axis"; }
+        for (int32_t k = 0; k < L; k++) { dx[(size_t)k * step] = 0.0f; }
         dx[(size_t)at * step] = *dy++;
     }
     return NULL;

@@ -13,7 +13,7 @@ static double mean_over(double counted, SmgRun run) {
 }
 
 static float reduced(double sum, double counted, int mean, SmgRun run) {
-    if (!mean) return smg_to_float(sum);
+    if (!mean) { return smg_to_float(sum); }
     return smg_to_float(sum / mean_over(counted, run));
 }
 
@@ -22,15 +22,14 @@ static float gradient_scale(float dloss, double counted, int mean, SmgRun run) {
 }
 
 /* Sums the weights of the labels that count; NULL, or the complaint that a label is no class. */
-static const char *count_labels(
-    const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore, int in_parts, double *counted
-) {
+static const char *count_labels(const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore,
+                                int in_parts, double *counted) {
     *counted = 0.0;
     for (int32_t r = 0; r < rows; r++) {
         const int32_t t = target[r];
-        if (t == ignore && in_parts) return "a mean with ignored labels needs the whole batch at once";
-        if (t == ignore) continue;
-        if (t < 0 || t >= C) return "a label is not the number of a class";
+        if (t == ignore && in_parts) { return "a mean with ignored labels needs the whole batch at once"; }
+        if (t == ignore) { continue; }
+        if (t < 0 || t >= C) { return "a label is not the number of a class"; }
         *counted += weight ? (double)weight[t] : 1.0;
     }
     return NULL;
@@ -39,20 +38,20 @@ static const char *count_labels(
 /* cross_entropy, nll_loss: logits or log-probabilities [rows, C], target [rows], weight [C] or absent.
  * p: rows, C, ignore_index, mean, then for cross_entropy label_smoothing. `first` is the operand of the [rows, C] input. */
 static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) {
-    if (p[0] < 0 || p[1] < 1 || p[1] > 1 << 30) return -1; /* a loop may step past the end without overflow */
+    if (p[0] < 0 || p[1] < 1 || p[1] > 1 << 30) { return -1; /* a loop may step past the end without overflow */ }
     const uint64_t rows = (uint64_t)p[0] * 4, table = smg_mul(rows, (uint64_t)p[1]);
     need[first] = table;
     need[first + 1] = rows;
-    if (operands > first + 2) need[first + 2] = (uint64_t)p[1] * 4;
+    if (operands > first + 2) { need[first + 2] = (uint64_t)p[1] * 4; }
     return 0;
 }
 /* The mask of a spare class that is not in use (classes.h): next to it, no score counts. */
-#define NOT_IN_USE -1e30f
+#define NOT_IN_USE      -1e30f
 #define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
 
 static float row_max(const float *x, int32_t C) {
     float m = x[0];
-    for (int32_t k = 1; k < C; k++) m = x[k] > m ? x[k] : m;
+    for (int32_t k = 1; k < C; k++) { m = x[k] > m ? x[k] : m; }
     return m;
 }
 
@@ -61,10 +60,11 @@ static float exp_sum(const float *x, float m, int32_t C) {
     float a[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int32_t k = 0;
 #ifndef __OPTIMIZE_SIZE__
-    for (; k + 8 <= C; k += 8)
-        for (int l = 0; l < 8; l++) a[l] += smg_expf(x[k + l] - m);
+    for (; k + 8 <= C; k += 8) {
+        for (int l = 0; l < 8; l++) { a[l] += smg_expf(x[k + l] - m); }
+    }
 #endif
-    for (; k < C; k++) a[k & 7] += smg_expf(x[k] - m);
+    for (; k < C; k++) { a[k & 7] += smg_expf(x[k] - m); }
     return smg_lanes8(a);
 }
 
@@ -89,16 +89,16 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
-    if (wrong) return wrong;
+    if (wrong) { return wrong; }
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
-        if (t == ignore) continue;
-        if (x[t] == NOT_IN_USE) return "a label is that of a spare class that was not added";
+        if (t == ignore) { continue; }
+        if (x[t] == NOT_IN_USE) { return "a label is that of a spare class that was not added"; }
         const float m = row_max(x, C), log_sum = smg_logf(exp_sum(x, m, C));
         const float nll = log_sum - (x[t] - m);
         float row = keep * (weight ? weight[t] * nll : nll);
-        if (smoothing != 0.0f) row += spread * smooth_sum(x, weight, m, log_sum, C);
+        if (smoothing != 0.0f) { row += spread * smooth_sum(x, weight, m, log_sum, C); }
         sum += (double)row;
     }
     OUT(0)[0] = reduced(sum, counted, P(3), c->run);
@@ -109,7 +109,7 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
  * dx may be the logits' own memory. */
 EXTENT(cross_entropy_dx_f32) {
     EXTENT_UNUSED;
-    if (rows_need(p, operands, 2, need)) return -1;
+    if (rows_need(p, operands, 2, need)) { return -1; }
     need[0] = need[2], need[1] = 4;
     return 0;
 }
@@ -120,22 +120,23 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
-    if (wrong) return wrong;
+    if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
     for (int32_t r = 0; r < rows; r++, x += C, dx += C) {
         const int32_t t = target[r];
         if (t == ignore) {
-            for (int32_t k = 0; k < C; k++) dx[k] = 0.0f;
+            for (int32_t k = 0; k < C; k++) { dx[k] = 0.0f; }
             continue;
         }
         const float m = row_max(x, C), sum = exp_sum(x, m, C);
         const float take = keep * (weight ? weight[t] : 1.0f), pull = take + spread * all;
-        for (int32_t k = 0; k < C; k++) dx[k] = smg_expf(x[k] - m) / sum * pull;
+        for (int32_t k = 0; k < C; k++) { dx[k] = smg_expf(x[k] - m) / sum * pull; }
         dx[t] -= take;
-        if (smoothing != 0.0f)
-            for (int32_t k = 0; k < C; k++) dx[k] -= weight ? spread * weight[k] : spread;
-        for (int32_t k = 0; k < C; k++) dx[k] *= scale;
+        if (smoothing != 0.0f) {
+            for (int32_t k = 0; k < C; k++) { dx[k] -= weight ? spread * weight[k] : spread; }
+        }
+        for (int32_t k = 0; k < C; k++) { dx[k] *= scale; }
     }
     return NULL;
 }
@@ -150,10 +151,11 @@ KERNEL(nll_loss_f32, "oiii?", 4) {
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
-    if (wrong) return wrong;
+    if (wrong) { return wrong; }
     double sum = 0.0;
-    for (int32_t r = 0; r < rows; r++, x += C)
-        if (target[r] != ignore) sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]);
+    for (int32_t r = 0; r < rows; r++, x += C) {
+        if (target[r] != ignore) { sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
+    }
     OUT(0)[0] = reduced(sum, counted, P(3), c->run);
     return NULL;
 }
@@ -161,10 +163,10 @@ KERNEL(nll_loss_f32, "oiii?", 4) {
 /* The log-probabilities themselves are not needed: operands are dx, dloss, target, weight. */
 EXTENT(nll_loss_dx_f32) {
     EXTENT_UNUSED;
-    if (p[0] < 0 || p[1] < 1) return -1;
+    if (p[0] < 0 || p[1] < 1) { return -1; }
     need[2] = (uint64_t)p[0] * 4;
     need[0] = smg_mul(need[2], (uint64_t)p[1]), need[1] = 4;
-    if (operands > 3) need[3] = (uint64_t)p[1] * 4;
+    if (operands > 3) { need[3] = (uint64_t)p[1] * 4; }
     return 0;
 }
 KERNEL(nll_loss_dx_f32, "oiii?", 4) {
@@ -173,11 +175,11 @@ KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
-    if (wrong) return wrong;
+    if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {
-        for (int32_t k = 0; k < C; k++) dx[k] = 0.0f;
-        if (target[r] != ignore) dx[target[r]] = -(weight ? scale * weight[target[r]] : scale);
+        for (int32_t k = 0; k < C; k++) { dx[k] = 0.0f; }
+        if (target[r] != ignore) { dx[target[r]] = -(weight ? scale * weight[target[r]] : scale); }
     }
     return NULL;
 }
@@ -201,41 +203,41 @@ static inline float smooth_l1_loss_term(float d, float a) {
 static inline float smooth_l1_loss_slope(float d, float a) { return smg_absf(d) < a ? d / a : sign_of(d); }
 
 static int pair_need(const int32_t *p, int outs, uint64_t *need) {
-    if (p[0] < 0) return -1;
+    if (p[0] < 0) { return -1; }
     need[0] = outs ? (uint64_t)p[0] * 4 : 4, need[1] = 4; /* dx, dloss or just the loss */
     need[1 + outs] = need[2 + outs] = (uint64_t)p[0] * 4;
     return 0;
 }
 
-#define PAIR_LOSS(name, count)                                                                          \
-    EXTENT(name##_f32) {                                                                                \
-        EXTENT_UNUSED;                                                                                  \
-        return pair_need(p, 0, need);                                                                   \
-    }                                                                                                   \
-    KERNEL(name##_f32, "oii", count) {                                                                  \
-        const float *x = IN(1), *t = IN(2), a = (count) > 2 ? PF((count) - 1) : 0.0f;                   \
-        const int32_t N = P(0);                                                                         \
-        float term[SMG_BLOCK];                                                                              \
-        double sum = 0.0;                                                                               \
-        for (int32_t at = 0, len; at < N; at += len) {                                                  \
-            len = N - at < SMG_BLOCK ? N - at : SMG_BLOCK;                                                      \
-            for (int32_t i = 0; i < len; i++) term[i] = name##_term(x[at + i] - t[at + i], a);          \
-            sum += (double)smg_sum8(term, len);                                                         \
-        }                                                                                               \
-        OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                              \
-        return NULL;                                                                                    \
-    }                                                                                                   \
-    EXTENT(name##_dx_f32) {                                                                             \
-        EXTENT_UNUSED;                                                                                  \
-        return pair_need(p, 1, need);                                                                   \
-    }                                                                                                   \
-    KERNEL(name##_dx_f32, "oiii", count) {                                                              \
-        float *dx = OUT(0);                                                                             \
-        const float *x = IN(2), *t = IN(3), a = (count) > 2 ? PF((count) - 1) : 0.0f;                   \
-        const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);                       \
-        const int32_t N = P(0);                                                                         \
-        for (int32_t i = 0; i < N; i++) dx[i] = scale * name##_slope(x[i] - t[i], a);                   \
-        return NULL;                                                                                    \
+#define PAIR_LOSS(name, count)                                                                 \
+    EXTENT(name##_f32) {                                                                       \
+        EXTENT_UNUSED;                                                                         \
+        return pair_need(p, 0, need);                                                          \
+    }                                                                                          \
+    KERNEL(name##_f32, "oii", count) {                                                         \
+        const float *x = IN(1), *t = IN(2), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
+        const int32_t N = P(0);                                                                \
+        float term[SMG_BLOCK];                                                                 \
+        double sum = 0.0;                                                                      \
+        for (int32_t at = 0, len; at < N; at += len) {                                         \
+            len = N - at < SMG_BLOCK ? N - at : SMG_BLOCK;                                     \
+            for (int32_t i = 0; i < len; i++) term[i] = name##_term(x[at + i] - t[at + i], a); \
+            sum += (double)smg_sum8(term, len);                                                \
+        }                                                                                      \
+        OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
+        return NULL;                                                                           \
+    }                                                                                          \
+    EXTENT(name##_dx_f32) {                                                                    \
+        EXTENT_UNUSED;                                                                         \
+        return pair_need(p, 1, need);                                                          \
+    }                                                                                          \
+    KERNEL(name##_dx_f32, "oiii", count) {                                                     \
+        float *dx = OUT(0);                                                                    \
+        const float *x = IN(2), *t = IN(3), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
+        const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);              \
+        const int32_t N = P(0);                                                                \
+        for (int32_t i = 0; i < N; i++) dx[i] = scale * name##_slope(x[i] - t[i], a);          \
+        return NULL;                                                                           \
     }
 
 PAIR_LOSS(mse_loss, 2)
@@ -245,8 +247,8 @@ PAIR_LOSS(smooth_l1_loss, 3) /* a: beta */
 
 /* bce_with_logits. p: N, mean, W; pos_weight has W elements (1 if absent) and repeats along x. */
 static int bce_need(const int32_t *p, int operands, int outs, uint64_t *need) {
-    if (p[2] < 1 || pair_need(p, outs, need)) return -1;
-    if (operands > 3 + outs) need[3 + outs] = (uint64_t)p[2] * 4;
+    if (p[2] < 1 || pair_need(p, outs, need)) { return -1; }
+    if (operands > 3 + outs) { need[3 + outs] = (uint64_t)p[2] * 4; }
     return 0;
 }
 
@@ -257,9 +259,7 @@ static inline float bce_term(float x, float t, float w) {
 }
 
 /* (1 + (w-1) t) sigmoid(x) - w t */
-static inline float bce_slope(float x, float t, float w) {
-    return (1.0f + (w - 1.0f) * t) * smg_sigmoidf(x) - w * t;
-}
+static inline float bce_slope(float x, float t, float w) { return (1.0f + (w - 1.0f) * t) * smg_sigmoidf(x) - w * t; }
 
 EXTENT(bce_with_logits_f32) {
     EXTENT_UNUSED;
@@ -272,8 +272,9 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
     double sum = 0.0;
     for (int32_t at = 0, len; at < N; at += len) {
         len = N - at < SMG_BLOCK ? N - at : SMG_BLOCK;
-        for (int32_t i = 0; i < len; i++)
+        for (int32_t i = 0; i < len; i++) {
             term[i] = bce_term(x[at + i], t[at + i], weight ? weight[(at + i) % W] : 1.0f);
+        }
         sum += (double)smg_sum8(term, len);
     }
     OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);
@@ -289,6 +290,6 @@ KERNEL(bce_with_logits_dx_f32, "oiiii?", 3) {
     const float *x = IN(2), *t = IN(3), *weight = LABEL_WEIGHT(4);
     const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);
     const int32_t N = P(0), W = P(2);
-    for (int32_t i = 0; i < N; i++) dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f);
+    for (int32_t i = 0; i < N; i++) { dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f); }
     return NULL;
 }

@@ -5,8 +5,9 @@
 
 /* All sizes are positive and small enough to be added and stepped without overflow; p[batch] may be zero. */
 static int sizes_ok(const int32_t *p, int count, int batch) {
-    for (int i = 0; i < count; i++)
-        if (p[i] < (i != batch) || p[i] > 1 << 28) return 0;
+    for (int i = 0; i < count; i++) {
+        if (p[i] < (i != batch) || p[i] > 1 << 28) { return 0; }
+    }
     return 1;
 }
 static uint64_t floats(int32_t a, int32_t b, int32_t c) {
@@ -21,11 +22,14 @@ static void dot_rows(float *y, const float *x, const Weights *w, const float *b,
         for (int32_t r = 0; r < R; r++) {
             const float *xr = x + (ptrdiff_t)r * K;
             float *yr = y + (ptrdiff_t)r * O + o, lanes[32] = {0};
-            if (rows == 4)
+            if (rows == 4) {
                 smg_dot_x4(lanes, xr, wo, K, K);
-            else
-                for (int i = 0; i < rows; i++) smg_dot(lanes + 8 * i, xr, wo + (ptrdiff_t)i * K, K);
-            for (int i = 0; i < rows; i++) yr[i] = b ? smg_lanes8(lanes + 8 * i) + b[o + i] : smg_lanes8(lanes + 8 * i);
+            } else {
+                for (int i = 0; i < rows; i++) { smg_dot(lanes + 8 * i, xr, wo + (ptrdiff_t)i * K, K); }
+            }
+            for (int i = 0; i < rows; i++) {
+                yr[i] = b ? smg_lanes8(lanes + 8 * i) + b[o + i] : smg_lanes8(lanes + 8 * i);
+            }
         }
     }
 }
@@ -34,7 +38,7 @@ static void dot_rows(float *y, const float *x, const Weights *w, const float *b,
 static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                      int32_t T) {
     float part[16] = {0};
-    for (int l = 0; l < width; l++) total[l] = 0.0f;
+    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
     for (int32_t t = 0; t < T; t += SMG_BLOCK) {
         const int32_t count = T - t < SMG_BLOCK ? T - t : SMG_BLOCK;
         smg_rows(part, width, a + t * a_step, a_step, b + t * b_step, b_step, count);
@@ -45,9 +49,9 @@ static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, 
 /* p: R rows, O, K; x[R][K], w[O][K], b[O] */
 EXTENT(linear_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) return -1;
+    if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1);
-    if (operands > 3) need[3] = floats(p[1], 1, 1);
+    if (operands > 3) { need[3] = floats(p[1], 1, 1); }
     return 0;
 }
 KERNEL(linear_f32, "oiii?", 3) {
@@ -59,7 +63,7 @@ KERNEL(linear_f32, "oiii?", 3) {
 /* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
 EXTENT(linear_w8_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) return -1;
+    if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1) / 4;
     need[3] = need[4] = floats(p[1], 1, 1), need[5] = floats(p[1] < 4 ? p[1] : 4, p[2], 1);
     return 0;
@@ -73,7 +77,7 @@ KERNEL(linear_w8_f32, "oiiiis", 3) {
 /* p: R rows, O, K; dy[R][O], w[O][K] */
 EXTENT(linear_dx_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) return -1;
+    if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[0], p[1], 1), need[2] = floats(p[1], p[2], 1);
     return 0;
 }
@@ -94,8 +98,9 @@ KERNEL(linear_dx_f32, "oii", 3) {
 /* y = a b for B pairs. p: B, M, K, N, ta, tb; a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
 EXTENT(matmul_f32) {
     EXTENT_UNUSED;
-    for (int i = 0; i < 4; i++)
-        if (p[i] < 0 || p[i] > 1 << 28) return -1;
+    for (int i = 0; i < 4; i++) {
+        if (p[i] < 0 || p[i] > 1 << 28) { return -1; }
+    }
     need[0] = floats(p[0], p[1], p[3]), need[1] = floats(p[0], p[1], p[2]), need[2] = floats(p[0], p[2], p[3]);
     return 0;
 }
@@ -121,7 +126,7 @@ KERNEL(matmul_f32, "oii", 6) {
                 width = smg_wide(&m, M);
                 for (int32_t n = 0; n < N; n++) {
                     sum_rows(total, width, b + (ptrdiff_t)n * K, 1, a + m, M, K);
-                    for (int l = 0; l < width; l++) y[(ptrdiff_t)(m + l) * N + n] = total[l];
+                    for (int l = 0; l < width; l++) { y[(ptrdiff_t)(m + l) * N + n] = total[l]; }
                 }
             }
         }
@@ -138,7 +143,7 @@ static uint64_t all_rows(const int32_t *p) { return floats(p[0], p[1], p[2]) / 4
 /* dw[O][K] = sum over rows of dy[row][O] x[row][K]. p: outer, samples, rows, O, K */
 static int linear_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 5, 1)) return -1;
+    if (!sizes_ok(p, 5, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), own[1] = smg_mul(all_rows(p), floats(p[4], 1, 1));
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;
@@ -153,8 +158,9 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
             tile_columns(&t, &k, K);
             const size_t at = (size_t)o * (size_t)K + (size_t)k;
             tile_begin(&t, sink, at, (size_t)K);
-            if (A == 1 && R == 1) /* a sample is one row */
+            if (A == 1 && R == 1) { /* a sample is one row */
                 smg_outer(t.tile, t.rows, t.columns, dy + o, O, x + k, K, N);
+            }
             for (int32_t n = 0; n < N && (A != 1 || R != 1); n++) {
                 tile_sample_begin(&t);
                 for (int32_t a = 0; a < A; a++) {
@@ -177,7 +183,7 @@ SINK_KERNELS(linear_dw, 2, "ii", 5, "")
 /* db[C] = sum over rows of dy[row][C]. p: outer, samples, rows, C */
 static int bias_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 4, 1)) return -1;
+    if (!sizes_ok(p, 4, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), *elements = (uint64_t)p[3];
     return 0;
 }
@@ -210,7 +216,7 @@ static const char *const bad_index = "an embedding index is outside the table";
 /* p: R indices, V, D; w[V][D], index[R] */
 EXTENT(embedding_f32) {
     EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) return -1;
+    if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[1], p[2], 1), need[2] = floats(p[0], 1, 1);
     return 0;
 }
@@ -219,7 +225,7 @@ KERNEL(embedding_f32, "oii", 3) {
     const float *w = IN(1);
     const int32_t *index = IN_I32(2), R = P(0), V = P(1), D = P(2);
     for (int32_t r = 0; r < R; r++) {
-        if (index[r] < 0 || index[r] >= V) return bad_index;
+        if (index[r] < 0 || index[r] >= V) { return bad_index; }
         memcpy(y + (ptrdiff_t)r * D, w + (ptrdiff_t)index[r] * D, (size_t)D * sizeof(float));
     }
     return NULL;
@@ -228,7 +234,7 @@ KERNEL(embedding_f32, "oii", 3) {
 /* dw[V][D] = sum of the rows of dy whose index is v. p: outer, samples, rows, V, D; dy[…][D], index[…] */
 static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
-    if (!sizes_ok(p, 5, 1)) return -1;
+    if (!sizes_ok(p, 5, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[4], 1, 1)), own[1] = smg_mul(all_rows(p), 4);
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;
@@ -237,12 +243,13 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0);
     const int32_t *index = SINK_IN_I32(sink, 1), A = P(0), N = P(1), R = P(2), V = P(3), D = P(4);
     const size_t rows = (size_t)A * (size_t)N * (size_t)R;
-    for (size_t i = 0; i < rows; i++) /* before the first row is updated */
-        if (index[i] < 0 || index[i] >= V) return bad_index;
+    for (size_t i = 0; i < rows; i++) { /* before the first row is updated */
+        if (index[i] < 0 || index[i] >= V) { return bad_index; }
+    }
     float tile[32], sample[32] = {0};
     for (int32_t v = 0; v < V; v++) {
         int hits = 0; /* most rows of a large table do not occur */
-        for (size_t i = 0; i < rows; i++) hits |= index[i] == v;
+        for (size_t i = 0; i < rows; i++) { hits |= index[i] == v; }
         for (int32_t d = 0; d < D; d += 32) {
             const int32_t width = D - d < 32 ? D - d : 32;
             const size_t at = (size_t)v * (size_t)D + (size_t)d;
@@ -251,9 +258,9 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
                 for (int32_t a = 0; a < A; a++) {
                     const ptrdiff_t first = first_row(c->p, a, n);
                     for (int32_t r = 0; r < R; r++) {
-                        if (index[first + r] != v) continue;
+                        if (index[first + r] != v) { continue; }
                         const float *row = dy + (first + r) * D + d;
-                        for (int l = 0; l < width; l++) sample[l] += row[l];
+                        for (int l = 0; l < width; l++) { sample[l] += row[l]; }
                     }
                 }
                 smg_flush(tile, sample, width);

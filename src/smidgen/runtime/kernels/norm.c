@@ -20,7 +20,7 @@ static ptrdiff_t eight(void) {
 
 static float long_sum(const float *x, int32_t K) {
     float total = 0;
-    for (int32_t k = 0; k < K; k += CHUNK) total += smg_sum8(x + k, K - k < CHUNK ? K - k : CHUNK);
+    for (int32_t k = 0; k < K; k += CHUNK) { total += smg_sum8(x + k, K - k < CHUNK ? K - k : CHUNK); }
     return total;
 }
 
@@ -31,8 +31,8 @@ static float long_squares(const float *x, int32_t K, float mean) {
         float lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         int32_t more = K < CHUNK ? K : CHUNK;
         K -= more;
-        for (; more >= 8; more -= 8, x += step) EACH_OF_8(l) lanes[l] += (x[l] - mean) * (x[l] - mean);
-        for (int l = 0; l < more; l++) lanes[l] += (x[l] - mean) * (x[l] - mean);
+        for (; more >= 8; more -= 8, x += step) { EACH_OF_8(l) lanes[l] += (x[l] - mean) * (x[l] - mean); }
+        for (int l = 0; l < more; l++) { lanes[l] += (x[l] - mean) * (x[l] - mean); }
         total += smg_lanes8(lanes);
     }
     return total;
@@ -46,7 +46,7 @@ static void layer_stats(const float *x, int32_t K, float eps, float *mean, float
 /* y, x, gamma, beta. p: rows, K, eps */
 EXTENT(layer_norm_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[2])) return -1;
+    if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
 }
@@ -57,7 +57,7 @@ KERNEL(layer_norm_f32, "oiii", 3) {
         float *y = OUT(0) + (size_t)i * (size_t)K, mean, inverse;
         const float *x = IN(1) + (size_t)i * (size_t)K;
         layer_stats(x, K, PF(2), &mean, &inverse);
-        for (int32_t k = 0; k < K; k++) y[k] = (x[k] - mean) * inverse * gamma[k] + beta[k];
+        for (int32_t k = 0; k < K; k++) { y[k] = (x[k] - mean) * inverse * gamma[k] + beta[k]; }
     }
     return NULL;
 }
@@ -65,7 +65,7 @@ KERNEL(layer_norm_f32, "oiii", 3) {
 /* dx, dy, x, gamma. p: rows, K, eps.  g = dy*gamma;  dx = (g - mean(g) - (x-mean)/s * mean(g*(x-mean)/s)) / s */
 EXTENT(layer_norm_dx_f32) {
     EXTENT_UNUSED;
-    if (affine_need(p, &need[0], &need[3])) return -1;
+    if (affine_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0];
     return 0;
 }
@@ -93,7 +93,7 @@ KERNEL(layer_norm_dx_f32, "oiii", 3) {
             base += smg_lanes8(b), slope += smg_lanes8(s);
         }
         base = base / (float)K, slope = slope / (float)K * inverse * inverse;
-        for (int32_t k = 0; k < K; k++) dx[k] = inverse * (dy[k] * gamma[k] - base - (x[k] - mean) * slope);
+        for (int32_t k = 0; k < K; k++) { dx[k] = inverse * (dy[k] * gamma[k] - base - (x[k] - mean) * slope); }
     }
     return NULL;
 }
@@ -102,7 +102,7 @@ KERNEL(layer_norm_dx_f32, "oiii", 3) {
 static int layer_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     uint64_t rows, all;
     (void)operands, (void)run;
-    if (rows_need(p, &rows, &all)) return -1;
+    if (rows_need(p, &rows, &all)) { return -1; }
     own[0] = own[1] = smg_mul(all, 4);
     own[2] = smg_mul(rows, 8);
     *elements = (uint64_t)p[3];
@@ -113,7 +113,7 @@ static const char *layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
     const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P;
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     float *stats = SINK_SCRATCH(c), tile[LANES];
-    for (size_t i = 0; i < R; i++) layer_stats(x + i * (size_t)g.C, g.C, PF(4), &stats[2 * i], &stats[2 * i + 1]);
+    for (size_t i = 0; i < R; i++) { layer_stats(x + i * (size_t)g.C, g.C, PF(4), &stats[2 * i], &stats[2 * i + 1]); }
     for (int32_t c0 = 0; c0 < g.C; c0 += LANES) {
         const int32_t count = lanes_at(c0, g.C);
         smg_sink_begin(sink, tile, (size_t)c0, (size_t)count);
@@ -127,7 +127,7 @@ SINK_KERNELS(layer_norm_dgamma, 2, "ii", 5, "s")
 /* ---- group_norm: statistics per sample and group of channels. p: N,P,C,groups, eps ---- */
 
 static int group_need(const int32_t *p, uint64_t *elements, uint64_t *channels) {
-    if (p[0] < 0 || p[1] < 1 || p[2] < 1 || p[2] > WIDEST || p[3] < 1 || p[2] % p[3]) return -1;
+    if (p[0] < 0 || p[1] < 1 || p[2] < 1 || p[2] > WIDEST || p[3] < 1 || p[2] % p[3]) { return -1; }
     *channels = smg_mul((uint64_t)p[2], 4);
     *elements = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), *channels);
     return 0;
@@ -139,7 +139,7 @@ static void group_mean(float *v, int32_t C, int32_t groups, int32_t P) {
     const float members = (float)((int64_t)width * P);
     for (int32_t c0 = 0; c0 < C; c0 += width) {
         const float mean = long_sum(v + c0, width) / members;
-        for (int32_t l = 0; l < width; l++) v[c0 + l] = mean;
+        for (int32_t l = 0; l < width; l++) { v[c0 + l] = mean; }
     }
 }
 
@@ -148,17 +148,17 @@ static void group_stats(const float *x, int32_t P, int32_t C, int32_t groups, fl
     const Rows g = {1, 1, P, C};
     memset(mean, 0, (size_t)C * sizeof(float));
     memset(inverse, 0, (size_t)C * sizeof(float));
-    for (int32_t c0 = 0; c0 < C; c0 += LANES) sum_plain(mean + c0, x, x, x, x, g, c0, lanes_at(c0, C));
+    for (int32_t c0 = 0; c0 < C; c0 += LANES) { sum_plain(mean + c0, x, x, x, x, g, c0, lanes_at(c0, C)); }
     group_mean(mean, C, groups, P);
-    for (int32_t c0 = 0; c0 < C; c0 += LANES) sum_square(inverse + c0, x, x, mean + c0, x, g, c0, lanes_at(c0, C));
+    for (int32_t c0 = 0; c0 < C; c0 += LANES) { sum_square(inverse + c0, x, x, mean + c0, x, g, c0, lanes_at(c0, C)); }
     group_mean(inverse, C, groups, P);
-    for (int32_t l = 0; l < C; l++) inverse[l] = inverse_root(inverse[l], eps);
+    for (int32_t l = 0; l < C; l++) { inverse[l] = inverse_root(inverse[l], eps); }
 }
 
 /* y, x, gamma, beta; scratch 2C floats */
 EXTENT(group_norm_f32) {
     EXTENT_UNUSED;
-    if (group_need(p, &need[0], &need[2])) return -1;
+    if (group_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2], need[4] = smg_mul(need[2], 2);
     return 0;
 }
@@ -168,9 +168,10 @@ KERNEL(group_norm_f32, "oiiis", 5) {
     float *y = OUT(0), *mean = OUT(4), *scale = mean + C;
     for (int32_t n = 0; n < N; n++) {
         group_stats(x, pixels, C, P(3), PF(4), mean, scale);
-        for (int32_t l = 0; l < C; l++) scale[l] *= gamma[l];
-        for (int32_t i = 0; i < pixels; i++, x += C, y += C)
-            for (int32_t l = 0; l < C; l++) y[l] = (x[l] - mean[l]) * scale[l] + beta[l];
+        for (int32_t l = 0; l < C; l++) { scale[l] *= gamma[l]; }
+        for (int32_t i = 0; i < pixels; i++, x += C, y += C) {
+            for (int32_t l = 0; l < C; l++) { y[l] = (x[l] - mean[l]) * scale[l] + beta[l]; }
+        }
     }
     return NULL;
 }
@@ -178,7 +179,7 @@ KERNEL(group_norm_f32, "oiiis", 5) {
 /* dx, dy, x, gamma; scratch 4C floats. As layer_norm_dx, with sums first by channel and then by group. */
 EXTENT(group_norm_dx_f32) {
     EXTENT_UNUSED;
-    if (group_need(p, &need[0], &need[3])) return -1;
+    if (group_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0], need[4] = smg_mul(need[3], 4);
     return 0;
 }
@@ -194,13 +195,15 @@ KERNEL(group_norm_dx_f32, "oiiis", 5) {
             sum_plain(base + c0, dy, dy, mean, mean, g, c0, lanes_at(c0, C));
             sum_centred(slope + c0, x, dy, mean + c0, mean, g, c0, lanes_at(c0, C));
         }
-        for (int32_t l = 0; l < C; l++) base[l] *= gamma[l], slope[l] *= gamma[l];
+        for (int32_t l = 0; l < C; l++) { base[l] *= gamma[l], slope[l] *= gamma[l]; }
         group_mean(base, C, P(3), pixels);
         group_mean(slope, C, P(3), pixels);
-        for (int32_t l = 0; l < C; l++) slope[l] = slope[l] * inverse[l] * inverse[l];
-        for (int32_t i = 0; i < pixels; i++, x += C, dy += C, dx += C)
-            for (int32_t l = 0; l < C; l++)
+        for (int32_t l = 0; l < C; l++) { slope[l] = slope[l] * inverse[l] * inverse[l]; }
+        for (int32_t i = 0; i < pixels; i++, x += C, dy += C, dx += C) {
+            for (int32_t l = 0; l < C; l++) {
                 dx[l] = inverse[l] * (dy[l] * gamma[l] - base[l] - (x[l] - mean[l]) * slope[l]);
+            }
+        }
     }
     return NULL;
 }
@@ -209,7 +212,7 @@ KERNEL(group_norm_dx_f32, "oiiis", 5) {
 static int group_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     uint64_t channels;
     (void)operands, (void)run;
-    if (group_need(p, &own[0], &channels)) return -1;
+    if (group_need(p, &own[0], &channels)) { return -1; }
     own[1] = own[0], own[2] = smg_mul(channels, 3);
     *elements = (uint64_t)p[2];
     return 0;
@@ -222,8 +225,9 @@ static const char *group_norm_dgamma(const SmgCall *c, const Sink *sink) {
     smg_sink_begin(sink, tile, 0, (size_t)C);
     for (int32_t n = 0; n < N; n++, x += (size_t)pixels * (size_t)C, dy += (size_t)pixels * (size_t)C) {
         group_stats(x, pixels, C, P(3), PF(4), mean, inverse);
-        for (int32_t c0 = 0; c0 < C; c0 += LANES)
+        for (int32_t c0 = 0; c0 < C; c0 += LANES) {
             sum_scaled(tile + c0, x, dy, mean + c0, inverse + c0, g, c0, lanes_at(c0, C));
+        }
     }
     smg_sink_end(sink, tile, 0, (size_t)C);
     return NULL;

@@ -7,23 +7,23 @@
 /* Operands: what is updated, the gradient, lr, counter. */
 static int update_need(const int32_t *p, int mode, uint64_t *need) {
     const int outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode);
-    if (p[0] < 0) return -1;
-    for (int i = 0; i <= outs; i++) need[i] = (uint64_t)p[0] * 4;
-    if (ins > 0) need[outs + 1] = 4;
-    if (ins > 1) need[outs + 2] = 8;
+    if (p[0] < 0) { return -1; }
+    for (int i = 0; i <= outs; i++) { need[i] = (uint64_t)p[0] * 4; }
+    if (ins > 0) { need[outs + 1] = 4; }
+    if (ins > 1) { need[outs + 2] = 8; }
     return 0;
 }
-#define UPDATE(name, mode, signature)                                                                   \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return update_need(p, mode, need);                                                              \
-    }                                                                                                   \
-    KERNEL(name, signature, 1 + SMG_SINK_PARAMS(mode)) {                                                \
-        const int g = SMG_SINK_OUTS(mode);                                                              \
-        const int32_t *counter = (mode) == SMG_ADAM ? IN_I32(g + 2) : NULL;                             \
-        SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);                                      \
-        smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                                                    \
-        return NULL;                                                                                    \
+#define UPDATE(name, mode, signature)                                       \
+    EXTENT(name) {                                                          \
+        EXTENT_UNUSED;                                                      \
+        return update_need(p, mode, need);                                  \
+    }                                                                       \
+    KERNEL(name, signature, 1 + SMG_SINK_PARAMS(mode)) {                    \
+        const int g = SMG_SINK_OUTS(mode);                                  \
+        const int32_t *counter = (mode) == SMG_ADAM ? IN_I32(g + 2) : NULL; \
+        SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);          \
+        smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                        \
+        return NULL;                                                        \
     }
 UPDATE(sgd_f32, SMG_SGD, "uii")
 UPDATE(momentum_f32, SMG_MOMENTUM, "uuii")
@@ -36,13 +36,13 @@ EXTENT(accumulate_f32) {
 KERNEL(accumulate_f32, "ui", 1) {
     float *acc = OUT(0);
     const float *g = IN(1);
-    for (int32_t i = 0; i < P(0); i++) acc[i] += g[i];
+    for (int32_t i = 0; i < P(0); i++) { acc[i] += g[i]; }
     return NULL;
 }
 
 EXTENT(zero_f32) {
     EXTENT_UNUSED;
-    if (p[0] < 0) return -1;
+    if (p[0] < 0) { return -1; }
     need[0] = (uint64_t)p[0] * 4;
     return 0;
 }
@@ -59,14 +59,14 @@ EXTENT(count_step_i32) {
 }
 KERNEL(count_step_i32, "u", 0) {
     int32_t *counter = (int32_t *)c->op[0];
-    if (counter[1] < INT32_MAX) counter[1]++;
+    if (counter[1] < INT32_MAX) { counter[1]++; }
     return NULL;
 }
 
 /* Blocks of 64 in eight lanes, blocks in double. */
 EXTENT(sum_squares_f32) {
     EXTENT_UNUSED;
-    if (p[0] < 0) return -1;
+    if (p[0] < 0) { return -1; }
     need[0] = 4, need[1] = (uint64_t)p[0] * 4;
     return 0;
 }
@@ -85,12 +85,12 @@ KERNEL(sum_squares_f32, "oi", 1) {
 /* min(1, max_norm / (norm + 1e-6)), norm the root of the sum of all inputs; NaN stays. p: max_norm. */
 EXTENT(clip_factor_f32) {
     EXTENT_UNUSED;
-    for (int i = 0; i < operands; i++) need[i] = 4;
+    for (int i = 0; i < operands; i++) { need[i] = 4; }
     return 0;
 }
 KERNEL(clip_factor_f32, "oi+", 1) {
     double sum = 0.0;
-    for (int i = 1; i < c->operands; i++) sum += (double)IN(i)[0];
+    for (int i = 1; i < c->operands; i++) { sum += (double)IN(i)[0]; }
     const float factor = PF(0) / (smg_sqrtf(smg_to_float(sum)) + 1e-6f);
     OUT(0)[0] = factor > 1.0f ? 1.0f : factor;
     return NULL;

@@ -13,7 +13,7 @@ static size_t checksum_at(size_t offset, size_t bytes) { return offset + (bytes 
 
 /* Operand 0 and 1; `page` is the one in PAGE. */
 static int page_need(const int32_t *p, uint64_t *need, int page) {
-    if (p[0] < 0) return -1;
+    if (p[0] < 0) { return -1; }
     need[0] = need[1] = (uint64_t)p[0];
 #ifdef SMG_PAGE_CHECK
     need[page] = (uint64_t)checksum_at(0, (size_t)p[0]) + 4;
@@ -35,8 +35,8 @@ static const char *checked(const SmgPager *pager, size_t offset, const void *dat
 #ifdef SMG_PAGE_CHECK
     uint32_t stored = 0;
     const char *why = pager->read(pager->self, checksum_at(offset, bytes), &stored, sizeof stored);
-    if (why) return why;
-    if (stored && stored != checksum(data, bytes)) return "a page does not read as it was written";
+    if (why) { return why; }
+    if (stored && stored != checksum(data, bytes)) { return "a page does not read as it was written"; }
 #else
     (void)pager, (void)offset, (void)data, (void)bytes;
 #endif
@@ -54,7 +54,7 @@ KERNEL(page_out, "Pi", 1) {
     const char *why = bytes ? c->pager->write(c->pager->self, offset, c->op[1], bytes) : NULL;
 #ifdef SMG_PAGE_CHECK
     const uint32_t crc = checksum(c->op[1], bytes);
-    if (!why) why = c->pager->write(c->pager->self, checksum_at(offset, bytes), &crc, sizeof crc);
+    if (!why) { why = c->pager->write(c->pager->self, checksum_at(offset, bytes), &crc, sizeof crc); }
 #endif
     return why;
 }
@@ -75,7 +75,7 @@ EXTENT(page_start) {
 }
 KERNEL(page_start, "bp", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
-    if (!bytes) return NULL;
+    if (!bytes) { return NULL; }
     return (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes);
 }
 

@@ -25,25 +25,26 @@ static void samples_part(void *arg, ptrdiff_t i, int thread) {
     (void)thread;
     job->said[i] = job->range(job->c, (int32_t)(N * i / job->parts), (int32_t)(N * (i + 1) / job->parts));
 }
-#define BY_SAMPLES(name)                                                                                \
-    static const char *name##_all(const SmgCall *c) {                                                   \
-        const int64_t N = P(0), work = N * P(1) * P(2) * P(3);                                          \
-        if (!c->work || c->work->threads < 2 || N < 2 || work < 1 << 14) return name##_range(c, 0, P(0)); \
+#define BY_SAMPLES(name)                                                                                     \
+    static const char *name##_all(const SmgCall *c) {                                                        \
+        const int64_t N = P(0), work = N * P(1) * P(2) * P(3);                                               \
+        if (!c->work || c->work->threads < 2 || N < 2 || work < 1 << 14) return name##_range(c, 0, P(0));    \
         Samples job = {.c = c, .range = name##_range, .parts = N < c->work->threads ? N : c->work->threads}; \
-        smg_parallel(c->work, samples_part, &job, job.parts);                                           \
-        for (ptrdiff_t i = 0; i < job.parts; i++)                                                       \
-            if (job.said[i]) return job.said[i];                                                        \
-        return NULL;                                                                                    \
+        smg_parallel(c->work, samples_part, &job, job.parts);                                                \
+        for (ptrdiff_t i = 0; i < job.parts; i++)                                                            \
+            if (job.said[i]) return job.said[i];                                                             \
+        return NULL;                                                                                         \
     }
 #else
-#define BY_SAMPLES(name)                                                                                \
+#define BY_SAMPLES(name) \
     static const char *name##_all(const SmgCall *c) { return name##_range(c, 0, P(0)); }
 #endif
 
 /* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
 static int window_refused(const int32_t *p) {
-    for (int i = 6; i < 10; i++)
-        if (p[i] < 1) return 1;
+    for (int i = 6; i < 10; i++) {
+        if (p[i] < 1) { return 1; }
+    }
     return p[10] < 0 || p[11] < 0;
 }
 
@@ -55,7 +56,7 @@ typedef struct {
 
 static Span span_of(int32_t out, int32_t stride, int32_t padding, int32_t dilation, int32_t kernel, int32_t size) {
     Span s = {(int64_t)out * stride - padding, 0, kernel};
-    if (s.start >= 0 && s.start + (int64_t)(kernel - 1) * dilation < size) return s;
+    if (s.start >= 0 && s.start + (int64_t)(kernel - 1) * dilation < size) { return s; }
     const int64_t from = s.start < 0 ? smg_div(-s.start + dilation - 1, dilation) : 0;
     const int64_t to = s.start < size ? smg_div((int64_t)size - s.start + dilation - 1, dilation) : 0;
     s.to = to < kernel ? (int32_t)to : kernel;
@@ -78,7 +79,7 @@ static MaxPool max_pool_of(const int32_t *p) {
 /* Fewest bits of 1, 2, 4, 8, 16 that hold a position in the window; 0 if none does. */
 static int index_bits(const int32_t *p) {
     const uint64_t positions = smg_mul((uint64_t)p[6], (uint64_t)p[7]);
-    if (positions > 65536) return 0;
+    if (positions > 65536) { return 0; }
     return positions <= 2 ? 1 : positions <= 4 ? 2 : positions <= 16 ? 4 : positions <= 256 ? 8 : 16;
 }
 
@@ -89,14 +90,14 @@ static uint64_t index_row(const int32_t *p) {
 }
 
 static int max_pool_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    if (smg_images_need(p, x, y) || window_refused(p) || p[12] < 1 || p[13] < 1) return -1;
+    if (smg_images_need(p, x, y) || window_refused(p) || p[12] < 1 || p[13] < 1) { return -1; }
     return 0;
 }
 
 /* Bits LSB first. */
 static inline uint32_t get_index(const uint8_t *row, size_t at, int bits) {
-    if (bits == 16) return row[2 * at] | (uint32_t)row[2 * at + 1] << 8;
-    if (bits == 8) return row[at];
+    if (bits == 16) { return row[2 * at] | (uint32_t)row[2 * at + 1] << 8; }
+    if (bits == 8) { return row[at]; }
     const size_t bit = at * (size_t)bits;
     return (uint32_t)(row[bit >> 3] >> (bit & 7)) & ((1u << bits) - 1);
 }
@@ -128,27 +129,29 @@ static void max_window(const MaxPool *g, const float *x, const float *end, Span 
     if (WIDE && g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
         const size_t right = (size_t)g->dw * (size_t)g->C, below = (size_t)g->dh * (size_t)g->W * (size_t)g->C;
         const float *first = x + pixel(g, r, q, 0, 0) * (size_t)g->C;
-        if (count <= 8 && (size_t)(end - first) >= below + right + 8)
+        if (count <= 8 && (size_t)(end - first) >= below + right + 8) {
             max_four(first, right, below, 8, best, where);
-        else
+        } else {
             max_four(first, right, below, count, best, where);
+        }
         return;
     }
     const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
-    for (int32_t l = 0; l < count; l++) best[l] = smg_from_bits(0xff800000u), where[l] = first;
-    for (int32_t i = r.from; i < r.to; i++)
+    for (int32_t l = 0; l < count; l++) { best[l] = smg_from_bits(0xff800000u), where[l] = first; }
+    for (int32_t i = r.from; i < r.to; i++) {
         for (int32_t j = q.from; j < q.to; j++) {
             const float *v = x + pixel(g, r, q, i, j) * (size_t)g->C;
             const int32_t here = i * g->kw + j;
             /* Two loops without branches, so that every compiler vectorises them: which value wins is unpredictable. */
-            for (int32_t l = 0; l < count; l++) where[l] ^= (where[l] ^ here) & -smg_beats(v[l], best[l]);
-            for (int32_t l = 0; l < count; l++) best[l] = smg_beats(v[l], best[l]) ? v[l] : best[l];
+            for (int32_t l = 0; l < count; l++) { where[l] ^= (where[l] ^ here) & -smg_beats(v[l], best[l]); }
+            for (int32_t l = 0; l < count; l++) { best[l] = smg_beats(v[l], best[l]) ? v[l] : best[l]; }
         }
+    }
 }
 
 EXTENT(max_pool2d_f32) {
     EXTENT_UNUSED;
-    if (max_pool_need(p, &need[2], &need[0]) || index_bits(p) == 0) return -1;
+    if (max_pool_need(p, &need[2], &need[0]) || index_bits(p) == 0) { return -1; }
     need[1] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
 }
@@ -179,16 +182,16 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
                         const uint32_t k = (uint32_t)where[l];
                         if (bits >= 8) {
                             *put++ = (uint8_t)k;
-                            if (bits == 16) *put++ = (uint8_t)(k >> 8);
+                            if (bits == 16) { *put++ = (uint8_t)(k >> 8); }
                             continue;
                         }
                         byte |= k << filled, filled += (uint32_t)bits;
-                        if (filled == 8) *put++ = (uint8_t)byte, byte = filled = 0;
+                        if (filled == 8) { *put++ = (uint8_t)byte, byte = filled = 0; }
                     }
                 }
             }
         }
-        if (filled) *put = (uint8_t)byte;
+        if (filled) { *put = (uint8_t)byte; }
         x += image, y += at, index += row;
     }
     return NULL;
@@ -205,25 +208,27 @@ KERNEL(max_pool2d_plain_f32, "oi", 14) {
     const size_t C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C)
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C) {
         for (int32_t oh = 0; oh < g.OH; oh++) {
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
-                for (int32_t l = 0; l < g.C; l++) y[l] = smg_from_bits(0xff800000u);
-                for (int32_t i = r.from; i < r.to; i++)
+                for (int32_t l = 0; l < g.C; l++) { y[l] = smg_from_bits(0xff800000u); }
+                for (int32_t i = r.from; i < r.to; i++) {
                     for (int32_t j = q.from; j < q.to; j++) {
                         const float *v = x + pixel(&g, r, q, i, j) * C;
-                        for (int32_t l = 0; l < g.C; l++) y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l];
+                        for (int32_t l = 0; l < g.C; l++) { y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l]; }
                     }
+                }
             }
         }
+    }
     return NULL;
 }
 
 EXTENT(max_pool2d_dx_f32) {
     EXTENT_UNUSED;
-    if (max_pool_need(p, &need[0], &need[1]) || index_bits(p) == 0) return -1;
+    if (max_pool_need(p, &need[0], &need[1]) || index_bits(p) == 0) { return -1; }
     need[2] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
 }
@@ -242,7 +247,8 @@ static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t t
             const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
                 const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
-                if (WIDE && bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) { /* any index is inside */
+                if (WIDE && bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 &&
+                    q.to == 2) { /* any index is inside */
                     float *first = dx + pixel(&g, r, q, 0, 0) * C;
                     const size_t right = (size_t)g.dw * C, below = (size_t)g.dh * (size_t)g.W * C;
                     for (size_t l = 0; l < C; l++, at++) {
@@ -254,8 +260,9 @@ static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t t
                 for (size_t l = 0; l < C; l++, at++) {
                     const uint32_t k = get_index(index, at, bits);
                     const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.kw; /* k / kw, k % kw */
-                    if (i < r.from || i >= r.to || j < q.from || j >= q.to)
+                    if (i < r.from || i >= r.to || j < q.from || j >= q.to) {
                         return "a max-pool index points outside its window";
+                    }
                     dx[pixel(&g, r, q, i, j) * C + l] += dy[at];
                 }
             }
@@ -281,13 +288,13 @@ static AvgPool avg_pool_of(const int32_t *p) {
 
 /* Cells that count along one axis: torch lets a window reach over the padding but not beyond it. */
 static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t padding, int32_t count_pad) {
-    if (!count_pad) return s.to - s.from;
+    if (!count_pad) { return s.to - s.from; }
     const int64_t end = (int64_t)size + padding - s.start;
     return end < kernel ? end : kernel;
 }
 
 static float avg_divisor(const AvgPool *g, Span r, Span q) {
-    if (g->divisor != 0) return (float)g->divisor;
+    if (g->divisor != 0) { return (float)g->divisor; }
     return (float)(cells(r, g->kh, g->H, g->ph, g->count_pad) * cells(q, g->kw, g->W, g->pw, g->count_pad));
 }
 
@@ -300,7 +307,7 @@ KERNEL(avg_pool2d_f32, "oi", 14) {
     const size_t C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C)
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C) {
         for (int32_t oh = 0; oh < g.OH; oh++) {
             const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
@@ -311,9 +318,10 @@ KERNEL(avg_pool2d_f32, "oi", 14) {
                 }
                 const size_t h = (size_t)(r.start + r.from), w = (size_t)(q.start + q.from);
                 smg_mean_rectangle(y, x + (h * (size_t)g.W + w) * C, g.W, g.C, r.to - r.from, q.to - q.from,
-                               avg_divisor(&g, r, q));
+                                   avg_divisor(&g, r, q));
             }
         }
+    }
     return NULL;
 }
 
@@ -332,10 +340,10 @@ KERNEL(avg_pool2d_dx_f32, "oi", 14) {
             const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, dy += C) {
                 const Span q = span_of(ow, g.sw, g.pw, 1, g.kw, g.W);
-                if (r.from == r.to || q.from == q.to) continue;
+                if (r.from == r.to || q.from == q.to) { continue; }
                 const size_t h = (size_t)(r.start + r.from), w = (size_t)(q.start + q.from);
                 smg_spread_rectangle(dx + (h * (size_t)g.W + w) * C, dy, g.W, g.C, r.to - r.from, q.to - q.from,
-                                 1.0f / avg_divisor(&g, r, q));
+                                     1.0f / avg_divisor(&g, r, q));
             }
         }
     }

@@ -22,11 +22,11 @@ static Groups groups_of(const int32_t *p) {
 
 /* Elements of input and output. Every input element is visited once, so more steps than elements is nonsense. */
 static int groups_need(const int32_t *p, int params, uint64_t samples, uint64_t step, uint64_t *in, uint64_t *out) {
-    if (params < 2 || p[0] < 0 || p[0] > SMG_MAX_RANK || p[1] < 0 || p[1] > SMG_MAX_RANK) return -1;
-    if (params != 2 + 2 * p[0] + 2 * p[1]) return -1;
+    if (params < 2 || p[0] < 0 || p[0] > SMG_MAX_RANK || p[1] < 0 || p[1] > SMG_MAX_RANK) { return -1; }
+    if (params != 2 + 2 * p[0] + 2 * p[1]) { return -1; }
     const Groups g = groups_of(p);
     const uint64_t k = smg_span(g.kd, g.ks, g.kept), r = smg_span(g.rd, g.rs, g.reduced);
-    if (k == SMG_TOO_MUCH || r == SMG_TOO_MUCH) return -1;
+    if (k == SMG_TOO_MUCH || r == SMG_TOO_MUCH) { return -1; }
     *in = k && r && samples ? smg_add(smg_add(k - 1, r - 1), smg_add(smg_mul(samples - 1, step), 1)) : 0;
     *out = smg_product(g.kd, g.kept);
     return smg_mul(smg_mul(*out, smg_product(g.rd, g.reduced)), samples) > *in ? -1 : 0;
@@ -47,7 +47,7 @@ static void tile_place(const Groups *g, Tile *t) {
 }
 static Tile tile_first(const Groups *g) {
     Tile t = {.w = 0};
-    if (smg_product(g->kd, g->kept) == 0) return t;
+    if (smg_product(g->kd, g->kept) == 0) { return t; }
     t.step = g->kept ? (size_t)g->ks[g->kept - 1] : 0;
     tile_place(g, &t);
     return t;
@@ -86,7 +86,7 @@ static void run_next(const Groups *g, Run *r) {
 /* smg_sum8 with a stride. */
 static float sum8_strided(const float *x, size_t step, int32_t len) {
     float acc[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int32_t k = 0; k < len; k++) acc[k & 7] += x[(size_t)k * step];
+    for (int32_t k = 0; k < len; k++) { acc[k & 7] += x[(size_t)k * step]; }
     return smg_lanes8(acc);
 }
 
@@ -94,14 +94,18 @@ static float sum8_strided(const float *x, size_t step, int32_t len) {
 static void sum8_tile(const float *x, size_t step, int32_t len, float *total) {
     float acc[8][TILE] = {{0}};
     int32_t k = 0;
-    for (; k + 8 <= len; k += 8)
-        for (int l = 0; l < 8; l++)
-            for (int w = 0; w < TILE; w++) acc[l][w] += x[(size_t)(k + l) * step + (size_t)w];
-    for (int l = 0; k + l < len; l++)
-        for (int w = 0; w < TILE; w++) acc[l][w] += x[(size_t)(k + l) * step + (size_t)w];
-    for (int w = 0; w < TILE; w++)
-        total[w] += ((acc[0][w] + acc[4][w]) + (acc[2][w] + acc[6][w])) +
-                    ((acc[1][w] + acc[5][w]) + (acc[3][w] + acc[7][w]));
+    for (; k + 8 <= len; k += 8) {
+        for (int l = 0; l < 8; l++) {
+            for (int w = 0; w < TILE; w++) { acc[l][w] += x[(size_t)(k + l) * step + (size_t)w]; }
+        }
+    }
+    for (int l = 0; k + l < len; l++) {
+        for (int w = 0; w < TILE; w++) { acc[l][w] += x[(size_t)(k + l) * step + (size_t)w]; }
+    }
+    for (int w = 0; w < TILE; w++) {
+        total[w] +=
+            ((acc[0][w] + acc[4][w]) + (acc[2][w] + acc[6][w])) + ((acc[1][w] + acc[5][w]) + (acc[3][w] + acc[7][w]));
+    }
 }
 
 /* Adds a run to the totals of a tile. */
@@ -109,60 +113,61 @@ static void sum_run(const float *x, const Tile *t, const Run *r, float *total) {
     for (int32_t left = r->len; left > 0; left -= CHUNK) {
         const int32_t len = left < CHUNK ? left : CHUNK;
         const float *from = x + t->x + r->off + (size_t)(r->len - left) * r->step;
-        if (len == 1)
-            for (int w = 0; w < t->w; w++) total[w] += from[(size_t)w * t->step];
-        else if (t->w == TILE && t->step == 1)
+        if (len == 1) {
+            for (int w = 0; w < t->w; w++) { total[w] += from[(size_t)w * t->step]; }
+        } else if (t->w == TILE && t->step == 1) {
             sum8_tile(from, r->step, len, total);
-        else if (r->step == 1)
-            for (int w = 0; w < t->w; w++) total[w] += smg_sum8(from + (size_t)w * t->step, len);
-        else
-            for (int w = 0; w < t->w; w++) total[w] += sum8_strided(from + (size_t)w * t->step, r->step, len);
+        } else if (r->step == 1) {
+            for (int w = 0; w < t->w; w++) { total[w] += smg_sum8(from + (size_t)w * t->step, len); }
+        } else {
+            for (int w = 0; w < t->w; w++) { total[w] += sum8_strided(from + (size_t)w * t->step, r->step, len); }
+        }
     }
 }
 
 /* The best of a run for each output of a tile. NaN, once met, stays. */
-#define EXTREME(name, BETTER)                                                                           \
-    static void name##_run(const float *x, const Tile *t, const Run *r, float *best) {                  \
-        const float *from = x + t->x + r->off;                                                          \
-        if (t->w == TILE && t->step == 1) {                                                             \
-            for (int32_t k = 0; k < r->len; k++)                                                        \
-                for (int w = 0; w < TILE; w++) {                                                        \
-                    const float v = from[(size_t)k * r->step + (size_t)w];                              \
-                    best[w] = ((v BETTER best[w]) | (v != v)) ? v : best[w];                            \
-                }                                                                                       \
-            return;                                                                                     \
-        }                                                                                               \
-        for (int w = 0; w < t->w; w++) {                                                                \
-            const float v = smg_line_##name(from + (size_t)w * t->step, r->step, r->len);               \
-            best[w] = ((v BETTER best[w]) | (v != v)) ? v : best[w];                                    \
-        }                                                                                               \
+#define EXTREME(name, BETTER)                                                             \
+    static void name##_run(const float *x, const Tile *t, const Run *r, float *best) {    \
+        const float *from = x + t->x + r->off;                                            \
+        if (t->w == TILE && t->step == 1) {                                               \
+            for (int32_t k = 0; k < r->len; k++)                                          \
+                for (int w = 0; w < TILE; w++) {                                          \
+                    const float v = from[(size_t)k * r->step + (size_t)w];                \
+                    best[w] = ((v BETTER best[w]) | (v != v)) ? v : best[w];              \
+                }                                                                         \
+            return;                                                                       \
+        }                                                                                 \
+        for (int w = 0; w < t->w; w++) {                                                  \
+            const float v = smg_line_##name(from + (size_t)w * t->step, r->step, r->len); \
+            best[w] = ((v BETTER best[w]) | (v != v)) ? v : best[w];                      \
+        }                                                                                 \
     }
 EXTREME(max, >)
 EXTREME(min, <)
 
 static int reduce_need(const int32_t *p, int params, uint64_t *need) {
     uint64_t in, out;
-    if (groups_need(p, params, 1, 0, &in, &out)) return -1;
+    if (groups_need(p, params, 1, 0, &in, &out)) { return -1; }
     need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
     return 0;
 }
-#define REDUCE(name, start, add_run, FINISH)                                                            \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return reduce_need(p, params, need);                                                            \
-    }                                                                                                   \
-    KERNEL(name, "oi", -1) {                                                                            \
-        const Groups g = groups_of(c->p);                                                               \
-        const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);                                        \
-        EACH_TILE(g, t) {                                                                               \
-            float total[TILE];                                                                          \
-            for (int w = 0; w < TILE; w++) total[w] = start;                                            \
-            EACH_RUN(g, r) add_run(IN(1), &t, &r, total);                                               \
-            for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = FINISH(total[w], count);            \
-        }                                                                                               \
-        return NULL;                                                                                    \
+#define REDUCE(name, start, add_run, FINISH)                                                 \
+    EXTENT(name) {                                                                           \
+        EXTENT_UNUSED;                                                                       \
+        return reduce_need(p, params, need);                                                 \
+    }                                                                                        \
+    KERNEL(name, "oi", -1) {                                                                 \
+        const Groups g = groups_of(c->p);                                                    \
+        const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);            \
+        EACH_TILE(g, t) {                                                                    \
+            float total[TILE];                                                               \
+            for (int w = 0; w < TILE; w++) total[w] = start;                                 \
+            EACH_RUN(g, r) add_run(IN(1), &t, &r, total);                                    \
+            for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = FINISH(total[w], count); \
+        }                                                                                    \
+        return NULL;                                                                         \
     }
-#define TOTAL(x, count) ((void)(count), (x))
+#define TOTAL(x, count)   ((void)(count), (x))
 #define AVERAGE(x, count) ((x) / (count))
 REDUCE(sum_f32, 0.0f, sum_run, TOTAL)
 REDUCE(mean_f32, 0.0f, sum_run, AVERAGE)
@@ -173,7 +178,7 @@ REDUCE(amin_f32, smg_from_bits(0x7f800000u), min_run, TOTAL)
 EXTENT(amax_dx_f32) {
     EXTENT_UNUSED;
     uint64_t in, out;
-    if (groups_need(p, params, 1, 0, &in, &out) || in > INT32_MAX) return -1; /* ties are counted in int32 */
+    if (groups_need(p, params, 1, 0, &in, &out) || in > INT32_MAX) { return -1; /* ties are counted in int32 */ }
     need[0] = need[2] = smg_mul(in, 4), need[1] = need[3] = smg_mul(out, 4);
     return 0;
 }
@@ -184,17 +189,20 @@ KERNEL(amax_dx_f32, "oiii", -1) {
     EACH_TILE(g, t) {
         int32_t ties[TILE] = {0};
         EACH_RUN(g, r)
-            for (int32_t k = 0; k < r.len; k++)
-                for (int w = 0; w < t.w; w++)
-                    ties[w] += x[t.x + r.off + (size_t)k * r.step + (size_t)w * t.step] == y[t.y + (size_t)w];
+        for (int32_t k = 0; k < r.len; k++) {
+            for (int w = 0; w < t.w; w++) {
+                ties[w] += x[t.x + r.off + (size_t)k * r.step + (size_t)w * t.step] == y[t.y + (size_t)w];
+            }
+        }
         float best[TILE], share[TILE];
-        for (int w = 0; w < t.w; w++) best[w] = y[t.y + (size_t)w], share[w] = dy[t.y + (size_t)w] / (float)ties[w];
+        for (int w = 0; w < t.w; w++) { best[w] = y[t.y + (size_t)w], share[w] = dy[t.y + (size_t)w] / (float)ties[w]; }
         EACH_RUN(g, r)
-            for (int32_t k = 0; k < r.len; k++)
-                for (int w = 0; w < t.w; w++) {
-                    const size_t i = t.x + r.off + (size_t)k * r.step + (size_t)w * t.step;
-                    dx[i] = x[i] == best[w] ? share[w] : 0.0f;
-                }
+        for (int32_t k = 0; k < r.len; k++) {
+            for (int w = 0; w < t.w; w++) {
+                const size_t i = t.x + r.off + (size_t)k * r.step + (size_t)w * t.step;
+                dx[i] = x[i] == best[w] ? share[w] : 0.0f;
+            }
+        }
     }
     return NULL;
 }
@@ -202,21 +210,21 @@ KERNEL(amax_dx_f32, "oiii", -1) {
 /* Over samples as well, one sample after the other. p: samples, stride of a sample, then as above with four groups each. */
 enum { BATCH_PARAMS = 2 + 2 + 4 * 4 };
 static int batch_need(const int32_t *p, uint64_t *in, uint64_t *out) {
-    if (p[0] < 0 || p[1] < 0 || p[2] != 4 || p[3] != 4) return -1;
+    if (p[0] < 0 || p[1] < 0 || p[2] != 4 || p[3] != 4) { return -1; }
     return groups_need(p + 2, BATCH_PARAMS - 2, (uint64_t)p[0], (uint64_t)p[1], in, out);
 }
 static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const float *x, float *total) {
     const uint64_t each = smg_product(g->rd, g->reduced);
-    if (each == 0) return; /* any number of samples of nothing */
+    if (each == 0) { return; /* any number of samples of nothing */ }
     for (int32_t s = 0; s < p[0]; s++) {
         const float *from = x + (size_t)s * (size_t)p[1];
         float sample[TILE] = {0};
         if (each == 1) {
-            for (int w = 0; w < t->w; w++) total[w] += from[t->x + (size_t)w * t->step];
+            for (int w = 0; w < t->w; w++) { total[w] += from[t->x + (size_t)w * t->step]; }
             continue;
         }
         EACH_RUN(*g, r) sum_run(from, t, &r, sample);
-        for (int w = 0; w < t->w; w++) total[w] += sample[w];
+        for (int w = 0; w < t->w; w++) { total[w] += sample[w]; }
     }
 }
 
@@ -224,7 +232,7 @@ static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const f
 static int batch_sum_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
     (void)operands, (void)run;
     uint64_t in;
-    if (batch_need(p, &in, elements)) return -1;
+    if (batch_need(p, &in, elements)) { return -1; }
     own[0] = smg_mul(in, 4);
     return 0;
 }
@@ -244,7 +252,7 @@ SINK_KERNELS(batch_sum, 1, "i", BATCH_PARAMS, "")
 EXTENT(batch_mean_f32) {
     EXTENT_UNUSED;
     uint64_t in, out;
-    if (batch_need(p, &in, &out)) return -1;
+    if (batch_need(p, &in, &out)) { return -1; }
     need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
     return 0;
 }
@@ -254,23 +262,23 @@ KERNEL(batch_mean_f32, "oi", BATCH_PARAMS) {
     EACH_TILE(g, t) {
         float total[TILE] = {0};
         batch_tile(c->p, &g, &t, IN(1), total);
-        for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = total[w] / count;
+        for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = total[w] / count; }
     }
     return NULL;
 }
 
 /* dx = dy / count, dy repeated. p: count per sample, rank, dims[rank], dy_strides[rank]; dx is dense. */
 static int mean_dx_need(const int32_t *p, int params, uint64_t *need) {
-    if (params < 2 || p[0] < 1 || p[1] < 0 || p[1] > SMG_MAX_RANK || params != 2 + 2 * p[1]) return -1;
+    if (params < 2 || p[0] < 1 || p[1] < 0 || p[1] > SMG_MAX_RANK || params != 2 + 2 * p[1]) { return -1; }
     const uint64_t total = smg_product(p + 2, p[1]);
-    if (total == SMG_TOO_MUCH) return -1;
+    if (total == SMG_TOO_MUCH) { return -1; }
     need[0] = smg_mul(total, 4);
     need[1] = smg_mul(smg_span(p + 2, p + 2 + p[1], p[1]), 4);
     return 0;
 }
 static const char *mean_dx(const SmgCall *c, float count) {
     const int32_t rank = P(1), *dims = c->p + 2, *steps = dims + rank;
-    if (smg_product(dims, rank) == 0) return NULL;
+    if (smg_product(dims, rank) == 0) { return NULL; }
     float *dx = OUT(0);
     int32_t at[SMG_MAX_RANK] = {0};
     size_t off = 0;
@@ -280,9 +288,9 @@ static const char *mean_dx(const SmgCall *c, float count) {
         const float *dy = IN(1) + off;
         if (step == 0) {
             const float same = dy[0] / count;
-            for (int32_t i = 0; i < len; i++) dx[i] = same;
+            for (int32_t i = 0; i < len; i++) { dx[i] = same; }
         } else {
-            for (int32_t i = 0; i < len; i++) dx[i] = dy[(size_t)i * step] / count;
+            for (int32_t i = 0; i < len; i++) { dx[i] = dy[(size_t)i * step] / count; }
         }
         dx += len;
     } while (smg_walk_next(at, dims, rank - 1, steps, rank, &off, 1));

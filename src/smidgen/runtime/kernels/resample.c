@@ -19,15 +19,16 @@ KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
     const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C)
+    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C) {
         for (int32_t oh = 0; oh < OH; oh++) {
             const int32_t h = window_from(oh, H, OH), rows = window_to(oh, H, OH) - h;
             for (int32_t ow = 0; ow < OW; ow++, y += C) {
                 const int32_t w = window_from(ow, W, OW), cols = window_to(ow, W, OW) - w;
                 smg_mean_rectangle(y, x + ((size_t)h * (size_t)W + (size_t)w) * (size_t)C, W, C, rows, cols,
-                               (float)((int64_t)rows * cols));
+                                   (float)((int64_t)rows * cols));
             }
         }
+    }
     return NULL;
 }
 
@@ -47,7 +48,7 @@ KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
             for (int32_t ow = 0; ow < OW; ow++, dy += C) {
                 const int32_t w = window_from(ow, W, OW), cols = window_to(ow, W, OW) - w;
                 smg_spread_rectangle(dx + ((size_t)h * (size_t)W + (size_t)w) * (size_t)C, dy, W, C, rows, cols,
-                                 1.0f / (float)((int64_t)rows * cols));
+                                     1.0f / (float)((int64_t)rows * cols));
             }
         }
     }
@@ -57,7 +58,7 @@ KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
 /* The index is h*W + w. */
 EXTENT(adaptive_max_pool2d_f32) {
     EXTENT_UNUSED;
-    if (smg_images_need(p, &need[2], &need[0]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) return -1;
+    if (smg_images_need(p, &need[2], &need[0]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
     need[1] = need[0];
     return 0;
 }
@@ -66,27 +67,29 @@ KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
     float *y = OUT(0);
     int32_t *index = (int32_t *)c->op[1];
     const float *x = IN(2);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C)
+    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C) {
         for (int32_t oh = 0; oh < OH; oh++) {
             const int32_t h0 = window_from(oh, H, OH), h1 = window_to(oh, H, OH);
             for (int32_t ow = 0; ow < OW; ow++, y += C, index += C) {
                 const int32_t w0 = window_from(ow, W, OW), w1 = window_to(ow, W, OW);
-                for (int32_t l = 0; l < C; l++) y[l] = smg_from_bits(0xff800000u), index[l] = h0 * W + w0;
-                for (int32_t h = h0; h < h1; h++)
+                for (int32_t l = 0; l < C; l++) { y[l] = smg_from_bits(0xff800000u), index[l] = h0 * W + w0; }
+                for (int32_t h = h0; h < h1; h++) {
                     for (int32_t w = w0; w < w1; w++) {
                         const int32_t here = h * W + w;
                         const float *v = x + (size_t)here * (size_t)C;
-                        for (int32_t l = 0; l < C; l++) index[l] ^= (index[l] ^ here) & -smg_beats(v[l], y[l]);
-                        for (int32_t l = 0; l < C; l++) y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l];
+                        for (int32_t l = 0; l < C; l++) { index[l] ^= (index[l] ^ here) & -smg_beats(v[l], y[l]); }
+                        for (int32_t l = 0; l < C; l++) { y[l] = smg_beats(v[l], y[l]) ? v[l] : y[l]; }
                     }
+                }
             }
         }
+    }
     return NULL;
 }
 
 EXTENT(adaptive_max_pool2d_dx_f32) {
     EXTENT_UNUSED;
-    if (smg_images_need(p, &need[0], &need[1]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) return -1;
+    if (smg_images_need(p, &need[0], &need[1]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
     need[2] = need[1];
     return 0;
 }
@@ -98,11 +101,12 @@ KERNEL(adaptive_max_pool2d_dx_f32, "oii", 6) {
     const int32_t *index = IN_I32(2);
     for (int32_t n = 0; n < N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
-        for (size_t o = 0; o < outs; o++, dy += C, index += C)
+        for (size_t o = 0; o < outs; o++, dy += C, index += C) {
             for (int32_t l = 0; l < C; l++) {
-                if (index[l] < 0 || index[l] >= pixels) return "a max-pool index points outside the image";
+                if (index[l] < 0 || index[l] >= pixels) { return "a max-pool index points outside the image"; }
                 dx[(size_t)index[l] * (size_t)C + (size_t)l] += dy[l];
             }
+        }
     }
     return NULL;
 }
@@ -111,8 +115,8 @@ KERNEL(adaptive_max_pool2d_dx_f32, "oii", 6) {
 
 /* In float, as torch, so that the same pixel is picked. */
 static int32_t nearest(int32_t o, int32_t size, int32_t out, float ratio) {
-    if (out == size) return o;
-    if (out / 2 == size && out % 2 == 0) return o / 2;
+    if (out == size) { return o; }
+    if (out / 2 == size && out % 2 == 0) { return o / 2; }
     const float at = (float)o * ratio;
     return at >= (float)size || (int32_t)at >= size ? size - 1 : (int32_t)at;
 }
@@ -132,12 +136,14 @@ KERNEL(upsample_nearest2d_f32, "oi", 8) {
     const size_t C = (size_t)P(3);
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C)
+    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
         for (int32_t oh = 0; oh < OH; oh++) {
             const float *row = x + (size_t)nearest(oh, H, OH, PF(6)) * (size_t)W * C;
-            for (int32_t ow = 0; ow < OW; ow++, y += C)
+            for (int32_t ow = 0; ow < OW; ow++, y += C) {
                 memcpy(y, row + (size_t)nearest(ow, W, OW, PF(7)) * C, C * sizeof(float));
+            }
         }
+    }
     return NULL;
 }
 
@@ -156,7 +162,7 @@ KERNEL(upsample_nearest2d_dx_f32, "oi", 8) {
             float *row = dx + (size_t)nearest(oh, H, OH, PF(6)) * (size_t)W * C;
             for (int32_t ow = 0; ow < OW; ow++, dy += C) {
                 float *v = row + (size_t)nearest(ow, W, OW, PF(7)) * C;
-                for (size_t l = 0; l < C; l++) v[l] += dy[l];
+                for (size_t l = 0; l < C; l++) { v[l] += dy[l]; }
             }
         }
     }
@@ -181,12 +187,12 @@ typedef struct {
 
 static Taps taps_of(int32_t o, int32_t size, int32_t out, int32_t align_corners, double ratio) {
     Taps t = {{(size_t)o, (size_t)o}, {1.0f, 0.0f}};
-    if (out == size) return t;
+    if (out == size) { return t; }
     double at = align_corners ? ratio * (double)o : ratio * ((double)o + 0.5) - 0.5;
-    if (at < 0.0) at = 0.0;
+    if (at < 0.0) { at = 0.0; }
     const int32_t low = at >= (double)(size - 1) ? size - 1 : (int32_t)at;
     double part = at - (double)low;
-    if (part > 1.0) part = 1.0;
+    if (part > 1.0) { part = 1.0; }
     t.at[0] = (size_t)low, t.at[1] = (size_t)(low < size - 1 ? low + 1 : low);
     t.weight[0] = (float)(1.0 - part), t.weight[1] = (float)part;
     return t;
@@ -206,18 +212,20 @@ KERNEL(upsample_bilinear2d_f32, "oi", 11) {
     const double ratio_h = ratio_of(c->p + 7), ratio_w = ratio_of(c->p + 9);
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C)
+    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
         for (int32_t oh = 0; oh < OH; oh++) {
             const Taps h = taps_of(oh, H, OH, P(6), ratio_h);
             const float *top = x + h.at[0] * (size_t)W * C, *bottom = x + h.at[1] * (size_t)W * C;
             for (int32_t ow = 0; ow < OW; ow++, y += C) {
                 const Taps w = taps_of(ow, W, OW, P(6), ratio_w);
                 const size_t left = w.at[0] * C, right = w.at[1] * C;
-                for (size_t l = 0; l < C; l++)
+                for (size_t l = 0; l < C; l++) {
                     y[l] = h.weight[0] * (w.weight[0] * top[left + l] + w.weight[1] * top[right + l]) +
                            h.weight[1] * (w.weight[0] * bottom[left + l] + w.weight[1] * bottom[right + l]);
+                }
             }
         }
+    }
     return NULL;
 }
 
@@ -237,13 +245,15 @@ KERNEL(upsample_bilinear2d_dx_f32, "oi", 11) {
             const Taps h = taps_of(oh, H, OH, P(6), ratio_h);
             for (int32_t ow = 0; ow < OW; ow++, dy += C) {
                 const Taps w = taps_of(ow, W, OW, P(6), ratio_w);
-                for (int a = 0; a < 2; a++)
+                for (int a = 0; a < 2; a++) {
                     for (int b = 0; b < 2; b++) {
                         const float weight = h.weight[a] * w.weight[b];
                         float *v = dx + (h.at[a] * (size_t)W + w.at[b]) * C;
-                        if (weight != 0.0f)
-                            for (size_t l = 0; l < C; l++) v[l] += weight * dy[l];
+                        if (weight != 0.0f) {
+                            for (size_t l = 0; l < C; l++) { v[l] += weight * dy[l]; }
+                        }
                     }
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 #include "../kernel.h"
 #include "sum.h"
 
-#define LANES 16         /* channels reduced together, in registers */
+#define LANES  16        /* channels reduced together, in registers */
 #define WIDEST (1 << 30) /* channels: loops may step past the end without overflow */
 
 static inline float inverse_root(float var, float eps) { return 1.0f / smg_sqrtf(var + eps); }
@@ -22,48 +22,47 @@ static inline Rows rows_of(const int32_t *p) {
     return g;
 }
 static inline int rows_need(const int32_t *p, uint64_t *rows, uint64_t *elements) {
-    if (p[0] < 1 || p[1] < 0 || p[2] < 1 || p[3] < 1 || p[3] > WIDEST) return -1;
+    if (p[0] < 1 || p[1] < 0 || p[2] < 1 || p[3] < 1 || p[3] > WIDEST) { return -1; }
     *rows = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), (uint64_t)p[2]);
     *elements = smg_mul(*rows, (uint64_t)p[3]);
     return 0;
 }
 
 /* total[l] += sum over all rows of TERM, for `count` channels from c0. TERM sees x[l], d[l] of the row, m, r, row. */
-#define CHANNEL_SUMS(name, TERM)                                                                            \
-    static inline void name##_lanes(float *total, const float *X, const float *D, const float *m,           \
-                                    const float *r, Rows g, int32_t c0, const int32_t count) {              \
-        float sample[LANES], run[LANES];                                                                    \
-        (void)D, (void)m, (void)r;                                                                          \
-        for (int32_t b = 0; b < g.B; b++) {                                                                 \
-            int filled = 0;                                                                                 \
-            for (int32_t l = 0; l < count; l++) sample[l] = 0, run[l] = 0;                                  \
-            for (int32_t a = 0; a < g.A; a++) {                                                             \
-                size_t row = ((size_t)a * (size_t)g.B + (size_t)b) * (size_t)g.P;                           \
-                for (int32_t p = 0; p < g.P; p++, row++) {                                                  \
-                    const float *x = X + row * (size_t)g.C + c0, *d = D + row * (size_t)g.C + c0;           \
-                    (void)x, (void)d;                                                                       \
-                    for (int32_t l = 0; l < count; l++) run[l] += TERM;                                     \
-                    if (++filled < SMG_BLOCK) continue;                                                     \
-                    for (int32_t l = 0; l < count; l++) sample[l] += run[l], run[l] = 0;                    \
-                    filled = 0;                                                                             \
-                }                                                                                           \
-            }                                                                                               \
-            for (int32_t l = 0; l < count; l++) total[l] += sample[l] + run[l];                             \
-        }                                                                                                   \
-    }                                                                                                       \
-    static void name(float *total, const float *X, const float *D, const float *m, const float *r, Rows g,  \
-                     int32_t c0, int32_t count) {                                                           \
-        if (count == LANES) /* a constant count keeps the sums in registers */                              \
-            name##_lanes(total, X, D, m, r, g, c0, LANES);                                                  \
-        else                                                                                                \
-            name##_lanes(total, X, D, m, r, g, c0, count);                                                  \
+#define CHANNEL_SUMS(name, TERM)                                                                                       \
+    static inline void name##_lanes(float *total, const float *X, const float *D, const float *m, const float *r,      \
+                                    Rows g, int32_t c0, const int32_t count) {                                         \
+        float sample[LANES], run[LANES];                                                                               \
+        (void)D, (void)m, (void)r;                                                                                     \
+        for (int32_t b = 0; b < g.B; b++) {                                                                            \
+            int filled = 0;                                                                                            \
+            for (int32_t l = 0; l < count; l++) sample[l] = 0, run[l] = 0;                                             \
+            for (int32_t a = 0; a < g.A; a++) {                                                                        \
+                size_t row = ((size_t)a * (size_t)g.B + (size_t)b) * (size_t)g.P;                                      \
+                for (int32_t p = 0; p < g.P; p++, row++) {                                                             \
+                    const float *x = X + row * (size_t)g.C + c0, *d = D + row * (size_t)g.C + c0;                      \
+                    (void)x, (void)d;                                                                                  \
+                    for (int32_t l = 0; l < count; l++) run[l] += TERM;                                                \
+                    if (++filled < SMG_BLOCK) continue;                                                                \
+                    for (int32_t l = 0; l < count; l++) sample[l] += run[l], run[l] = 0;                               \
+                    filled = 0;                                                                                        \
+                }                                                                                                      \
+            }                                                                                                          \
+            for (int32_t l = 0; l < count; l++) total[l] += sample[l] + run[l];                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name(float *total, const float *X, const float *D, const float *m, const float *r, Rows g, int32_t c0, \
+                     int32_t count) {                                                                                  \
+        if (count == LANES) /* a constant count keeps the sums in registers */                                         \
+            name##_lanes(total, X, D, m, r, g, c0, LANES);                                                             \
+        else name##_lanes(total, X, D, m, r, g, c0, count);                                                            \
     }
 
 static inline int32_t lanes_at(int32_t c0, int32_t C) { return C - c0 < LANES ? C - c0 : LANES; }
 
 /* Sizes in bytes of a matrix of rows and of one row. p: rows, C */
 static inline int affine_need(const int32_t *p, uint64_t *elements, uint64_t *channels) {
-    if (p[0] < 0 || p[1] < 1 || p[1] > WIDEST) return -1;
+    if (p[0] < 0 || p[1] < 1 || p[1] > WIDEST) { return -1; }
     *channels = smg_mul((uint64_t)p[1], 4);
     *elements = smg_mul((uint64_t)p[0], *channels);
     return 0;

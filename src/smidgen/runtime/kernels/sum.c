@@ -9,9 +9,9 @@ void smg_dot(float *lanes, const float *a, const float *b, int32_t K) {
     for (int32_t l = 0; l < 8; l++) {
         float s = 0;
         int32_t k = l;
-        for (; k < whole; k += 8) s += a[k] * b[k];
+        for (; k < whole; k += 8) { s += a[k] * b[k]; }
         lanes[l] += s;
-        if (k < K) lanes[l] += a[k] * b[k];
+        if (k < K) { lanes[l] += a[k] * b[k]; }
     }
 }
 
@@ -28,19 +28,21 @@ void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int
             s3 += x * *bk;
         }
         lanes[0] += s0, lanes[8] += s1, lanes[16] += s2, lanes[24] += s3;
-        if (k < K)
-            for (int i = 0; i < 4; i++) lanes[8 * i] += a[k] * b[i * row + k];
+        if (k < K) {
+            for (int i = 0; i < 4; i++) { lanes[8 * i] += a[k] * b[i * row + k]; }
+        }
     }
 }
 
 float smg_sum8(const float *a, int32_t K) {
     float lanes[8] = {0};
-    for (int32_t k = 0; k < K; k++) lanes[k & 7] += a[k];
+    for (int32_t k = 0; k < K; k++) { lanes[k & 7] += a[k]; }
     return smg_lanes8(lanes);
 }
 
 /* Four sums at a time, of one column of a and neighbours in b, or the other way round. */
-static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
+static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
+                 int32_t T) {
     float s0 = sum[0], s1 = sum[sum_step], s2 = sum[2 * sum_step], s3 = sum[3 * sum_step];
     for (; T > 0; T--, a += a_step, b += b_step) {
         const float x = *a;
@@ -50,22 +52,23 @@ static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_ste
 }
 
 void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
-    for (; width >= 4; width -= 4, sum += 4, b += 4) four(sum, 1, a, a_step, b, b_step, T);
-    for (; width > 0; width--, sum++, b++)
-        for (int32_t t = 0; t < T; t++) *sum += a[t * a_step] * b[t * b_step];
+    for (; width >= 4; width -= 4, sum += 4, b += 4) { four(sum, 1, a, a_step, b, b_step, T); }
+    for (; width > 0; width--, sum++, b++) {
+        for (int32_t t = 0; t < T; t++) { *sum += a[t * a_step] * b[t * b_step]; }
+    }
 }
 
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T) {
-    for (int i = 0; rows < 4 && i < rows; i++) smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T);
-    for (int l = 0; rows == 4 && l < width; l++) four(sum + l, 8, b + l, b_step, a, a_step, T);
+    for (int i = 0; rows < 4 && i < rows; i++) { smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T); }
+    for (int l = 0; rows == 4 && l < width; l++) { four(sum + l, 8, b + l, b_step, a, a_step, T); }
 }
 
 #else
 
-#define LANES(l) for (int l = 0; l < 8; l++)
+#define LANES(l)      for (int l = 0; l < 8; l++)
 #define LOAD(s, from) memcpy(s, from, 8 * sizeof(float)) /* as a loop, gcc takes them one by one */
-#define STORE(to, s) memcpy(to, s, 8 * sizeof(float))
+#define STORE(to, s)  memcpy(to, s, 8 * sizeof(float))
 
 /* Eight, but the compiler cannot know: with a constant step gcc vectorises across steps, with shuffles, instead of
  * across lanes, at a fifth of the speed. */
@@ -83,7 +86,7 @@ void smg_dot(float *lanes, const float *a, const float *b, int32_t K) {
         LANES(l) s[l] += ak[l] * bk[l];
     }
     LANES(l) lanes[l] += s[l];
-    for (int l = 0; l < K; l++) lanes[l] += a[k + l] * b[k + l];
+    for (int l = 0; l < K; l++) { lanes[l] += a[k + l] * b[k + l]; }
 }
 
 void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int32_t K) {
@@ -114,9 +117,9 @@ void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int
 float smg_sum8(const float *a, int32_t K) {
     const ptrdiff_t step = eight();
     float s[8] = {0}, lanes[8];
-    for (; K >= 8; K -= 8, a += step) LANES(l) s[l] += a[l];
+    for (; K >= 8; K -= 8, a += step) { LANES(l) s[l] += a[l]; }
     LANES(l) lanes[l] = s[l];
-    for (int l = 0; l < K; l++) lanes[l] += a[l];
+    for (int l = 0; l < K; l++) { lanes[l] += a[l]; }
     return smg_lanes8(lanes);
 }
 
@@ -141,7 +144,7 @@ void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const flo
     } else {
         for (int l = 0; l < width; l++) {
             float s = sum[l];
-            for (int32_t t = 0; t < T; t++) s += a[t * a_step] * b[t * b_step + l];
+            for (int32_t t = 0; t < T; t++) { s += a[t * a_step] * b[t * b_step + l]; }
             sum[l] = s;
         }
     }
@@ -150,7 +153,7 @@ void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const flo
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T) {
     if (rows < 4 || width < 8) {
-        for (int i = 0; i < rows; i++) smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T);
+        for (int i = 0; i < rows; i++) { smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T); }
         return;
     }
     float s0[8], s1[8], s2[8], s3[8];

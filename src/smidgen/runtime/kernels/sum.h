@@ -37,12 +37,12 @@ void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step
  * the caller computes some outputs twice (to the same bits) at full speed. */
 static inline int smg_wide(int32_t *at, int32_t size) {
     const int width = size >= 16 ? 16 : size >= 8 ? 8 : (int)size;
-    if (*at > size - width) *at = size - width;
+    if (*at > size - width) { *at = size - width; }
     return width;
 }
 
 /* total += part, part = 0 */
 static inline void smg_flush(float *total, float *part, int count) {
-    for (int i = 0; i < count; i++) total[i] += part[i], part[i] = 0.0f;
+    for (int i = 0; i < count; i++) { total[i] += part[i], part[i] = 0.0f; }
 }
 #endif

@@ -8,7 +8,7 @@
 
 typedef struct {
     float tile[32], sample[32], part[32]; /* row i, column l at 8 * i + l */
-    int32_t pending; /* positions in `part` */
+    int32_t pending;                      /* positions in `part` */
     int rows, columns;
     int old_rows, old_columns; /* those that an earlier tile, overlapping this one, has ended */
 } Tile;
@@ -29,13 +29,15 @@ static inline void tile_columns(Tile *t, int32_t *k, int32_t K) {
 /* `at` is the place of the tile's first element in the gradient, `step` the distance between its rows. */
 static inline void tile_begin(Tile *t, const Sink *sink, size_t at, size_t step) {
     memset(t->tile, 0, sizeof t->tile);
-    if (sink->mode != SMG_ACC) return; /* all others begin with zeros */
-    for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++)
+    if (sink->mode != SMG_ACC) { return; /* all others begin with zeros */ }
+    for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++) {
         smg_sink_begin(sink, t->tile + 8 * i + j, at + (size_t)i * step + (size_t)j, (size_t)(t->columns - j));
+    }
 }
 static inline void tile_end(Tile *t, const Sink *sink, size_t at, size_t step) {
-    for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++)
+    for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++) {
         smg_sink_end(sink, t->tile + 8 * i + j, at + (size_t)i * step + (size_t)j, (size_t)(t->columns - j));
+    }
 }
 
 static inline void tile_sample_begin(Tile *t) {
@@ -44,13 +46,13 @@ static inline void tile_sample_begin(Tile *t) {
     t->pending = 0;
 }
 static inline void tile_sample_end(Tile *t) {
-    if (t->pending) smg_flush(t->sample, t->part, 32);
+    if (t->pending) { smg_flush(t->sample, t->part, 32); }
     smg_flush(t->tile, t->sample, 32);
 }
 /* Another `count` positions have been added to `part`. */
 static inline void tile_count(Tile *t, int32_t count) {
     t->pending += count;
-    if (t->pending < SMG_BLOCK) return;
+    if (t->pending < SMG_BLOCK) { return; }
     smg_flush(t->sample, t->part, 32);
     t->pending = 0;
 }

@@ -9,9 +9,9 @@
 static inline int smg_walk_next(int32_t *at, const int32_t *dims, int axes, const int32_t *steps, int rank, size_t *off,
                                 int operands) {
     for (int a = axes - 1; a >= 0; a--) {
-        for (int k = 0; k < operands; k++) off[k] += (size_t)steps[k * rank + a];
-        if (++at[a] < dims[a]) return 1;
-        for (int k = 0; k < operands; k++) off[k] -= (size_t)steps[k * rank + a] * (size_t)dims[a];
+        for (int k = 0; k < operands; k++) { off[k] += (size_t)steps[k * rank + a]; }
+        if (++at[a] < dims[a]) { return 1; }
+        for (int k = 0; k < operands; k++) { off[k] -= (size_t)steps[k * rank + a] * (size_t)dims[a]; }
         at[a] = 0;
     }
     return 0;
@@ -21,7 +21,7 @@ static inline int smg_walk_next(int32_t *at, const int32_t *dims, int axes, cons
 static inline uint64_t smg_product(const int32_t *dims, int rank) {
     uint64_t total = 1;
     for (int i = 0; i < rank; i++) {
-        if (dims[i] < 0) return SMG_TOO_MUCH;
+        if (dims[i] < 0) { return SMG_TOO_MUCH; }
         total = smg_mul(total, (uint64_t)dims[i]);
     }
     return total;
@@ -31,17 +31,17 @@ static inline uint64_t smg_product(const int32_t *dims, int rank) {
 static inline uint64_t smg_lines(const int32_t *p) { return smg_product(p, 3); }
 
 /* The largest or smallest of one line; the first NaN if there is one. */
-#define SMG_LINE_EXTREME(name, WORSE)                                                                   \
-    static inline float smg_line_##name(const float *x, size_t step, int32_t len) {                     \
-        float best = x[0];                                                                              \
-        for (int32_t k = 0; k < len; k++) {                                                             \
-            const float v = x[(size_t)k * step];                                                        \
-            if (!(v WORSE best)) {                                                                      \
-                best = v;                                                                               \
-                if (v != v) break;                                                                      \
-            }                                                                                           \
-        }                                                                                               \
-        return best;                                                                                    \
+#define SMG_LINE_EXTREME(name, WORSE)                                               \
+    static inline float smg_line_##name(const float *x, size_t step, int32_t len) { \
+        float best = x[0];                                                          \
+        for (int32_t k = 0; k < len; k++) {                                         \
+            const float v = x[(size_t)k * step];                                    \
+            if (!(v WORSE best)) {                                                  \
+                best = v;                                                           \
+                if (v != v) break;                                                  \
+            }                                                                       \
+        }                                                                           \
+        return best;                                                                \
     }
 SMG_LINE_EXTREME(max, <=)
 SMG_LINE_EXTREME(min, >=)

@@ -44,33 +44,36 @@ static uint8_t *map_guarded(Mapping *m, size_t bytes, size_t align, unsigned fla
         return NULL;
     }
     uint8_t *first = m->start + page;
-    if (inner && mprotect(first, inner, PROT_READ | PROT_WRITE)) return NULL;
+    if (inner && mprotect(first, inner, PROT_READ | PROT_WRITE)) { return NULL; }
     return flags & SMG_GUARD_START ? first : first + inner - (bytes + align - 1) / align * align;
 }
 
 static void unmap(Mapping *m) {
-    if (m->start) munmap(m->start, m->bytes);
+    if (m->start) { munmap(m->start, m->bytes); }
     m->start = NULL;
 }
 
 static const char *map_path(Mapping *m, const char *path) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
-    if (fd < 0) return strerror(errno);
+    if (fd < 0) { return strerror(errno); }
     const char *why = NULL;
-    if (fstat(fd, &info)) why = strerror(errno);
-    else if (!S_ISREG(info.st_mode) || info.st_size <= 0) why = "not a file, or empty";
+    if (fstat(fd, &info)) {
+        why = strerror(errno);
+    } else if (!S_ISREG(info.st_mode) || info.st_size <= 0) {
+        why = "not a file, or empty";
+    }
     if (!why) {
         m->bytes = (size_t)info.st_size;
         m->start = (uint8_t *)mmap(NULL, m->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (m->start == (uint8_t *)MAP_FAILED) m->start = NULL, why = strerror(errno);
+        if (m->start == (uint8_t *)MAP_FAILED) { m->start = NULL, why = strerror(errno); }
     }
     close(fd);
     return why;
 }
 
 static const char *map_copy(Mapping *m, const void *file, size_t bytes) {
-    if (!bytes) return "the program is empty";
+    if (!bytes) { return "the program is empty"; }
     m->bytes = bytes;
     m->start = (uint8_t *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m->start == (uint8_t *)MAP_FAILED) {
@@ -85,7 +88,7 @@ static const char *map_copy(Mapping *m, const void *file, size_t bytes) {
 static SmgStatus open_mapped(SmgPosix *p, unsigned flags, const char **why) {
     SmgStatus status = smg_measure(&p->context, p->file.start, p->file.bytes);
     *why = smg_error(&p->context);
-    if (status) return status;
+    if (status) { return status; }
     const uint32_t state_bytes = smg_state_bytes(&p->context), arena_bytes = smg_arena_bytes(&p->context);
     const uint32_t align = smg_align(&p->context);
     uint8_t *state = map_guarded(&p->state, state_bytes, align, flags);
@@ -107,16 +110,16 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
     const char *why = p ? path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes) : "out of memory";
     *status = why ? SMG_BAD_CALL : open_mapped(p, flags, &why);
     message[0] = 0;
-    if (*status == SMG_OK) return p;
+    if (*status == SMG_OK) { return p; }
     strncat(message, why, SMG_MESSAGE_BYTES - 1);
     smg_posix_close(p);
     return NULL;
 }
 
 void smg_posix_close(SmgPosix *p) {
-    if (!p) return;
+    if (!p) { return; }
 #ifdef SMG_HAS_FAST
-    if (p->work.pool) smg_pool_stop(p->work.pool);
+    if (p->work.pool) { smg_pool_stop(p->work.pool); }
 #endif
     smg_posix_pager_close(&p->pager); /* its thread may still be reading into the arena */
     unmap(&p->file);
@@ -134,7 +137,8 @@ static size_t program_bytes(const SmgPosix *p) {
 }
 size_t smg_posix_mapped_bytes(const SmgPosix *p) {
     const size_t program = program_bytes(p);
-    return program + (p->set ? smg_posix_work_bytes(p->work.threads, program) : 0) + smg_posix_pager_bytes(p->pager.has_thread);
+    return program + (p->set ? smg_posix_work_bytes(p->work.threads, program) : 0) +
+           smg_posix_pager_bytes(p->pager.has_thread);
 }
 
 /* ---- pages ---- */
@@ -143,10 +147,10 @@ SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESS
     SmgContext *x = &p->context;
     message[0] = 0;
     const char *why = p->pager.pager.self ? "it pages already" : NULL;
-    if (!why) why = smg_posix_pager_open(&p->pager, path, x);
+    if (!why) { why = smg_posix_pager_open(&p->pager, path, x); }
     SmgStatus status = why ? SMG_BAD_CALL : smg_set_pager(x, &p->pager.pager);
-    if (status) strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1);
-    if (status && p->pager.pager.self && !x->pager) smg_posix_pager_close(&p->pager);
+    if (status) { strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1); }
+    if (status && p->pager.pager.self && !x->pager) { smg_posix_pager_close(&p->pager); }
     return status;
 }
 
@@ -165,10 +169,10 @@ const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, s
 }
 
 void smg_posix_trim(SmgPosix *p, size_t keep) {
-    if (!p->arena.start || keep >= smg_arena_bytes(&p->context)) return;
+    if (!p->arena.start || keep >= smg_arena_bytes(&p->context)) { return; }
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t from = whole_pages((size_t)(p->context.arena - p->arena.start) + keep), to = p->arena.bytes - page;
-    if (from < to) madvise(p->arena.start + from, to - from, MADV_DONTNEED);
+    if (from < to) { madvise(p->arena.start + from, to - from, MADV_DONTNEED); }
 }
 
 /* ---- fast kernels ---- */
@@ -176,10 +180,11 @@ void smg_posix_trim(SmgPosix *p, size_t keep) {
 static int has(const char *set) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__TINYC__)
     __builtin_cpu_init();
-    if (strcmp(set, "avx512") == 0)
+    if (strcmp(set, "avx512") == 0) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-    if (strcmp(set, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    }
+    if (strcmp(set, "avx2") == 0) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
     return strcmp(set, "sse2") == 0 || strcmp(set, "neon") == 0;
 }
@@ -204,15 +209,17 @@ size_t smg_posix_wide_from(void) { return SMG_WIDE_FROM; }
 
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     const SmgKernelSet *s = smg_kernel_sets;
-    while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) s++;
-    if (!s->name) return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
-    if (threads < 1 || threads > SMG_MAX_THREADS) return "the number of threads is out of range";
-    if (p->set) return "fast kernels are in use already";
+    while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) { s++; }
+    if (!s->name) {
+        return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
+    }
+    if (threads < 1 || threads > SMG_MAX_THREADS) { return "the number of threads is out of range"; }
+    if (p->set) { return "fast kernels are in use already"; }
     const size_t each = work_each(program_bytes(p)), work = (size_t)threads * each;
     uint8_t *memory = map_guarded(&p->work_memory, work + pool_bytes(threads), 64, SMG_GUARD_START);
-    if (!memory) return "the system does not give the memory that fast kernels need";
+    if (!memory) { return "the system does not give the memory that fast kernels need"; }
     p->work = (SmgWork){.memory = memory, .each = each, .bytes = work, .threads = threads};
-    if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) return "threads cannot be started";
+    if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) { return "threads cannot be started"; }
     p->set = s->name;
     p->context.runs = s->runs;
     p->context.work = &p->work;
@@ -230,7 +237,7 @@ const char *smg_posix_set(const SmgPosix *p) { return p->set ? p->set : "exact";
 
 #ifdef __GLIBC__
 #define STACK_BYTES (16u * SMG_STACK_BYTES) /* room to report an excess instead of crashing */
-#define PAINT 0xa5
+#define PAINT       0xa5
 
 typedef struct {
     SmgContext *x;
@@ -254,7 +261,7 @@ SmgStatus smg_posix_stack_used(SmgPosix *p, int entry, const SmgBuffer *buffers,
     sigset_t all, before;
     *used = 0;
     uint8_t *stack = map_guarded(&mapping, STACK_BYTES, 16, SMG_GUARD_START);
-    if (!stack) return SMG_BAD_CALL;
+    if (!stack) { return SMG_BAD_CALL; }
     memset(stack, PAINT, STACK_BYTES);
     sigfillset(&all); /* a signal's frame would be counted */
     sigprocmask(SIG_SETMASK, &all, &before);
@@ -267,7 +274,7 @@ SmgStatus smg_posix_stack_used(SmgPosix *p, int entry, const SmgBuffer *buffers,
     swapcontext(&m.here, &m.there);
     sigprocmask(SIG_SETMASK, &before, NULL);
     size_t untouched = 0;
-    while (untouched < STACK_BYTES && stack[untouched] == PAINT) untouched++;
+    while (untouched < STACK_BYTES && stack[untouched] == PAINT) { untouched++; }
     *used = STACK_BYTES - untouched;
     unmap(&mapping);
     return m.status;

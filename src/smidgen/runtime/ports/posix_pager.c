@@ -19,8 +19,8 @@ static const char *because(int error) { return error < 0 ? "the page file is sho
 static int read_all(int fd, uint8_t *to, size_t bytes, off_t at) {
     while (bytes) {
         const ssize_t count = pread(fd, to, bytes, at);
-        if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return count ? errno : -1;
+        if (count < 0 && errno == EINTR) { continue; }
+        if (count <= 0) { return count ? errno : -1; }
         to += count, at += count, bytes -= (size_t)count;
     }
     return 0;
@@ -29,8 +29,8 @@ static int read_all(int fd, uint8_t *to, size_t bytes, off_t at) {
 static int write_all(int fd, const uint8_t *from, size_t bytes, off_t at) {
     while (bytes) {
         const ssize_t count = pwrite(fd, from, bytes, at);
-        if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return count ? errno : ENOSPC;
+        if (count < 0 && errno == EINTR) { continue; }
+        if (count <= 0) { return count ? errno : ENOSPC; }
         from += count, at += count, bytes -= (size_t)count;
     }
     return 0;
@@ -57,7 +57,7 @@ static SmgStarted *oldest(SmgPosixPager *p) {
     SmgStarted *found = NULL;
     for (int i = 0; i < SMG_MAX_STARTED; i++) {
         SmgStarted *s = &p->started[i];
-        if (s->to && !s->done && (!found || (int)(s->number - found->number) < 0)) found = s;
+        if (s->to && !s->done && (!found || (int)(s->number - found->number) < 0)) { found = s; }
     }
     return found;
 }
@@ -85,7 +85,7 @@ static const char *start_page(void *self, size_t offset, void *to, size_t bytes)
     SmgPosixPager *p = (SmgPosixPager *)self;
     int i = 0;
     pthread_mutex_lock(&p->lock);
-    while (i < SMG_MAX_STARTED && p->started[i].to) i++;
+    while (i < SMG_MAX_STARTED && p->started[i].to) { i++; }
     if (i < SMG_MAX_STARTED) {
         p->started[i] = (SmgStarted){.offset = offset, .bytes = bytes, .to = to, .number = p->next++};
         p->read_bytes += bytes;
@@ -101,9 +101,9 @@ static const char *wait_page(void *self, void *to) {
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < SMG_MAX_STARTED; i++) {
         SmgStarted *s = &p->started[i];
-        if (!s->to || (to && s->to != to)) continue;
-        while (!s->done) pthread_cond_wait(&p->done, &p->lock);
-        if (s->error) error = s->error;
+        if (!s->to || (to && s->to != to)) { continue; }
+        while (!s->done) { pthread_cond_wait(&p->done, &p->lock); }
+        if (s->error) { error = s->error; }
         s->to = NULL;
     }
     pthread_mutex_unlock(&p->lock);
@@ -119,11 +119,14 @@ static int start_thread(SmgPosixPager *p) {
     pthread_attr_t attributes;
     sigset_t all, before;
     int failed = 1;
-    if (pthread_attr_init(&attributes)) return 1;
+    if (pthread_attr_init(&attributes)) { return 1; }
     sigfillset(&all); /* signals are the business of other threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (size_t bytes = smg_posix_pager_bytes(1); failed && bytes <= 1u << 21; bytes *= 2)
-        if (!pthread_attr_setstacksize(&attributes, bytes)) failed = pthread_create(&p->thread, &attributes, prefetch, p);
+    for (size_t bytes = smg_posix_pager_bytes(1); failed && bytes <= 1u << 21; bytes *= 2) {
+        if (!pthread_attr_setstacksize(&attributes, bytes)) {
+            failed = pthread_create(&p->thread, &attributes, prefetch, p);
+        }
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return failed;
@@ -135,21 +138,23 @@ static const char *take_file(SmgPosixPager *p, const char *path, size_t bytes) {
     struct stat info;
     char mark[sizeof MARK];
     p->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-    if (p->fd < 0 || fstat(p->fd, &info)) return strerror(errno);
-    if (!S_ISREG(info.st_mode)) return "not a file";
-    if (flock(p->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? "another job pages to it" : strerror(errno);
-    if (info.st_size && (read_all(p->fd, (uint8_t *)mark, sizeof mark, 0) || memcmp(mark, MARK, sizeof mark)))
+    if (p->fd < 0 || fstat(p->fd, &info)) { return strerror(errno); }
+    if (!S_ISREG(info.st_mode)) { return "not a file"; }
+    if (flock(p->fd, LOCK_EX | LOCK_NB)) { return errno == EWOULDBLOCK ? "another job pages to it" : strerror(errno); }
+    if (info.st_size && (read_all(p->fd, (uint8_t *)mark, sizeof mark, 0) || memcmp(mark, MARK, sizeof mark))) {
         return "it exists, and is not a page file";
+    }
     int error = write_all(p->fd, (const uint8_t *)MARK, sizeof MARK, 0);
-    if (!error && ftruncate(p->fd, (off_t)bytes + HEAD)) error = errno;
-    if (!error) error = posix_fallocate(p->fd, 0, (off_t)bytes + HEAD);
-    if (error && ftruncate(p->fd, 0)) return because(error); /* what was reserved is given back */
+    if (!error && ftruncate(p->fd, (off_t)bytes + HEAD)) { error = errno; }
+    if (!error) { error = posix_fallocate(p->fd, 0, (off_t)bytes + HEAD); }
+    if (error && ftruncate(p->fd, 0)) { return because(error); /* what was reserved is given back */ }
     return error ? because(error) : NULL;
 }
 
 static int prefetches(const SmgContext *x) {
-    for (uint32_t i = 0; i < smg_section_bytes(x, S_KERNELS) / 4; i++)
-        if (strcmp(smg_name(x, smg_section(x, S_KERNELS)[i]), "page_start") == 0) return 1;
+    for (uint32_t i = 0; i < smg_section_bytes(x, S_KERNELS) / 4; i++) {
+        if (strcmp(smg_name(x, smg_section(x, S_KERNELS)[i]), "page_start") == 0) { return 1; }
+    }
     return 0;
 }
 
@@ -157,11 +162,11 @@ const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, const SmgCo
     memset(p, 0, sizeof *p);
     p->pager = (SmgPager){p, read_page, write_page, NULL, NULL};
     const char *why = take_file(p, path, smg_page_bytes(x));
-    if (why || !prefetches(x)) return why;
+    if (why || !prefetches(x)) { return why; }
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
-    if (start_thread(p)) return "a thread cannot be started";
+    if (start_thread(p)) { return "a thread cannot be started"; }
     p->has_thread = 1;
     p->pager.start = start_page, p->pager.wait = wait_page;
     return NULL;
@@ -178,6 +183,6 @@ void smg_posix_pager_close(SmgPosixPager *p) {
         pthread_cond_destroy(&p->wake);
         pthread_mutex_destroy(&p->lock);
     }
-    if (p->pager.self && p->fd >= 0) close(p->fd); /* unlocks it */
+    if (p->pager.self && p->fd >= 0) { close(p->fd); /* unlocks it */ }
     memset(p, 0, sizeof *p);
 }

@@ -9,7 +9,7 @@
 
 typedef struct {
     size_t offset, bytes;
-    void *to;       /* NULL: this place of the ring is free */
+    void *to; /* NULL: this place of the ring is free */
     unsigned number;
     int done, error; /* errno; -1: the file is shorter than it was */
 } SmgStarted;

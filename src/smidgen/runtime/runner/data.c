@@ -23,11 +23,11 @@ static int failed(Data *d, const char *where, const char *why) {
 static int mapped(Data *d, const char *path, const uint8_t **at, size_t *bytes) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
-    if (fd < 0) return failed(d, path, strerror(errno));
+    if (fd < 0) { return failed(d, path, strerror(errno)); }
     const int is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
     void *found = is_file ? mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
-    if (!is_file || found == MAP_FAILED) return failed(d, path, is_file ? strerror(errno) : "not a file, or empty");
+    if (!is_file || found == MAP_FAILED) { return failed(d, path, is_file ? strerror(errno) : "not a file, or empty"); }
     *at = (const uint8_t *)found;
     *bytes = (size_t)info.st_size;
     return 0;
@@ -38,9 +38,9 @@ static int item_bytes(SmgType type) { return type == SMG_U8 ? 1 : 4; }
 /* A raw file holds numbers of the buffer's own type. */
 static int as_raw(Data *d, DataInput *in, const char *path) {
     size_t bytes;
-    if (mapped(d, path, &in->array.data, &bytes)) return -1;
+    if (mapped(d, path, &in->array.data, &bytes)) { return -1; }
     const uint64_t sample = in->elements * (uint64_t)item_bytes(in->info.type);
-    if (!sample || bytes % sample) return failed(d, path, "its size is not that of whole samples");
+    if (!sample || bytes % sample) { return failed(d, path, "its size is not that of whole samples"); }
     in->array.kind = in->info.type == SMG_F32 ? 'f' : in->info.type == SMG_I32 ? 'i' : 'u';
     in->array.item = item_bytes(in->info.type);
     in->array.bytes = bytes;
@@ -51,20 +51,21 @@ static int as_raw(Data *d, DataInput *in, const char *path) {
 
 static int same_shape(const DataInput *in) {
     const NpzArray *a = &in->array;
-    if (a->rank != in->info.rank || a->dims[0] % (uint64_t)in->info.dims[0]) return 0;
-    for (int i = 1; i < a->rank; i++)
-        if (a->dims[i] != (uint64_t)in->info.dims[i]) return 0;
+    if (a->rank != in->info.rank || a->dims[0] % (uint64_t)in->info.dims[0]) { return 0; }
+    for (int i = 1; i < a->rank; i++) {
+        if (a->dims[i] != (uint64_t)in->info.dims[i]) { return 0; }
+    }
     return 1;
 }
 
 static int open_input(Data *d, DataInput *in, int number, int all, const uint8_t *npz, size_t bytes, const char *path) {
     const int is_target = number == all - 1 && all > 1;
     char name[8] = "y";
-    if (!is_target) snprintf(name, sizeof name, all > 2 ? "x%d" : "x", number);
+    if (!is_target) { snprintf(name, sizeof name, all > 2 ? "x%d" : "x", number); }
     const char *why = npz_find(npz, bytes, name, &in->array);
     char where[160];
     snprintf(where, sizeof where, "%.120s, array '%s'", path, name);
-    if (why) return failed(d, where, why), why == npz_missing ? 1 : -1;
+    if (why) { return failed(d, where, why), why == npz_missing ? 1 : -1; }
     return same_shape(in) ? 0 : failed(d, where, "it does not have the shape that the program wants");
 }
 
@@ -74,33 +75,37 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
     int all = 0;
     SmgBufferInfo info;
     memset(d, 0, sizeof *d);
-    for (int i = 0; i < smg_buffer_count(x, entry); i++)
-        if (smg_buffer_info(x, entry, i, &info) == SMG_OK && !info.is_output) all++;
-    if (all < 1 || all > DATA_MOST_INPUTS) return failed(d, "program", "it takes too many inputs, or none");
-    if (npz && mapped(d, npz, &file, &bytes)) return -1;
-    if (!npz && raws != all && !(optional_last && raws == all - 1))
+    for (int i = 0; i < smg_buffer_count(x, entry); i++) {
+        if (smg_buffer_info(x, entry, i, &info) == SMG_OK && !info.is_output) { all++; }
+    }
+    if (all < 1 || all > DATA_MOST_INPUTS) { return failed(d, "program", "it takes too many inputs, or none"); }
+    if (npz && mapped(d, npz, &file, &bytes)) { return -1; }
+    if (!npz && raws != all && !(optional_last && raws == all - 1)) {
         return failed(d, "raw files", "give one for each input: --raw x.bin --raw y.bin");
+    }
     for (int i = 0; i < all; i++) {
         DataInput *in = &d->inputs[i];
         smg_buffer_info(x, entry, i, &in->info);
-        if (in->info.batch_axis != 0 || in->info.dims[0] < 1) return failed(d, in->info.name, "samples are not its first axis");
+        if (in->info.batch_axis != 0 || in->info.dims[0] < 1) {
+            return failed(d, in->info.name, "samples are not its first axis");
+        }
         in->elements = smg_buffer_bytes(x, entry, i, 1) / (uint64_t)item_bytes(in->info.type);
         const int none = !npz && i >= raws;
         const int wrong = none ? 1 : npz ? open_input(d, in, i, all, file, bytes, npz) : as_raw(d, in, raw[i]);
-        if (wrong == 1 && optional_last && i == all - 1) break;
-        if (wrong) return -1;
+        if (wrong == 1 && optional_last && i == all - 1) { break; }
+        if (wrong) { return -1; }
         const uint64_t samples = in->array.dims[0] / (uint64_t)in->info.dims[0];
-        if (i && samples != d->samples) return failed(d, in->info.name, "inputs have different numbers of samples");
-        if (!samples || samples > UINT32_MAX) return failed(d, in->info.name, "there are no samples, or too many");
+        if (i && samples != d->samples) { return failed(d, in->info.name, "inputs have different numbers of samples"); }
+        if (!samples || samples > UINT32_MAX) { return failed(d, in->info.name, "there are no samples, or too many"); }
         d->samples = samples;
         d->count = i + 1;
         in->staged.bytes = (size_t)smg_buffer_bytes(x, entry, i, smg_batch(x));
         in->staged.data = data_memory(in->staged.bytes);
-        if (!in->staged.data) return failed(d, "memory", strerror(errno));
+        if (!in->staged.data) { return failed(d, "memory", strerror(errno)); }
     }
     d->order = (uint32_t *)data_memory((size_t)d->samples * sizeof *d->order);
-    if (!d->order) return failed(d, "memory", strerror(errno));
-    for (uint64_t i = 0; i < d->samples; i++) d->order[i] = (uint32_t)i;
+    if (!d->order) { return failed(d, "memory", strerror(errno)); }
+    for (uint64_t i = 0; i < d->samples; i++) { d->order[i] = (uint32_t)i; }
     return 0;
 }
 
@@ -122,7 +127,7 @@ static int by_key(const void *a, const void *b) {
 
 void data_shuffle(Data *d, uint64_t seed, uint64_t epoch) {
     sort_start = scrambled((scrambled(seed + 0x9e3779b97f4a7c15u) ^ epoch) + 0x9e3779b97f4a7c15u);
-    for (uint64_t i = 0; i < d->samples; i++) d->order[i] = (uint32_t)i;
+    for (uint64_t i = 0; i < d->samples; i++) { d->order[i] = (uint32_t)i; }
     qsort(d->order, (size_t)d->samples, sizeof *d->order, by_key);
 }
 
@@ -134,7 +139,8 @@ static int take_sample(Data *d, const DataInput *in, uint64_t sample, int32_t pl
     const int item = item_bytes(in->info.type);
     const char kind = in->info.type == SMG_F32 ? 'f' : in->info.type == SMG_I32 ? 'i' : 'u';
     if (a->item == item && (a->kind == kind || (kind == 'u' && a->kind == 'b'))) {
-        memcpy((uint8_t *)in->staged.data + to * (uint64_t)item, a->data + from * (uint64_t)item, (size_t)(in->elements * (uint64_t)item));
+        memcpy((uint8_t *)in->staged.data + to * (uint64_t)item, a->data + from * (uint64_t)item,
+               (size_t)(in->elements * (uint64_t)item));
         return 0;
     }
     for (uint64_t k = 0; k < in->elements; k++) {
@@ -143,18 +149,25 @@ static int take_sample(Data *d, const DataInput *in, uint64_t sample, int32_t pl
             ((float *)in->staged.data)[to + k] = (float)value;
             continue;
         }
-        const double most = in->info.type == SMG_I32 ? 2147483647.0 : 255.0, least = in->info.type == SMG_I32 ? -2147483648.0 : 0.0;
-        if (!(value >= least && value <= most) || value != (double)(int64_t)value)
+        const double most = in->info.type == SMG_I32 ? 2147483647.0 : 255.0,
+                     least = in->info.type == SMG_I32 ? -2147483648.0 : 0.0;
+        if (!(value >= least && value <= most) || value != (double)(int64_t)value) {
             return failed(d, in->info.name, "a number does not fit the program's integers");
-        if (in->info.type == SMG_I32) ((int32_t *)in->staged.data)[to + k] = (int32_t)value;
-        else ((uint8_t *)in->staged.data)[to + k] = (uint8_t)value;
+        }
+        if (in->info.type == SMG_I32) {
+            ((int32_t *)in->staged.data)[to + k] = (int32_t)value;
+        } else {
+            ((uint8_t *)in->staged.data)[to + k] = (uint8_t)value;
+        }
     }
     return 0;
 }
 
 int data_take(Data *d, uint64_t first, int32_t n) {
-    for (int i = 0; i < d->count; i++)
-        for (int32_t k = 0; k < n; k++)
-            if (take_sample(d, &d->inputs[i], d->order[first + (uint64_t)k], k)) return -1;
+    for (int i = 0; i < d->count; i++) {
+        for (int32_t k = 0; k < n; k++) {
+            if (take_sample(d, &d->inputs[i], d->order[first + (uint64_t)k], k)) { return -1; }
+        }
+    }
     return 0;
 }

@@ -9,8 +9,8 @@ enum { NPZ_MAX_RANK = 8 };
 typedef struct {
     const uint8_t *data; /* in the file; not aligned */
     uint64_t bytes;
-    char kind;    /* f, i, u or b, as in numpy */
-    int item;     /* bytes of one element: 1, 2, 4 or 8 */
+    char kind; /* f, i, u or b, as in numpy */
+    int item;  /* bytes of one element: 1, 2, 4 or 8 */
     int rank;
     uint64_t dims[NPZ_MAX_RANK];
 } NpzArray;

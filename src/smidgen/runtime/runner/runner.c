@@ -56,31 +56,48 @@ static int whole_number(const char *text, long least, long *value) {
 /* 0, or -1 for what is not understood. */
 static int parse(int argc, char **argv, Options *o) {
     *o = (Options){.shuffle = 1, .epochs = 1};
-    if (argc < 2) return -1;
+    if (argc < 2) { return -1; }
     o->command = argv[1];
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i];
-        if (strcmp(name, "--json") == 0) { o->json = 1; continue; }
-        if (strcmp(name, "--no-shuffle") == 0) { o->shuffle = 0; continue; }
-        if (i + 1 == argc) return -1;
+        if (strcmp(name, "--json") == 0) {
+            o->json = 1;
+            continue;
+        }
+        if (strcmp(name, "--no-shuffle") == 0) {
+            o->shuffle = 0;
+            continue;
+        }
+        if (i + 1 == argc) { return -1; }
         char *value = argv[++i], *end;
-        if (strcmp(name, "--data") == 0) o->data = value;
-        else if (strcmp(name, "--state") == 0) o->state = value;
-        else if (strcmp(name, "--losses") == 0) o->losses = value;
-        else if (strcmp(name, "--page-to") == 0) o->page_to = value;
-        else if (strcmp(name, "-o") == 0) o->out = value;
-        else if (strcmp(name, "--raw") == 0 && o->raws < DATA_MOST_INPUTS) o->raw[o->raws++] = value;
-        else if (strcmp(name, "--epochs") == 0) { if (whole_number(value, 1, &o->epochs)) return -1; }
-        else if (strcmp(name, "--batch") == 0) { if (whole_number(value, 1, &o->batch)) return -1; }
-        else if (strcmp(name, "--save-every") == 0) { if (whole_number(value, 1, &o->save_every)) return -1; }
-        else if (strcmp(name, "--seed") == 0) {
+        if (strcmp(name, "--data") == 0) {
+            o->data = value;
+        } else if (strcmp(name, "--state") == 0) {
+            o->state = value;
+        } else if (strcmp(name, "--losses") == 0) {
+            o->losses = value;
+        } else if (strcmp(name, "--page-to") == 0) {
+            o->page_to = value;
+        } else if (strcmp(name, "-o") == 0) {
+            o->out = value;
+        } else if (strcmp(name, "--raw") == 0 && o->raws < DATA_MOST_INPUTS) {
+            o->raw[o->raws++] = value;
+        } else if (strcmp(name, "--epochs") == 0) {
+            if (whole_number(value, 1, &o->epochs)) { return -1; }
+        } else if (strcmp(name, "--batch") == 0) {
+            if (whole_number(value, 1, &o->batch)) { return -1; }
+        } else if (strcmp(name, "--save-every") == 0) {
+            if (whole_number(value, 1, &o->save_every)) { return -1; }
+        } else if (strcmp(name, "--seed") == 0) {
             long seed;
-            if (whole_number(value, 0, &seed)) return -1;
+            if (whole_number(value, 0, &seed)) { return -1; }
             o->seed = (unsigned long long)seed, o->has_seed = 1;
         } else if (strcmp(name, "--lr") == 0) {
             o->lr = strtof(value, &end), o->has_lr = 1;
-            if (end == value || *end || !(o->lr >= 0) || !isfinite(o->lr)) return -1;
-        } else return -1;
+            if (end == value || *end || !(o->lr >= 0) || !isfinite(o->lr)) { return -1; }
+        } else {
+            return -1;
+        }
     }
     return 0;
 }
@@ -92,52 +109,57 @@ static int parse(int argc, char **argv, Options *o) {
 static const char *open_program(void) {
     const char *why;
     program = tail_map(&program_bytes, &why);
-    if (!program) return why;
-    if (smg_prove(&context, program, program_bytes)) return smg_error(&context);
+    if (!program) { return why; }
+    if (smg_prove(&context, program, program_bytes)) { return smg_error(&context); }
     const uint32_t state_bytes = smg_state_bytes(&context), arena_bytes = smg_arena_bytes(&context);
     const uint8_t *initial = (const uint8_t *)smg_section(&context, S_STATE);
-    void *state = tail_take(initial, smg_section_bytes(&context, S_STATE), state_bytes), *arena = data_memory(arena_bytes);
-    if (!state || !arena) return "the system does not give the memory that the program needs";
+    void *state = tail_take(initial, smg_section_bytes(&context, S_STATE), state_bytes),
+         *arena = data_memory(arena_bytes);
+    if (!state || !arena) { return "the system does not give the memory that the program needs"; }
     return smg_take(&context, state, state_bytes, arena, arena_bytes) ? smg_error(&context) : NULL;
 }
 
 /* NULL, or why a program that pages cannot. */
 static const char *open_pages(const Options *o) {
-    if (!smg_page_bytes(&context)) return NULL;
-    if (!o->page_to) return "--page-to FILE is missing";
+    if (!smg_page_bytes(&context)) { return NULL; }
+    if (!o->page_to) { return "--page-to FILE is missing"; }
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     const char *why = smg_posix_pager_open(&pager, o->page_to, &context);
-    if (why) return why;
+    if (why) { return why; }
     context.pager = &pager.pager; /* smg_set_pager would want the initial STATE again, which is not mapped any more */
     return smg_reset_pages(&context) ? smg_error(&context) : NULL;
 }
 
 static unsigned long long ram_bytes(void) {
-    return (unsigned long long)smg_state_bytes(&context) + smg_arena_bytes(&context) + smg_context_bytes() + smg_stack_bytes() +
-           smg_posix_pager_bytes(pager.has_thread);
+    return (unsigned long long)smg_state_bytes(&context) + smg_arena_bytes(&context) + smg_context_bytes() +
+           smg_stack_bytes() + smg_posix_pager_bytes(pager.has_thread);
 }
 
 /* STATE, and what of it is in pages. */
 static unsigned long long state_hash(void) {
     uint8_t piece[SMG_PAGE_ALIGN];
     uint64_t hash = store_hash(STORE_HASH_START, context.state, smg_state_bytes(&context));
-    for (size_t at = 0; at < smg_page_state_bytes(&context); at += sizeof piece)
-        if (!pager.pager.read(pager.pager.self, at, piece, sizeof piece)) hash = store_hash(hash, piece, sizeof piece);
+    for (size_t at = 0; at < smg_page_state_bytes(&context); at += sizeof piece) {
+        if (!pager.pager.read(pager.pager.self, at, piece, sizeof piece)) {
+            hash = store_hash(hash, piece, sizeof piece);
+        }
+    }
     return (unsigned long long)hash;
 }
 
 /* `"paged_in_bytes": …, ` of a program that pages. */
 static const char *paged_json(void) {
     static char text[96];
-    if (smg_page_bytes(&context))
+    if (smg_page_bytes(&context)) {
         snprintf(text, sizeof text, ", \"paged_in_bytes\": %llu, \"paged_out_bytes\": %llu",
                  (unsigned long long)pager.read_bytes, (unsigned long long)pager.written_bytes);
+    }
     return text;
 }
 
 static uint64_t program_seed(void) {
     int32_t seed = 0;
-    if (net_counter >= 0) memcpy(&seed, context.state + net_counter, 4);
+    if (net_counter >= 0) { memcpy(&seed, context.state + net_counter, 4); }
     return (uint64_t)seed;
 }
 
@@ -146,9 +168,10 @@ static uint64_t program_seed(void) {
 /* Some samples through an entry: `total` are in the whole step, `before` of them were taken already. */
 static const char *take(int entry, uint64_t first, SmgSamples n, float *loss) {
     SmgBuffer io[DATA_MOST_INPUTS + 1];
-    if (data_take(&samples, first, n.n)) return samples.message;
-    for (int i = 0; i < samples.count; i++)
+    if (data_take(&samples, first, n.n)) { return samples.message; }
+    for (int i = 0; i < samples.count; i++) {
         io[i] = (SmgBuffer){samples.inputs[i].staged.data, (size_t)smg_buffer_bytes(&context, entry, i, n.n)};
+    }
     io[samples.count] = (SmgBuffer){loss, sizeof *loss};
     return smg_run(&context, entry, io, samples.count + 1, n) ? smg_error(&context) : NULL;
 }
@@ -161,7 +184,7 @@ static const char *pass(const char *name) {
 /* A step of n samples: at once, or in parts whose gradients add up. */
 static const char *step(uint64_t first, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
-    if (n <= most) return take(smg_entry(&context, "train"), first, (SmgSamples){n, n, 0}, loss);
+    if (n <= most) { return take(smg_entry(&context, "train"), first, (SmgSamples){n, n, 0}, loss); }
     const int grad = smg_entry(&context, "grad");
     const char *why = pass("zero");
     double sum = 0;
@@ -179,55 +202,61 @@ static int train(const Options *o) {
     Store store;
     int is_new = 1;
     const char *why;
-    if (entry < 0) return fail(1, "the program cannot train", NULL);
-    if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0)) return fail(1, samples.message, NULL);
+    if (entry < 0) { return fail(1, "the program cannot train", NULL); }
+    if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0)) {
+        return fail(1, samples.message, NULL);
+    }
     const long batch = o->batch ? o->batch : net_samples;
-    if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0)
+    if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0) {
         return fail(2, "--batch is larger than the program's", NULL);
-    if (o->state && (why = store_open(&store, &context, o->state, &is_new))) return fail(1, o->state, why);
-    if (!is_new && smg_restore(&context, &store.slots)) return fail(1, o->state, smg_error(&context));
-    if (o->has_lr && net_lr < 0) return fail(2, "this runner cannot change its learning rate", NULL);
-    if (o->has_lr) memcpy(context.state + net_lr, &o->lr, 4);
+    }
+    if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
+    if (!is_new && smg_restore(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
+    if (o->has_lr && net_lr < 0) { return fail(2, "this runner cannot change its learning rate", NULL); }
+    if (o->has_lr) { memcpy(context.state + net_lr, &o->lr, 4); }
     FILE *losses = o->losses ? fopen(o->losses, "wb") : NULL;
-    if (o->losses && !losses) return fail(1, o->losses, strerror(errno));
+    if (o->losses && !losses) { return fail(1, o->losses, strerror(errno)); }
     float loss = 0;
     double mean = 0;
     long steps = 0;
     const uint64_t seed = o->has_seed ? o->seed : program_seed();
     for (long epoch = 0; epoch < o->epochs; epoch++) {
         double sum = 0;
-        if (o->shuffle) data_shuffle(&samples, seed, (uint64_t)epoch);
+        if (o->shuffle) { data_shuffle(&samples, seed, (uint64_t)epoch); }
         for (uint64_t first = 0; first < samples.samples; first += (uint64_t)batch) {
             const uint64_t left = samples.samples - first;
             const int32_t n = (int32_t)(left < (uint64_t)batch ? left : (uint64_t)batch);
-            if ((why = step(first, n, &loss))) return fail(1, why, NULL);
+            if ((why = step(first, n, &loss))) { return fail(1, why, NULL); }
             sum += (double)loss * n;
             steps++;
-            if (losses && fwrite(&loss, sizeof loss, 1, losses) != 1) return fail(1, o->losses, strerror(errno));
-            if (!isfinite(loss)) return fail(1, "the loss is not finite", "lower --lr");
-            if (o->state && o->save_every && steps % o->save_every == 0 && smg_save(&context, &store.slots))
+            if (losses && fwrite(&loss, sizeof loss, 1, losses) != 1) { return fail(1, o->losses, strerror(errno)); }
+            if (!isfinite(loss)) { return fail(1, "the loss is not finite", "lower --lr"); }
+            if (o->state && o->save_every && steps % o->save_every == 0 && smg_save(&context, &store.slots)) {
                 return fail(1, o->state, smg_error(&context));
+            }
         }
         mean = sum / (double)samples.samples;
-        if (!o->json) printf("epoch %ld/%ld  loss %.6f\n", epoch + 1, o->epochs, mean), fflush(stdout);
+        if (!o->json) { printf("epoch %ld/%ld  loss %.6f\n", epoch + 1, o->epochs, mean), fflush(stdout); }
     }
-    if (losses && fclose(losses)) return fail(1, o->losses, strerror(errno));
-    if (o->state && smg_save(&context, &store.slots)) return fail(1, o->state, smg_error(&context));
+    if (losses && fclose(losses)) { return fail(1, o->losses, strerror(errno)); }
+    if (o->state && smg_save(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
     if (o->json) {
-        printf("{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, \"peak_kb\": %ld%s}\n",
-               steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb(), paged_json());
+        printf(
+            "{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, \"peak_kb\": %ld%s}\n",
+            steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb(), paged_json());
     } else {
-        printf("%ld steps, %llu bytes of RAM as planned, peak of the process %ld KB, state %016llx\n", steps, ram_bytes(),
-               store_peak_kb(), state_hash());
-        if (o->state) printf("wrote %s\n", o->state);
+        printf("%ld steps, %llu bytes of RAM as planned, peak of the process %ld KB, state %016llx\n", steps,
+               ram_bytes(), store_peak_kb(), state_hash());
+        if (o->state) { printf("wrote %s\n", o->state); }
     }
     return 0;
 }
 
 static int32_t best_of(const float *scores, int32_t count) {
     int32_t best = 0;
-    for (int32_t k = 1; k < count; k++)
-        if (scores[k] > scores[best]) best = k;
+    for (int32_t k = 1; k < count; k++) {
+        if (scores[k] > scores[best]) { best = k; }
+    }
     return best;
 }
 
@@ -239,56 +268,72 @@ static int infer(const Options *o) {
     int is_new = 0;
     const char *why;
     /* The target, if there is one, is the last input of `train`. */
-    if (entry < 0 || trained < 0) return fail(1, "the program cannot infer", NULL);
-    if (data_open(&samples, &context, trained, o->data, (char **)o->raw, o->raws, 1)) return fail(1, samples.message, NULL);
-    if (o->state && (why = store_open(&store, &context, o->state, &is_new))) return fail(1, o->state, why);
-    if (o->state && smg_restore(&context, &store.slots)) return fail(1, o->state, smg_error(&context));
+    if (entry < 0 || trained < 0) { return fail(1, "the program cannot infer", NULL); }
+    if (data_open(&samples, &context, trained, o->data, (char **)o->raw, o->raws, 1)) {
+        return fail(1, samples.message, NULL);
+    }
+    if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
+    if (o->state && smg_restore(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
     const int buffers = smg_buffer_count(&context, entry), inputs = buffers - 1;
     if (inputs < 1 || samples.count < inputs || smg_buffer_info(&context, entry, inputs, &out) || !out.is_output ||
-        out.type != SMG_F32 || out.batch_axis != 0)
+        out.type != SMG_F32 || out.batch_axis != 0) {
         return fail(1, "only programs with one output of f32 numbers can infer here", NULL);
+    }
     const int32_t batch = smg_batch(&context);
     const uint64_t row = smg_buffer_bytes(&context, entry, inputs, 1) / 4;
     float *scores = (float *)data_memory((size_t)smg_buffer_bytes(&context, entry, inputs, batch));
     FILE *file = o->out ? fopen(o->out, "wb") : NULL;
-    if (!scores || (o->out && !file)) return fail(1, o->out ? o->out : "memory", strerror(errno));
+    if (!scores || (o->out && !file)) { return fail(1, o->out ? o->out : "memory", strerror(errno)); }
     uint64_t dims[NPZ_MAX_RANK], right = 0;
-    for (int i = 0; i < out.rank; i++) dims[i] = (uint64_t)out.dims[i] * (i ? 1 : samples.samples);
-    if (file && store_npy(file, dims, out.rank)) return fail(1, o->out, strerror(errno));
+    for (int i = 0; i < out.rank; i++) { dims[i] = (uint64_t)out.dims[i] * (i ? 1 : samples.samples); }
+    if (file && store_npy(file, dims, out.rank)) { return fail(1, o->out, strerror(errno)); }
     const DataInput *target = samples.count > inputs ? &samples.inputs[inputs] : NULL;
     const int counts = target && target->info.type == SMG_I32 && target->elements == 1 && out.rank == 2;
     for (uint64_t first = 0; first < samples.samples; first += (uint64_t)batch) {
         const uint64_t left = samples.samples - first;
         const int32_t n = (int32_t)(left < (uint64_t)batch ? left : (uint64_t)batch);
-        if (data_take(&samples, first, n)) return fail(1, samples.message, NULL);
-        for (int i = 0; i < inputs; i++)
+        if (data_take(&samples, first, n)) { return fail(1, samples.message, NULL); }
+        for (int i = 0; i < inputs; i++) {
             io[i] = (SmgBuffer){samples.inputs[i].staged.data, (size_t)smg_buffer_bytes(&context, entry, i, n)};
+        }
         io[inputs] = (SmgBuffer){scores, (size_t)smg_buffer_bytes(&context, entry, inputs, n)};
-        if (smg_run(&context, entry, io, buffers, (SmgSamples){n, n, 0})) return fail(1, smg_error(&context), NULL);
-        if (file && fwrite(scores, 4, (size_t)(row * (uint64_t)n), file) != row * (uint64_t)n) return fail(1, o->out, strerror(errno));
-        for (int32_t k = 0; counts && k < n; k++)
+        if (smg_run(&context, entry, io, buffers, (SmgSamples){n, n, 0})) { return fail(1, smg_error(&context), NULL); }
+        if (file && fwrite(scores, 4, (size_t)(row * (uint64_t)n), file) != row * (uint64_t)n) {
+            return fail(1, o->out, strerror(errno));
+        }
+        for (int32_t k = 0; counts && k < n; k++) {
             right += best_of(scores + (uint64_t)k * row, (int32_t)row) == ((const int32_t *)target->staged.data)[k];
+        }
     }
-    if (file && fclose(file)) return fail(1, o->out, strerror(errno));
+    if (file && fclose(file)) { return fail(1, o->out, strerror(errno)); }
     const double share = (double)right / (double)samples.samples;
-    if (o->json && counts) printf("{\"samples\": %llu, \"accuracy\": %.9g, \"peak_kb\": %ld}\n", (unsigned long long)samples.samples, share, store_peak_kb());
-    else if (o->json) printf("{\"samples\": %llu, \"peak_kb\": %ld}\n", (unsigned long long)samples.samples, store_peak_kb());
-    else if (counts) printf("%llu samples, %.2f%% right\n", (unsigned long long)samples.samples, 100 * share);
-    else printf("%llu samples\n", (unsigned long long)samples.samples);
+    if (o->json && counts) {
+        printf("{\"samples\": %llu, \"accuracy\": %.9g, \"peak_kb\": %ld}\n", (unsigned long long)samples.samples,
+               share, store_peak_kb());
+    } else if (o->json) {
+        printf("{\"samples\": %llu, \"peak_kb\": %ld}\n", (unsigned long long)samples.samples, store_peak_kb());
+    } else if (counts) {
+        printf("%llu samples, %.2f%% right\n", (unsigned long long)samples.samples, 100 * share);
+    } else {
+        printf("%llu samples\n", (unsigned long long)samples.samples);
+    }
     return 0;
 }
 
 static int info(void) {
     SmgBufferInfo b;
     printf("%llu bytes of RAM: state %u, arena %u, context %zu, stack %zu; program %zu bytes, batch %d\n", ram_bytes(),
-           smg_state_bytes(&context), smg_arena_bytes(&context), smg_context_bytes(), smg_stack_bytes(),
-           program_bytes, smg_batch(&context));
+           smg_state_bytes(&context), smg_arena_bytes(&context), smg_context_bytes(), smg_stack_bytes(), program_bytes,
+           smg_batch(&context));
     for (int e = 0; e < smg_entry_count(&context); e++) {
         printf("%s:", smg_entry_name(&context, e));
         for (int i = 0; i < smg_buffer_count(&context, e); i++) {
-            if (smg_buffer_info(&context, e, i, &b)) continue;
-            printf(" %s%s %s[", b.is_output ? "-> " : "", b.name, b.type == SMG_F32 ? "f32" : b.type == SMG_I32 ? "i32" : "u8");
-            for (int k = 0; k < b.rank; k++) printf(k == b.batch_axis ? "%s%dn" : "%s%d", k ? "," : "", b.dims[k]);
+            if (smg_buffer_info(&context, e, i, &b)) { continue; }
+            printf(" %s%s %s[", b.is_output ? "-> " : "", b.name,
+                   b.type == SMG_F32   ? "f32"
+                   : b.type == SMG_I32 ? "i32"
+                                       : "u8");
+            for (int k = 0; k < b.rank; k++) { printf(k == b.batch_axis ? "%s%dn" : "%s%d", k ? "," : "", b.dims[k]); }
             printf("]");
         }
         printf("\n");
@@ -298,27 +343,29 @@ static int info(void) {
 
 static int write_program(const Options *o) {
     const char *why;
-    if (!o->out) return fail(2, "-o NET.smg is missing", NULL);
+    if (!o->out) { return fail(2, "-o NET.smg is missing", NULL); }
     program = tail_map(&program_bytes, &why);
-    if (!program) return fail(1, "the program inside cannot be read", why);
+    if (!program) { return fail(1, "the program inside cannot be read", why); }
     FILE *file = fopen(o->out, "wb");
-    if (!file || fwrite(program, 1, program_bytes, file) != program_bytes || fclose(file)) return fail(1, o->out, strerror(errno));
+    if (!file || fwrite(program, 1, program_bytes, file) != program_bytes || fclose(file)) {
+        return fail(1, o->out, strerror(errno));
+    }
     return 0;
 }
 
 int main(int argc, char **argv) {
     Options o;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) return fputs(USAGE, stdout) == EOF;
-    if (parse(argc, argv, &o)) return fputs(USAGE, stderr), 2;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) { return fputs(USAGE, stdout) == EOF; }
+    if (parse(argc, argv, &o)) { return fputs(USAGE, stderr), 2; }
     const int needs_data = strcmp(o.command, "train") == 0 || strcmp(o.command, "infer") == 0;
-    if (needs_data && !o.data == !o.raws) return fail(2, "give --data FILE.npz, or --raw for each input", NULL);
-    if (strcmp(o.command, "program") == 0) return write_program(&o);
+    if (needs_data && !o.data == !o.raws) { return fail(2, "give --data FILE.npz, or --raw for each input", NULL); }
+    if (strcmp(o.command, "program") == 0) { return write_program(&o); }
     const char *why = open_program();
-    if (why) return fail(1, "the program inside cannot be opened", why);
+    if (why) { return fail(1, "the program inside cannot be opened", why); }
     why = needs_data ? open_pages(&o) : NULL;
-    if (why) return fail(o.page_to ? 1 : 2, o.page_to ? o.page_to : "the program pages", why);
-    if (strcmp(o.command, "train") == 0) return train(&o);
-    if (strcmp(o.command, "infer") == 0) return infer(&o);
-    if (strcmp(o.command, "info") == 0) return info();
+    if (why) { return fail(o.page_to ? 1 : 2, o.page_to ? o.page_to : "the program pages", why); }
+    if (strcmp(o.command, "train") == 0) { return train(&o); }
+    if (strcmp(o.command, "infer") == 0) { return infer(&o); }
+    if (strcmp(o.command, "info") == 0) { return info(); }
     return fputs(USAGE, stderr), 2;
 }

@@ -32,9 +32,9 @@ const uint8_t *tail_map(size_t *bytes, const char **why) {
     } else {
         *bytes = (size_t)tail.bytes;
         found = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)tail.offset);
-        if (found == MAP_FAILED) *why = strerror(errno);
+        if (found == MAP_FAILED) { *why = strerror(errno); }
     }
-    if (fd >= 0) close(fd);
+    if (fd >= 0) { close(fd); }
     return *why ? NULL : (const uint8_t *)found;
 }
 
@@ -53,12 +53,12 @@ void *tail_take(const uint8_t *part, size_t given, size_t bytes) {
         const size_t count = given - at < PIECE ? given - at : PIECE;
         const size_t want = at + count < given ? at + count : bytes ? bytes : 1;
         memory = grown(memory, room, want);
-        if (!memory) return NULL;
+        if (!memory) { return NULL; }
         room = want;
         memcpy(memory + at, part + at, count);
         at += count;
         const uintptr_t end = (uintptr_t)(part + at) / page * page;
-        if (end > mapped) munmap((void *)mapped, end - mapped), mapped = end;
+        if (end > mapped) { munmap((void *)mapped, end - mapped), mapped = end; }
     } while (at < given);
     return memory;
 }

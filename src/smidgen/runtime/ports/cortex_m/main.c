@@ -33,8 +33,8 @@ static SmgPager pager;
 #endif
 
 typedef struct {
-    int data, result;       /* files */
-    uint32_t at, written;   /* where in them the next bytes are */
+    int data, result;                 /* files */
+    uint32_t at, written;             /* where in them the next bytes are */
     uint32_t start[NET_MOST_BUFFERS]; /* where the buffers of this run are: inputs in data, outputs in result */
 } Files;
 
@@ -53,7 +53,7 @@ static int write_output(void *self, int buffer, size_t offset, const void *from,
 /* Samples of the next step or prediction, 0 if there is none. */
 static int32_t next_count(Files *f) {
     int32_t n = 0;
-    if (board_read(f->data, f->at, &n, sizeof n)) return 0;
+    if (board_read(f->data, f->at, &n, sizeof n)) { return 0; }
     f->at += sizeof n;
     return n;
 }
@@ -107,27 +107,29 @@ static int fail(const char *what) {
 
 int main(void) {
     Files f = {.data = board_open("data.bin", BOARD_READ), .result = board_open("result.bin", BOARD_WRITE)};
-    if (f.data < 0 || f.result < 0) return fail("data.bin or result.bin cannot be opened");
+    if (f.data < 0 || f.result < 0) { return fail("data.bin or result.bin cannot be opened"); }
     const SmgChannel channel = {&f, read_input, write_output};
     int32_t n;
 
-    if (smg_open(&context, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena))
+    if (smg_open(&context, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena)) {
         return fail(smg_error(&context));
+    }
 
 #if NET_PAGE_BYTES
     int file = board_open("page.bin", BOARD_UPDATE);
     const uint32_t nothing = 0; /* at the very end: a card has all of its blocks from the start */
-    if (file < 0 || board_write(file, NET_PAGE_BYTES - sizeof nothing, &nothing, sizeof nothing))
+    if (file < 0 || board_write(file, NET_PAGE_BYTES - sizeof nothing, &nothing, sizeof nothing)) {
         return fail("page.bin cannot be made");
+    }
     card.self = &file;
     pager = smg_block_pager(&card);
-    if (smg_set_pager(&context, &pager)) return fail(smg_error(&context));
+    if (smg_set_pager(&context, &pager)) { return fail(smg_error(&context)); }
     card.read_bytes = card.written_bytes = 0; /* of training and predictions only */
 #endif
 
     while ((n = next_count(&f)) > 0) {
         float loss = 0;
-        if (train(&f, &channel, n, &loss)) return fail(smg_error(&context));
+        if (train(&f, &channel, n, &loss)) { return fail(smg_error(&context)); }
         append(&f, &loss, sizeof loss);
     }
 
@@ -136,14 +138,14 @@ int main(void) {
 #if NET_PAGE_BYTES
     const uint32_t paged[2] = {card.read_bytes, card.written_bytes};
     for (uint32_t at = 0; at < NET_PAGE_STATE_BYTES; at += SMG_BLOCK_BYTES) {
-        if (pager.read(pager.self, at, card.piece, SMG_BLOCK_BYTES)) return fail("page.bin cannot be read");
+        if (pager.read(pager.self, at, card.piece, SMG_BLOCK_BYTES)) { return fail("page.bin cannot be read"); }
         append(&f, card.piece, SMG_BLOCK_BYTES);
     }
 #endif
 
     while ((n = next_count(&f)) > 0) {
         next_run(&f, "infer", NET_INFER_BUFFERS, n);
-        if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) return fail(smg_error(&context));
+        if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) { return fail(smg_error(&context)); }
     }
 
     const uint32_t stack = board_stack_used();

@@ -17,8 +17,7 @@ static uint32_t word(const void *pointer) { return (uint32_t)(uintptr_t)pointer;
 void board_exit(int status) {
     const uint32_t arguments[2] = {APPLICATION_EXIT, (uint32_t)status};
     call(EXIT, arguments);
-    for (;;) {
-    }
+    for (;;) {}
 }
 
 void board_print(const char *text) { call(WRITE0, text); }
@@ -27,21 +26,20 @@ void board_print_number(uint32_t number) {
     char digits[11];
     int at = 10;
     digits[at] = 0;
-    do digits[--at] = (char)('0' + number % 10);
-    while (number /= 10);
+    do { digits[--at] = (char)('0' + number % 10); } while (number /= 10);
     board_print(digits + at);
 }
 
 void board_print_hex(uint32_t number) {
     char digits[11] = "0x";
-    for (int i = 0; i < 8; i++) digits[2 + i] = "0123456789abcdef"[number >> (28 - 4 * i) & 15];
+    for (int i = 0; i < 8; i++) { digits[2 + i] = "0123456789abcdef"[number >> (28 - 4 * i) & 15]; }
     digits[10] = 0;
     board_print(digits);
 }
 
 int board_open(const char *path, int mode) {
     uint32_t length = 0;
-    while (path[length]) length++;
+    while (path[length]) { length++; }
     const uint32_t arguments[3] = {word(path), (uint32_t)mode, length};
     return (int)call(OPEN, arguments);
 }
