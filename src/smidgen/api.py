@@ -207,7 +207,7 @@ def _prepared(
     if place_for is not None and not place_for.is_bare:
         ram_bytes = min(place_for.ram_bytes, place_for.ram_bytes if ram_bytes is None else ram_bytes)
     if ram_bytes is not None:
-        place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes))
+        place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
     fixed = contextlib.nullcontext(prices_of(place_for))

@@ -74,6 +74,7 @@ class Device:
     notes: tuple[str, ...] = ()
     slot_bytes: int = 0  # flash kept free for each of two slots of saved state: the user's choice, in no file
     work_bytes: int = 0  # RAM kept free for the kernels' work memory, not among the banks: likewise
+    work_threads: int = 1  # of these kernels
 
     @property
     def ram_bytes(self) -> int:
@@ -86,7 +87,8 @@ class Device:
         return self.kind != "linux"
 
     def to_json(self) -> dict[str, Any]:
-        facts = {name: value for name, value in asdict(self).items() if name not in ("slot_bytes", "work_bytes")}
+        asked = ("slot_bytes", "work_bytes", "work_threads")
+        facts = {name: value for name, value in asdict(self).items() if name not in asked}
         return {**facts, "ram_bytes": self.ram_bytes}
 
 

@@ -214,8 +214,9 @@ def _too_late(
     if device.ram_bytes < UNLIMITED:
         why += f"; without a limit it takes {seconds_text(free.seconds)} and {bytes_text(enough)}"
         more["more_bytes"] = enough if free.seconds <= aim.deadline_s and not device.is_bare else 0
-    about = free.entries.batch, free.entries.method
-    return limits.too_late(device, about, why, aim.deadline_s, price, found_s=best.seconds if best else 0.0, **more)
+    found_s = best.seconds if best else 0.0
+    batch, method = free.entries.batch, free.entries.method
+    return limits.too_late(device, batch, method, why, aim.deadline_s, price, found_s=found_s, **more)
 
 
 def in_time(lowering: Lowering, options: Options, aim: Aim) -> Entries:

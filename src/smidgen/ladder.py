@@ -36,7 +36,7 @@ def encode_ladder(
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Found] = []
     for number, budget in enumerate(budgets, 1):
-        room = replace(limits.within(budget, device, taken), name=f"rung {number} of the ladder")
+        room = replace(limits.within(budget, device, taken, work.threads), name=f"rung {number} of the ladder")
         first = squeezed(room, top.entries, replace(aim, effort_s=0.0))
         fits = checked_fit(room, searched(room, first, aim), lowering, options, aim)
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))

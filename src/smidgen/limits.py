@@ -110,20 +110,20 @@ def arena_room(device: Device, need: Need) -> int:
     return max(rooms)
 
 
-def within(budget_bytes: int, device: Device | None, work_bytes: int = 0) -> Device:
+def within(budget_bytes: int, device: Device | None, work_bytes: int = 0, threads: int = 1) -> Device:
     """The device with no more RAM than the budget, taken from its last banks; without a device, that much RAM. Of a
     budget so much goes to the kernels' work memory; less than nothing may be left."""
     left = budget_bytes - work_bytes
     if device is None:
         bank = Bank("RAM", 0, left)
         return Device(BUDGET, BUDGET, "linux", "", (bank,), flash_bytes=0, flash_origin=0, clock_hz=0, align=ALIGN,
-                      work_bytes=work_bytes)  # fmt: skip
+                      work_bytes=work_bytes, work_threads=threads)  # fmt: skip
     banks: list[Bank] = []
     for bank in device.ram_banks:
         if left > 0 or not banks:
             banks.append(replace(bank, bytes=min(bank.bytes, left)))
             left -= bank.bytes
-    return replace(device, ram_banks=tuple(banks), work_bytes=work_bytes)
+    return replace(device, ram_banks=tuple(banks), work_bytes=work_bytes, work_threads=threads)
 
 
 def over_flash(device: Device, need: Need) -> bool:
@@ -299,25 +299,26 @@ def over_limit(
     if need.ram_bytes <= device.ram_bytes:
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
-    exact = Option(_exact(work), need) if work and need.ram_bytes <= device.ram_bytes + work else None
+    one_thread = {"threads": 1} if device.work_threads > 1 else {}
+    is_small = work and need.ram_bytes <= device.ram_bytes + work
+    exact = Option({"kernels": "exact", **one_thread}, need) if is_small else None
     options = list(_tried(device, plan, optimizer, price, end))
     return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact, effort_s=effort_s)
 
 
 def too_late(
-    device: Device, plan: tuple[int, str], why: str, deadline_s: float, price: Callable[[Mapping[str, Any]], Option],
-    *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0, start: float | None = None,
+    device: Device, samples: int, method: str, why: str, deadline_s: float,
+    price: Callable[[Mapping[str, Any]], Option], *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0, start: float | None = None,
 ) -> TooLate:  # fmt: skip
-    """The error, with what fewer samples and other methods take. Of a `plan` its samples and method; what was found
-    takes `found_s`, or it is known without looking that nothing takes less than `least_s`."""
+    """The error, with what fewer samples and other methods take. What was found takes `found_s`, or it is known
+    without looking that nothing takes less than `least_s`."""
     now = time.monotonic()
     end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
     takes = f"a step takes about {seconds_text(found_s)}" if found_s else (
         f"a step that fits takes at least {seconds_text(least_s)}")  # fmt: skip
     what = f"{takes}, the deadline is {seconds_text(deadline_s)}"
     tried: list[Option] = []
-    batch, method = plan
-    choices: list[dict[str, Any]] = [{"batch": batch >> k} for k in range(1, batch.bit_length())]
+    choices: list[dict[str, Any]] = [{"batch": samples >> k} for k in range(1, samples.bit_length())]
     for choice in [*choices, *({"method": name} for name in OTHER_METHODS if name != method)]:
         done = any(one.seconds is not None and one.seconds <= deadline_s and "batch" in one.arguments for one in tried)
         if time.monotonic() < end and not (done and "batch" in choice):
@@ -333,13 +334,6 @@ def _banks(device: Device) -> str:
     if len(device.ram_banks) == 1 or device.work_bytes:
         return ""
     return " + ".join(f"{bytes_text(bank.bytes)} ({bank.name})" for bank in device.ram_banks)
-
-
-def _exact(work_bytes: int) -> dict[str, Any]:
-    """Arguments for kernels without work memory. They run on one thread, which is said unless it is one already."""
-    one = native.Work("fast", 1)
-    is_one = work_bytes in (one.beside(0), one.beside(REGION_BYTES))
-    return {"kernels": "exact", **({} if is_one else {"threads": 1})}
 
 
 def _peak(plan: Plan) -> tuple[str, str]:

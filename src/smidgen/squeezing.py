@@ -45,7 +45,7 @@ def squeezed(
         trial = found(device, made, aim, entries, best)
         if not k:  # later ones are for less
             known = {entries.batch: least}
-        best = _better(best, trial, room, aim)
+        best = cheapest(device, [best, trial], aim)
         over = trial.need.arena_bytes - room
         peak = _bound(trial)
         if over <= 0 or peak > max(target, 0):  # or it goes no lower
@@ -56,16 +56,8 @@ def squeezed(
         most > 1 and aim.left_s and best.need.arena_bytes > room
     ):  # by the bargains of a budget it is not reached, perhaps by haste
         hasty, _ = fitted(entries, 0, device.align, replace(aim, effort_s=0.0), thin=True)
-        best = _better(best, found(device, hasty, aim, entries, best), room, aim)
+        best = cheapest(device, [best, found(device, hasty, aim, entries, best)], aim)
     return replace(best, known=known)
-
-
-def _better(one: Found, other: Found, room: int, aim: Aim) -> Found:
-    """The cheaper of what fits, else the smaller."""
-    fits = [f for f in (one, other) if f.need.arena_bytes <= room]
-    if fits:
-        return min(fits, key=lambda f: f.cost(aim))
-    return min(one, other, key=lambda f: f.need.arena_bytes)
 
 
 def _bound(one: Found) -> int:
