@@ -308,7 +308,8 @@ def over_limit(
 
 def too_late(
     device: Device, samples: int, method: str, why: str, deadline_s: float,
-    price: Callable[[Mapping[str, Any]], Option], *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0, start: float | None = None,
+    price: Callable[[Mapping[str, Any]], Option], *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0,
+    start: float | None = None,
 ) -> TooLate:  # fmt: skip
     """The error, with what fewer samples and other methods take. What was found takes `found_s`, or it is known
     without looking that nothing takes less than `least_s`."""
