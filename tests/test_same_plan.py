@@ -18,9 +18,8 @@ from smidgen.effort import Effort
 
 def programs(name: str, page_to: str) -> Iterator[str]:
     """Hashes of a network's programs for two budgets, with paging and with a ladder."""
-    from benchmarks.nets import NETS
-
     import smidgen
+    from benchmarks.nets import NETS
 
     net = NETS[name]
     x, _ = net.data(8)
@@ -57,7 +56,7 @@ def busy_cores() -> Iterator[None]:
 
 def test_another_process_on_a_busy_machine_plans_the_same(tmp_path: Path, busy_cores: None) -> None:
     script = "import sys; from tests.test_same_plan import programs; print(*programs(*sys.argv[1:]))"
-    for net in ("resnet8", "transformer"):
+    for net in ("resnet8", "encoder"):
         args = [net, str(tmp_path / "page.bin")]
         other = subprocess.Popen(
             [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, text=True,
