@@ -33,7 +33,7 @@ FORMAT = 1
 SHARES = (70, 50, 35)  # percent of the RAM of the program without a limit
 DEVICE = "stm32h743"
 SEARCHED = ("lenet5", "resnet8", "small_sequences", "gru")
-PAGED = ("lenet5_exact", "vgg11", "encoder", "shared_weights")
+PAGED = ("lenet5_exact", "squeezenet", "encoder", "shared_weights")
 VERSIONS = ("smidgen", "torch", "numpy", "ortools")
 
 

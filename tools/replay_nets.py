@@ -98,7 +98,7 @@ def listed(name: str, net: str, batch: int, **options: Any) -> Task:
 def generated(seed: int, **options: Any) -> Task:
     def make() -> tuple[nn.Module, tuple[Any, ...]]:
         net = RandomNet(seed)
-        return net, tuple(normal(4, *shape) for shape in net.input_shapes)
+        return net, tuple(normal(16, *shape) for shape in net.input_shapes)
 
     return Task(f"generated_{seed}", make, options)
 
@@ -106,25 +106,25 @@ def generated(seed: int, **options: Any) -> Task:
 def all_tasks() -> list[Task]:
     momentum = SGD(lr=0.01, momentum=0.9)
     return [
-        listed("lenet5", "lenet5", 8, optimizer=momentum),
+        listed("lenet5", "lenet5", 64, optimizer=momentum),
         listed("lenet5_int8", "lenet5", 8, method="last_layer", const="int8"),
-        listed("lenet5_exact", "lenet5", 4, kernels="exact", optimizer=AdamW(lr=1e-3, weight_decay=0.01)),
+        listed("lenet5_exact", "lenet5", 128, kernels="exact", optimizer=AdamW(lr=1e-3, weight_decay=0.01)),
         listed("dscnn_batch_statistics", "dscnn", 4, bn="batch", optimizer=momentum),
-        listed("resnet8", "resnet8", 4, optimizer=Adam(lr=1e-3)),
+        listed("resnet8", "resnet8", 16, optimizer=Adam(lr=1e-3)),
         listed("resnet8_spare_classes", "resnet8", 4, method="last:2", spare_classes=3),
         listed("mobilenetv2_bn", "mobilenetv2_bn", 2, method="bn"),
-        listed("mcunet_bn", "mcunet_bn", 2, method="bias"),
-        listed("vgg11", "vgg11", 2),
+        listed("mcunet_bn", "mcunet_bn", 8, method="bias"),
+        listed("squeezenet", "squeezenet_reduced", 8),
         listed("toycar", "toycar", 16, optimizer=Adam(lr=1e-3), bn="batch"),
         listed("encoder", "encoder", 4, optimizer=momentum),
         listed("small_images", "small_images", 4, accumulate=True),
         listed("small_sequences", "small_sequences", 4, accumulate=False),
         listed("bert", "bert_small_reduced", 2),
-        own("lstm", lambda: Recurrent(nn.LSTM), (4, 6, 12), optimizer=SGD(lr=0.1, clip_norm=1.0)),
-        own("gru", lambda: Recurrent(nn.GRU), (4, 6, 12), optimizer=momentum),
-        own("two_inputs", TwoInputs, (4, 3, 8, 8), (4, 6), optimizer=momentum, accumulate=True),
-        own("shared_weights", Shared, (4, 3, 8, 8), bn="batch", optimizer=Adam(lr=1e-3)),
-        own("dropout", with_dropout, (4, 3, 16, 16), optimizer=momentum, seed=5),
+        own("lstm", lambda: Recurrent(nn.LSTM), (32, 6, 12), optimizer=SGD(lr=0.1, clip_norm=1.0)),
+        own("gru", lambda: Recurrent(nn.GRU), (32, 6, 12), optimizer=momentum),
+        own("two_inputs", TwoInputs, (16, 3, 8, 8), (16, 6), optimizer=momentum, accumulate=True),
+        own("shared_weights", Shared, (16, 3, 8, 8), bn="batch", optimizer=Adam(lr=1e-3)),
+        own("dropout", with_dropout, (64, 3, 16, 16), optimizer=momentum, seed=5),
         generated(3),
         generated(11, optimizer=momentum, loss="mse"),
     ]  # fmt: skip
