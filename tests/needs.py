@@ -61,9 +61,9 @@ def imported(path: Path, source: str) -> Iterator[Path]:
         else:
             continue
         for name in names:
-            file = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-            if name.split(".")[0] in FOLDERS and file.exists():
-                yield file
+            place = ROOT.joinpath(*name.split("."))
+            files = [place.with_suffix(".py"), place / "__init__.py"] if name.split(".")[0] in FOLDERS else []
+            yield from (file for file in files if file.exists())
 
 
 def excluded(expression: str) -> frozenset[str]:
