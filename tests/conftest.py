@@ -1,6 +1,6 @@
 """One thread of linear algebra for each test process: tests run side by side. Exact kernels unless a test says
-otherwise: most compare bits. Every test is marked with what it needs (tests/needs.py); where torch is left out, it
-cannot be imported either."""
+otherwise: most compare bits. Every test is marked with what it needs (tests/needs.py); where torch is left out,
+it cannot be imported either."""
 
 from __future__ import annotations
 
