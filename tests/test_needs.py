@@ -31,7 +31,7 @@ def test_a_module_that_imports_torch_is_marked(path: Path) -> None:
     [
         ("test_text.py", set()),
         ("test_exact_math.py", {"cc"}),
-        ("test_firmware_board.py", {"torch", "cc", "arm"}),
+        ("test_paging_board.py", {"torch", "cc", "arm"}),
         ("test_generated.py", {"torch"}),  # through the networks that it imports
         ("test_same_bits.py", {"torch", "cc"}),  # through a package, within a function
     ],
