@@ -28,10 +28,10 @@ from smidgen.firmware.project import write_firmware
 from smidgen.found import Found
 from smidgen.lower import narrowed
 from smidgen.optimizers import SGD
-from smidgen.plan import Plan
 from smidgen.planner.cost import prices_of
 from smidgen.planner.within import Aim
-from smidgen.program import HEADER, SECTIONS, Program
+from smidgen.program.plan import Plan
+from smidgen.program.program import HEADER, SECTIONS, Program
 from smidgen.squeezing import squeezed
 from smidgen.trainer import Job
 

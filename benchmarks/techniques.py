@@ -21,7 +21,7 @@ from smidgen.lower import Lowering
 from smidgen.options import Options
 from smidgen.passes.additive import takes_statistics
 from smidgen.planner.within import Aim
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job
 
 TECHNIQUES: Final = ("joint", "joint, may page", *SCHEDULED, "split")

@@ -16,7 +16,7 @@ import pytest
 
 from smidgen import atomic
 from smidgen.checkpoint import Checkpoint
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job
 
 from . import small

@@ -14,7 +14,7 @@ from torch import nn
 from smidgen import api
 from smidgen.native import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
 from smidgen.optimizers import SGD
-from smidgen.program import Program
+from smidgen.program.program import Program
 
 READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 

@@ -24,7 +24,7 @@ from smidgen.checkpoint import Checkpoint
 from smidgen.errors import SmidgenError
 from smidgen.ir import Array
 from smidgen.optimizers import SGD, Adam
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job
 
 from . import small

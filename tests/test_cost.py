@@ -20,10 +20,10 @@ from smidgen.device import device_names, load_device, parsed
 from smidgen.found import step_spent
 from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.options import BadOption
-from smidgen.plan import Plan
 from smidgen.planner import measure
 from smidgen.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
 from smidgen.planner.within import Aim
+from smidgen.program.plan import Plan
 from smidgen.report import measure_step
 
 X = torch.zeros(4, 3, 16, 16)

@@ -23,7 +23,7 @@ from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
 from smidgen.firmware import budget, cores, emulate, memory
 from smidgen.firmware.project import COMPILER_FLAGS, PORT, write_firmware
 from smidgen.optimizers import SGD
-from smidgen.program import Program
+from smidgen.program.program import Program
 from tools import measure_stack
 
 from .boards import COMPILER, EMULATOR, need

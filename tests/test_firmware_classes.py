@@ -19,7 +19,7 @@ from smidgen.device import load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import write_firmware
 from smidgen.fit import training_data
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job
 
 from .boards import EMULATOR, need

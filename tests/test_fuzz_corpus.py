@@ -17,7 +17,7 @@ import pytest
 
 from smidgen.errors import BadProgram
 from smidgen.native import Machine
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.runtime.compile import HERE as RUNTIME
 from tests.fuzz.build import CORPUS, build_replay
 from tests.fuzz.build import HERE as FUZZ

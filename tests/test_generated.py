@@ -12,9 +12,9 @@ import pytest
 
 import smidgen
 from smidgen import api, interp
-from smidgen.arrays import unlaid
 from smidgen.errors import Internal, SmidgenError, UnsafeLayout
 from smidgen.optimizers import Optimizer
+from smidgen.program.arrays import unlaid
 from smidgen.trainer import Job
 
 from . import generated

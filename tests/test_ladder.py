@@ -29,7 +29,7 @@ from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Re
 from smidgen.native import Machine
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
-from smidgen.rungs import Rung, rungs_of
+from smidgen.program.rungs import Rung, rungs_of
 
 from . import small
 

@@ -28,8 +28,8 @@ from smidgen.ir import Array, Batch, DType, Role
 from smidgen.native import Machine
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
-from smidgen.plan import Plan
-from smidgen.program import Program
+from smidgen.program.plan import Plan
+from smidgen.program.program import Program
 from smidgen.runtime.compile import EXACT, HERE, sources
 
 from . import small

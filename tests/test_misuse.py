@@ -22,7 +22,7 @@ from smidgen.errors import SmidgenError
 from smidgen.ir import Array, DType, Graph, Role
 from smidgen.optimizers import SGD, Adam, AdamW
 from smidgen.options import Options, checked_options
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job, load
 
 from . import small

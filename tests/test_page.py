@@ -15,9 +15,9 @@ import pytest
 
 from smidgen import api, page
 from smidgen.errors import BadOption, CannotWrite
-from smidgen.facts import Span, Timeline
 from smidgen.optimizers import Adam
-from smidgen.plan import Plan
+from smidgen.program.plan import Plan
+from smidgen.program.timeline import Span, Timeline
 from smidgen.trainer import Job
 
 from . import named

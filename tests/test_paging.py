@@ -20,8 +20,8 @@ from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
 from smidgen.native import Machine
 from smidgen.optimizers import Adam
-from smidgen.plan import Plan
-from smidgen.program import Program
+from smidgen.program.plan import Plan
+from smidgen.program.program import Program
 from smidgen.summary import answer
 from smidgen.trainer import Job
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, description, interp, native, ops
+from smidgen import api, interp, native, ops
 from smidgen.build import Builder, feed, fetch
 from smidgen.encode import encode
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
@@ -22,7 +22,8 @@ from smidgen.layout import Layout, Slot
 from smidgen.native import Machine
 from smidgen.ops import N
 from smidgen.optimizers import Adam
-from smidgen.program import Program, trimmed
+from smidgen.program import lazy_json
+from smidgen.program.program import Program, trimmed
 from smidgen.runtime.compile import INPLACE, inplace_inputs
 from tests import small
 from tests.libraries import compiled
@@ -307,13 +308,13 @@ def test_figures_of_a_plan_are_read_without_its_facts(tmp_path: Path, name: str,
     path = tmp_path / "net.smg"
     encoded({"infer": chain()}, 4, meta).save(path)
     seen: list[bytes] = []
-    read = description.decoded
+    read = lazy_json.decoded
 
     def decoded(text: bytes) -> Any:
         seen.append(text)
         return read(text)
 
-    monkeypatch.setattr(description, "decoded", decoded)
+    monkeypatch.setattr(lazy_json, "decoded", decoded)
     found = Program.open(path)
     assert found.figures == {key: value for key, value in plan.items() if key != "facts"}
     assert "plan" in found.meta
@@ -328,8 +329,8 @@ def test_figures_of_a_plan_are_read_without_its_facts(tmp_path: Path, name: str,
     "text", ["", "1", "{}", '{"a":1', '{"a":}', '{"a":1,}', '{"a":1}}', '{"a":[1}', "{1:2}", '{"a"']
 )
 def test_what_is_not_written_as_smidgen_does_is_no_list_of_pieces(text: str) -> None:
-    with pytest.raises(description.Unusual):
-        description.pieces(text.encode())
+    with pytest.raises(lazy_json.Unusual):
+        lazy_json.pieces(text.encode())
 
 
 def test_pieces_are_the_values_of_an_object() -> None:
@@ -343,8 +344,8 @@ def test_pieces_are_the_values_of_an_object() -> None:
         "g": -1e-9,
     }
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-    assert {key: json.loads(piece) for key, piece in description.pieces(text).items()} == value
-    assert dict(description.Pieces(text)) == value
+    assert {key: json.loads(piece) for key, piece in lazy_json.pieces(text).items()} == value
+    assert dict(lazy_json.Pieces(text)) == value
 
 
 def test_wrong_arrays_are_refused_with_their_names() -> None:

@@ -19,7 +19,7 @@ from smidgen.build import Builder, feed, fetch
 from smidgen.ir import Batch, DType, Role
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
-from smidgen.plan import Decision, Plan
+from smidgen.program.plan import Decision, Plan
 from smidgen.trainer import Job, load
 
 from . import named, small

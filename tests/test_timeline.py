@@ -14,12 +14,12 @@ import pytest
 
 from smidgen import api, native, ops, page, report
 from smidgen.errors import BadProgram
-from smidgen.facts import Facts, Timeline
 from smidgen.ir import Graph, Role
 from smidgen.layers import Layer, grouped, layers_of
 from smidgen.optimizers import SGD, Adam
-from smidgen.plan import Plan
-from smidgen.program import Program
+from smidgen.program.plan import Plan
+from smidgen.program.program import Program
+from smidgen.program.timeline import Facts, Timeline
 from smidgen.trainer import Job
 
 from . import named, small

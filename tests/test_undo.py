@@ -8,7 +8,7 @@ import pytest
 
 from smidgen import api
 from smidgen.errors import RunFailed
-from smidgen.program import Program
+from smidgen.program.program import Program
 from smidgen.trainer import Job
 from smidgen.undo import undone, writes_page_state
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .history import History
     from .methods import all_methods
     from .optimizers import SGD, Adam, AdamW
-    from .plan import Plan
+    from .program.plan import Plan
 
 __all__ = [
     "SGD",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "plan",
+    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "program.plan",
     "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .errors import DoesNotFit
-from .facts import whole
 from .native import Work, asked_kernels, checked_kernels
-from .program import Program
-from .rungs import Rung, rungs_of
+from .program.program import Program
+from .program.rungs import Rung, rungs_of
+from .program.timeline import whole
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:

@@ -33,7 +33,7 @@ from .planned import encode, placed, with_limits
 from .planner.cost import prices_of
 from .planner.measure import measured
 from .planner.within import Aim
-from .rungs import entry_at
+from .program.rungs import entry_at
 from .sweeping import Largest, Sweep, Told, largest_batch
 from .sweeping import sweep as sweep_all
 from .trainer import Job

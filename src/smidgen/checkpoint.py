@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from . import atomic
 from .errors import BadCheckpoint
-from .program import Program
+from .program.program import Program
 
 MAGIC: Final = b"SMCK"
 VERSION: Final = 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from .errors import BadData, BadOption
 from .ir import CLASS_NAMES, CLASSES, Array
-from .program import Program
+from .program.program import Program
 from .state import State
 
 

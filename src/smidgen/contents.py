@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from .errors import BadProgram
-from .instructions import Buffer
 from .ir import COUNTER, LR
 from .native import check_program
 from .picture import arena_picture, cut, printable, wrapped
-from .plan import Plan
-from .program import HEADER, SECTIONS, VERSION, Program
+from .program.instructions import Buffer
+from .program.plan import Plan
+from .program.program import HEADER, SECTIONS, VERSION, Program
 from .state import State, checked_facts
 from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 from .terminal import bytes_text, count_text, paint

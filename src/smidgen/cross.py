@@ -17,7 +17,7 @@ from typing import Final
 from . import atomic
 from .errors import BadOption, Internal, MissingPart, did_you_mean
 from .ir import COUNTER, LR
-from .program import Program
+from .program.program import Program
 from .runtime.compile import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadCheckpoint, BadProgram
-from .metrics import LossFacts
-from .program import Program
+from .program.loss import LossFacts
+from .program.program import Program
 from .state import State, checked_facts
 
 if TYPE_CHECKING:

@@ -11,11 +11,21 @@ import numpy as np
 from . import ops
 from .build import typed
 from .errors import BadShape, DoesNotFit, Internal
-from .instructions import MAX_OPERANDS, MAX_PARAMS, MAX_RANK, Buffer, Entry, Instruction, Operand, OperandRegion, Word
 from .ir import Array, Batch, Graph, Node, Role, Tensor, at
 from .layout import Layout, Slot
 from .ops.registry import Param
-from .program import REGION_BYTES, Program, checked_meta, trimmed
+from .program.instructions import (
+    MAX_OPERANDS,
+    MAX_PARAMS,
+    MAX_RANK,
+    Buffer,
+    Entry,
+    Instruction,
+    Operand,
+    OperandRegion,
+    Word,
+)
+from .program.program import REGION_BYTES, Program, checked_meta, trimmed
 
 
 def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mapping[str, Any]) -> Program:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .arrays import rows
 from .batches import Arrays, Data
 from .errors import BadProgram
 from .fit_options import checked_batch
-from .metrics import Accuracy, LossFacts
-from .program import Program
+from .program.arrays import rows
+from .program.loss import Accuracy, LossFacts
+from .program.program import Program
 from .sample_rows import check_rows
 
 NO_ENTRY = "the loss does not take what the model returns in evaluation mode, or it was compiled long ago"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .ir import LR, Array
-from .metrics import LossFacts
+from .program.loss import LossFacts
 from .state import PART, State
 
 NAMED = 3  # gradients in a message

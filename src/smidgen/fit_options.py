@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .arrays import is_integer, is_number
 from .errors import BadOption, did_you_mean
-from .program import Program
+from .program.arrays import is_integer, is_number
+from .program.program import Program
 
 if TYPE_CHECKING:
     from .memory_watch import Watch
-    from .rungs import Rung
+    from .program.rungs import Rung
 
 Factor = Callable[[float], float]
 SCHEDULES: Final[dict[str, Factor]] = {

@@ -21,7 +21,7 @@ from .options import Options
 from .passes.additive import WEIGHTED, takes_statistics
 from .planned import outlined, sized
 from .planner.within import LEAST_EFFORT_S, Aim
-from .program import Program
+from .program.program import Program
 from .squeezing import may_be_cheaper, may_fit, searched, squeezed
 from .terminal import bytes_text, seconds_text
 from .training_facts import loss_facts

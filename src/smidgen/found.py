@@ -13,7 +13,7 @@ from .lower import Entries
 from .planned import Sized, encode, sized
 from .planner.cost import Spent, spent
 from .planner.within import Aim
-from .program import Program, checked_meta
+from .program.program import Program, checked_meta
 
 LARGE: Final = 400  # nodes: with more, each try takes seconds, and a search reaches no less than the fast methods
 

@@ -14,8 +14,8 @@ from .found import Found, counts_in, step_seconds
 from .ir import Role, Tensor
 from .lower import Entries, checked, lowered
 from .passes.page import page_state, times_read
-from .plan import Decision
 from .planner.within import Aim
+from .program.plan import Decision
 from .squeezing import squeezed
 from .terminal import bytes_text
 

@@ -14,11 +14,11 @@ from .found import Found, found, with_price
 from .lower import Entries, Lowering
 from .native import Work
 from .options import Options
-from .plan import Decision
 from .planned import encode
 from .planner.within import Aim
-from .program import Program
-from .rungs import STEPS, entry_at
+from .program.plan import Decision
+from .program.program import Program
+from .program.rungs import STEPS, entry_at
 from .squeezing import searched, squeezed
 
 

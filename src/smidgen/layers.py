@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from . import ops
-from .facts import Stored
-from .plan import Plan
+from .program.plan import Plan
+from .program.timeline import Stored
 
 MOST_ROWS = 40
 

@@ -17,8 +17,8 @@ from .firmware import budget
 from .firmware.cores import core_of, is_ported
 from .optimizers import SGD, Optimizer
 from .place import ALIGN
-from .plan import Plan
-from .program import REGION_BYTES, Program
+from .program.plan import Plan
+from .program.program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message

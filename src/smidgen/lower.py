@@ -27,8 +27,8 @@ from .passes.simplify import simplify_all
 from .passes.spare import Head, add_spare, check_head, with_names
 from .passes.totals import totals
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
-from .plan import Decision
 from .planner.cheap import cheapened
+from .program.plan import Decision
 
 if TYPE_CHECKING:
     from .torch_import import Imported

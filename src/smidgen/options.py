@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .arrays import is_integer, is_number
 from .device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
+from .program.arrays import is_integer, is_number
 
 SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
 if TYPE_CHECKING:

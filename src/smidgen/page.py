@@ -17,9 +17,9 @@ from importlib import resources
 from typing import Any
 
 from . import atomic
-from .facts import KINDS, STAGES
 from .layers import Layer, grouped, layers_of
-from .plan import Plan
+from .program.plan import Plan
+from .program.timeline import KINDS, STAGES
 from .summary import fits_text, limit_text, ordered, plan_text, state_parts
 
 

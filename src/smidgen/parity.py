@@ -18,10 +18,10 @@ from torch import nn
 
 from . import interp
 from .api import Entries
-from .arrays import unlaid
 from .ir import Array, Graph
 from .optimizers import SGD, Adam, AdamW, Optimizer
-from .program import Program
+from .program.arrays import unlaid
+from .program.program import Program
 from .trainer import Job
 
 Batches = Sequence[tuple[Sequence[Array], Array]]

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from .facts import Span, Timeline
 from .ir import Array
+from .program.timeline import Span, Timeline
 from .terminal import bytes_text, paint
 
 FILL: Final = {

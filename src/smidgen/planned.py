@@ -15,8 +15,8 @@ from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
 from .native import Work
-from .plan import Cost, Decision, Plan, Traffic
-from .program import Program, checked_meta
+from .program.plan import Cost, Decision, Plan, Traffic
+from .program.program import Program, checked_meta
 from .timeline import facts_of, traffic
 from .training_facts import run_facts
 

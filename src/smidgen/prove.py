@@ -15,7 +15,7 @@ from .aten.source import line_of_error
 from .errors import BadModelSource, BadOption
 from .ir import Array
 from .optimizers import SGD, Adam, Optimizer
-from .plan import Plan
+from .program.plan import Plan
 from .report import plan_json
 from .source import example_of, load_model
 from .trainer import Job

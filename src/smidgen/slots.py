@@ -7,7 +7,7 @@ import zlib
 from typing import Final
 
 from .errors import BadCheckpoint
-from .program import Program
+from .program.program import Program
 
 MAGIC: Final = b"SMGS"
 VERSION: Final = 1

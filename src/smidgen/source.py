@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from .errors import BadModelSource, SmidgenError, did_you_mean
-from .instructions import MAX_RANK
 from .ir import Array
+from .program.instructions import MAX_RANK
 
 LARGEST_BYTES: Final = 2**27
 """Of one example; a proof keeps twenty of them."""

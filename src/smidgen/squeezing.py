@@ -12,10 +12,10 @@ from .effort import Effort
 from .found import Found, cheapest, counts_in, found, is_large, plain_cost, room_for
 from .ir import Graph
 from .lower import Entries, checked, narrowed
-from .plan import Decision
 from .planner.least import least_peak
 from .planner.problem import problem_of
 from .planner.within import LEAST_EFFORT_S, Aim, within
+from .program.plan import Decision
 
 MOST_SQUEEZES: Final = 6  # a placement above its bound asks for a lower bound
 SHARE: Final = 0.75  # of the time that is left: placements mostly succeed

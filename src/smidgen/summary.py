@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from .layers import Layer, grouped, layers_of
 from .picture import arena_picture, cut, printable, wrapped
-from .plan import Plan, Traffic
-from .rungs import Rung, rungs_of
+from .program.plan import Plan, Traffic
+from .program.rungs import Rung, rungs_of
 from .terminal import bytes_text, count_text, paint, seconds_text
 
 BAR: Final = 8  # characters

@@ -21,8 +21,8 @@ from .lower import Entries, Lowering
 from .native import EXACT, Work
 from .options import Options
 from .passes.additive import takes_statistics
-from .plan import Decision
 from .planner.within import Aim
+from .program.plan import Decision
 from .squeezing import searched, squeezed
 from .timeline import traffic
 

@@ -1,4 +1,4 @@
-"""From graphs with their places to the facts of a plan (facts.py)."""
+"""From graphs with their places to the facts of a plan (program/timeline.py)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from . import ops
 from .build import typed
-from .facts import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
 from .ir import Graph, Node, Role, at
 from .layout import Layout
 from .ops.registry import PAGE_WRITERS
 from .place import Families
+from .program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
 
 
 def facts_of(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], batch: int) -> Facts:

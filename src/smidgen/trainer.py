@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .allowed import allowed, limits_of, rungs
-from .arrays import (
+from .atomic import checked_path, opened
+from .described import classes_of, described, meant, run_of
+from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
+from .ir import Array
+from .native import DAMAGED, Machine, Paged, release_freed
+from .program.arrays import (
     as_dtype,
     check_layout,
     check_mapping,
@@ -25,21 +30,16 @@ from .arrays import (
     rows,
     to_numpy,
 )
-from .atomic import checked_path, opened
-from .described import classes_of, described, meant, run_of
-from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
-from .ir import Array
-from .metrics import LossFacts, check_labels
-from .native import DAMAGED, Machine, Paged, release_freed
-from .program import Buffer, Program
-from .rungs import Rung, entry_at
+from .program.loss import LossFacts, check_labels
+from .program.program import Buffer, Program
+from .program.rungs import Rung, entry_at
 from .state import State
 
 if TYPE_CHECKING:
     from .fit import Run
     from .history import Epoch, History
     from .kept import Kept
-    from .plan import Plan
+    from .program.plan import Plan
     from .undo import Undo
 
 
@@ -98,7 +98,7 @@ class Job:
     @functools.cached_property
     def plan(self) -> Plan:
         """What the program costs and why."""
-        from .plan import Plan
+        from .program.plan import Plan
 
         with meant(self.program):
             return replace(Plan.from_json(self.program.meta["plan"]), work_bytes=self._work_bytes)

@@ -1,4 +1,4 @@
-"""What a program notes about its training beside its plan: facts of the loss (metrics.py) and of the optimizer."""
+"""What a program notes about its training beside its plan: facts of the loss (program/loss.py) and of the optimizer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from . import ops
 from .ir import Graph, Role
-from .metrics import YES_OR_NO
+from .program.loss import YES_OR_NO
 
 LABELS = frozenset({"cross_entropy", "nll_loss"})
 OPTIMIZER = ("momentum", "nesterov", "beta1", "beta2", "epsilon", "weight_decay", "decoupled")

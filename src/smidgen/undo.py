@@ -9,11 +9,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from .errors import CannotWrite
-from .instructions import Instruction
 from .ir import Array
 from .kept import Reserved
 from .native import kernel_needs, kernel_signature
-from .program import Program
+from .program.instructions import Instruction
+from .program.program import Program
 
 ALIGN = 16  # gaps between tensors are shorter: fewer calls
 STEP = ("train", "grad", "apply")  # the entries of which a step may consist

@@ -17,7 +17,7 @@ from .errors import UnsafeLayout
 from .ir import Graph, Node, Role, Tensor
 from .layout import Layout
 from .place import CHECKSUM, align_up
-from .program import Instruction, Program
+from .program.program import Instruction, Program
 
 NOBODY = 0
 

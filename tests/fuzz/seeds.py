@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import api, ops
-from smidgen.instructions import Buffer, Entry, Instruction, Operand
 from smidgen.ir import DType, Graph
 from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
-from smidgen.program import Program
+from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
+from smidgen.program.program import Program
 from tests import small
 from tests.fuzz.build import CORPUS
 from tests.paged import paged

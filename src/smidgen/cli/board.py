@@ -12,7 +12,7 @@ from ..errors import BadOption
 from .output import check_outputs, print_json, wrote
 
 if TYPE_CHECKING:
-    from ..program import Program
+    from ..program.program import Program
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadOption
 
 if TYPE_CHECKING:
-    from ..program import Program
+    from ..program.program import Program
 
 
 class Target(argparse.Action):

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import Internal
 from ..ir import Batch
-from ..program import Program
+from ..program.program import Program
 
 TABLE = Path(__file__).parent / "stack.json"
 MESSAGE_BYTES = 128

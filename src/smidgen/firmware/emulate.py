@@ -19,11 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from ..arrays import rows
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
 from ..native import Paged
-from ..program import Program
+from ..program.arrays import rows
+from ..program.program import Program
 from .project import manifest
 
 QEMU: Final = "qemu-system-arm"

@@ -20,8 +20,8 @@ from ..errors import RunFailed
 from ..fit import training_data
 from ..fit_options import checked_batch
 from ..ir import Array
-from ..metrics import Accuracy
-from ..program import Program
+from ..program.loss import Accuracy
+from ..program.program import Program
 from ..sample_rows import check_rows
 from ..terminal import bytes_text
 from ..trainer import Job, load

@@ -7,7 +7,7 @@ from .. import ops
 from ..build import typed
 from ..ir import Graph, Node, at
 from ..passes.recompute import recompute
-from ..plan import Decision
+from ..program.plan import Decision
 from .cost import HOST, ROUGH
 from .greedy import fit
 from .problem import doings, problem_of, profile

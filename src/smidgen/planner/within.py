@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..effort import Effort
 from ..ir import Graph
 from ..passes.recompute import recompute
-from ..plan import Decision
+from ..program.plan import Decision
 from ..terminal import bytes_text
 from .cost import HOST, ROUGH, Prices
 from .greedy import fit, thinned

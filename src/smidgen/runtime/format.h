@@ -1,4 +1,4 @@
-/* The program file as words, for load.c and vm.c. Written by smidgen/program.py; little-endian.
+/* The program file as words, for load.c and vm.c. Written by smidgen/program/program.py; little-endian.
  *
  *   0  magic "SMDG" · version · total bytes · CRC-32 of everything from byte 16
  *  16  batch · align · CONST, STATE and ARENA bytes · number of sections: 9, or 10 if the program pages

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from . import atomic
-from .description import Description, Unusual, decoded
-from .errors import BadProgram, DoesNotFit, Internal
+from .. import atomic
+from ..errors import BadProgram, DoesNotFit, Internal
+from ..ir import Batch, DType, batch_axis
 from .instructions import (
     MAX_OPERANDS,
     MAX_PARAMS,
@@ -31,7 +31,7 @@ from .instructions import (
     OperandRegion,
     Word,
 )
-from .ir import Batch, DType, batch_axis
+from .lazy_json import Description, Unusual, decoded
 
 Bytes = bytes | bytearray | memoryview
 MAGIC: Final = b"SMDG"

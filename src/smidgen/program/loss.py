@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import BadData
+from ..errors import BadData
+from ..ir import Array, DType
 from .instructions import Buffer
-from .ir import Array, DType
 
 YES_OR_NO = "bce_with_logits"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .facts import Facts, whole
+from .timeline import Facts, whole
 
 JsonDict = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from .ir import Batch, DType, Shape, Tensor, at
+from ..ir import Batch, DType, Shape, Tensor, at
 
 # What one instruction may have; the same figures are in runtime/kernel.h.
 MAX_RANK: Final = 8

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import BadData, BadOption
+from ..errors import BadData, BadOption
+from ..ir import Array, DType, Step, batch_axis
 from .instructions import Buffer
-from .ir import Array, DType, Step, batch_axis
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 

@@ -1,0 +1,1 @@
+"""The program file and what it says of itself: instructions, plan, timeline, loss, plans of a ladder."""
