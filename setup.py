@@ -13,7 +13,7 @@ class BuildWithRuntime(build_py):
     def run(self) -> None:
         super().run()
         folder = SOURCE if self.editable_mode else Path(self.build_lib) / "smidgen" / "runtime"
-        compile_runtime = runpy.run_path(str(SOURCE / "compile.py"))["compile_runtime"]
+        compile_runtime = runpy.run_path(str(SOURCE / "build.py"))["compile_runtime"]
         compile_runtime(folder / "libsmidgen.so", fast=True)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from smidgen.native import CRun, param_words
-from smidgen.runtime import compile
+from smidgen.runtime import build as compile
+from smidgen.runtime.machine import CRun, param_words
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "src" / "smidgen" / "runtime"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from smidgen.runtime.compile import HERE, compile_runtime
+from smidgen.runtime.build import HERE, compile_runtime
 
 ROOT: Final = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
 FOLDER: Final = ROOT / "build" / "libraries"

@@ -22,9 +22,9 @@ from smidgen.errors import BadOption, DoesNotFit
 from smidgen.fitting import found_for, smallest
 from smidgen.limits import OverLimit, TooLate
 from smidgen.lower import Lowering
-from smidgen.native import has_fast
 from smidgen.options import checked_budget, checked_options
 from smidgen.planner.within import Aim
+from smidgen.runtime.machine import has_fast
 from smidgen.terminal import bytes_text
 from smidgen.torch_import import import_model
 
@@ -234,7 +234,7 @@ def test_what_is_no_path_to_page_to_is_said_first(wrong: Any, tmp_path: Path) ->
 
 def test_an_empty_name_of_the_library_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMIDGEN_LIBRARY", "")
-    from smidgen.native import LIBRARY, library_path
+    from smidgen.runtime.machine import LIBRARY, library_path
 
     assert library_path() == LIBRARY
     assert smidgen.compile(mlp(), torch.randn(2, 16)).predict(np.zeros((2, 16), np.float32)).shape == (2, 4)

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from smidgen import api
-from smidgen.native import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
 from smidgen.optimizers import SGD
 from smidgen.program.program import Program
+from smidgen.runtime.machine import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
 
 READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 

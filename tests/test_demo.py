@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import demo, load, native
+from smidgen import demo, load
 from smidgen.errors import MissingPart
+from smidgen.runtime import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -52,7 +53,7 @@ def test_it_learns_what_drifted_and_keeps_what_it_knew_within_64_kb(told: tuple[
 
 def test_ram_is_what_this_runtime_takes() -> None:
     job = load(demo.PROGRAM)
-    assert (job.plan.context_bytes, job.plan.stack_bytes) == (native.context_bytes(), native.stack_bytes())
+    assert (job.plan.context_bytes, job.plan.stack_bytes) == (machine.context_bytes(), machine.stack_bytes())
     assert job.plan.state_bytes == job.program.state_bytes
     assert job.plan.arena_bytes == job.program.arena_bytes
     assert job.plan.ram_bytes <= demo.LIMIT_BYTES

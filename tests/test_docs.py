@@ -28,7 +28,7 @@ RUN = [page for page in PAGES if any(b.kind in ("python", "console", "sh", "setu
 MOST_NOT_RUN = 3
 BUILD = """
 import pathlib, shutil
-from smidgen.runtime.compile import compile_runtime
+from smidgen.runtime.build import compile_runtime
 cc = shutil.which("tcc") or ""
 compile_runtime(pathlib.Path("lib.so"), cc, () if cc else ("-O1",), checks=False)
 """

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from smidgen.errors import BadProgram
-from smidgen.native import Machine
 from smidgen.program.program import Program
-from smidgen.runtime.compile import HERE as RUNTIME
+from smidgen.runtime.build import HERE as RUNTIME
+from smidgen.runtime.machine import Machine
 from tests.fuzz.build import CORPUS, build_replay
 from tests.fuzz.build import HERE as FUZZ
 

@@ -26,10 +26,10 @@ from smidgen.found import found
 from smidgen.history import Position
 from smidgen.ladder import joined
 from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
-from smidgen.native import Machine
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
 from smidgen.program.rungs import Rung, rungs_of
+from smidgen.runtime.machine import Machine
 
 from . import small
 

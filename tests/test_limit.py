@@ -16,9 +16,9 @@ from torch import nn
 import smidgen
 from smidgen.cli import main
 from smidgen.errors import BadProgram, DoesNotFit
-from smidgen.native import Work, has_fast
 from smidgen.program.plan import Plan
 from smidgen.program.program import checked_meta
+from smidgen.runtime.machine import Work, has_fast
 from smidgen.trainer import Job
 
 pytestmark = pytest.mark.skipif(not has_fast(), reason="exact kernels take no work memory")

@@ -22,10 +22,10 @@ import pytest
 from smidgen import api
 from smidgen.errors import BadProgram
 from smidgen.ir import LR, Batch, DType
-from smidgen.native import Machine
 from smidgen.ops.strides import copy_params
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand, OperandRegion
 from smidgen.program.program import HEADER, SECTIONS, Program
+from smidgen.runtime.machine import Machine
 from smidgen.trainer import Job
 from tests import small
 from tests.libraries import compiled

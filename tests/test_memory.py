@@ -21,16 +21,17 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from smidgen import api, native, place
+from smidgen import api, place
 from smidgen.build import Builder, feed, fetch
 from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
-from smidgen.native import Machine
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
-from smidgen.runtime.compile import EXACT, HERE, sources
+from smidgen.runtime import machine as native
+from smidgen.runtime.build import EXACT, HERE, sources
+from smidgen.runtime.machine import Machine
 
 from . import small
 from .libraries import compiled

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api, cli, methods, native, source
+from smidgen import api, cli, methods, source
 from smidgen.build import Builder, feed, fetch
 from smidgen.errors import SmidgenError
 from smidgen.ir import Array, DType, Graph, Role
 from smidgen.optimizers import SGD, Adam, AdamW
 from smidgen.options import Options, checked_options
 from smidgen.program.program import Program
+from smidgen.runtime import machine
 from smidgen.trainer import Job, load
 
 from . import small
@@ -326,8 +327,8 @@ def test_statistics_of_one_sample_are_refused_with_help(normed: tuple[Program, N
 
 
 def test_the_runtime_says_what_the_help_is_for() -> None:
-    kernels = "".join(p.read_text() for p in (native.LIBRARY.parent / "kernels").glob("*.c"))
-    for text in (native.TOO_FEW, *native.HELP):
+    kernels = "".join(p.read_text() for p in (machine.LIBRARY.parent / "kernels").glob("*.c"))
+    for text in (machine.TOO_FEW, *machine.HELP):
         assert f'"{text}"' in kernels
 
 
@@ -425,7 +426,7 @@ def test_constants_of_a_loaded_program_stay_in_the_file(tmp_path: Path) -> None:
     made.save(tmp_path / "net.smg")
     data = np.ones((2, 1500), np.float32)
     want = made.predict(data)
-    native.release_freed()
+    machine.release_freed()
     before = _anonymous_bytes()
     job = load(tmp_path / "net.smg")
     np.testing.assert_array_equal(job.predict(data), want)

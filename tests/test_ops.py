@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import interp, native, ops
+from smidgen import interp, ops
 from smidgen.build import Builder
 from smidgen.ir import Array, DType, at
-from smidgen.runtime import compile
+from smidgen.runtime import build, machine
 
 SAMPLES = 3
 CASES = [
@@ -82,9 +82,9 @@ def test_c_kernel_equals_ref_and_declares_its_extents(op: ops.Op, case: ops.Case
     kept = [i for i in range(len(stored)) if i not in op.shares.values()]
     operands = [*results, *[stored[i] for i in kept], *scratch]
     run = (SAMPLES, SAMPLES, 0)
-    needs = native.kernel_needs(kernel, params, len(operands), run)
+    needs = machine.kernel_needs(kernel, params, len(operands), run)
     assert needs == [a.nbytes for a in [*results, *[stored[i] for i in kept]]] + ([scratch_bytes] if scratch else [])
-    assert native.run_kernel(kernel, operands, params, run) is None
+    assert machine.run_kernel(kernel, operands, params, run) is None
     for got, want in zip(results, wanted, strict=True):
         if got.dtype.kind == "f":
             scale = max(1e-30, float(np.abs(want).max(initial=0.0)))
@@ -140,6 +140,6 @@ def test_every_op_is_complete() -> None:
 
 def test_what_may_run_in_place_is_the_same_for_a_build_without_the_records() -> None:
     """Where pip builds the runtime, numpy is not there to read the records: a file has them."""
-    before = compile.INPLACE.read_text()
-    compile.inplace_inputs()  # brings the file up to date
-    assert compile.INPLACE.read_text() == before
+    before = build.INPLACE.read_text()
+    build.inplace_inputs()  # brings the file up to date
+    assert build.INPLACE.read_text() == before

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen import api, interp, native
+from smidgen import api, interp
 from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
-from smidgen.native import Machine
 from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
+from smidgen.runtime import machine as native
+from smidgen.runtime.machine import Machine
 from smidgen.summary import answer
 from smidgen.trainer import Job
 

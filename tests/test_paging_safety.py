@@ -18,10 +18,10 @@ from smidgen import api, cross, place, verify
 from smidgen.encode import encode
 from smidgen.errors import BadProgram, SmidgenError, UnsafeLayout
 from smidgen.layout import Layout, Slot
-from smidgen.native import Machine
 from smidgen.optimizers import SGD
 from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import HEADER, PAGES, SECTIONS, Program
+from smidgen.runtime.machine import Machine
 from smidgen.trainer import Job
 
 from . import small

@@ -13,7 +13,7 @@ from torch import nn
 import smidgen
 from smidgen.batches import order
 from smidgen.errors import BadData, DoesNotFit, NotFinite
-from smidgen.native import EXACT, Work
+from smidgen.runtime.machine import EXACT, Work
 from smidgen.summary import answer
 
 SAMPLES = 24

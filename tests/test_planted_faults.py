@@ -265,7 +265,7 @@ def copied(folder: Path) -> Path:
 
 def built(folder: Path) -> Path:
     """The runtime of a copy."""
-    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "compile.py"))["compile_runtime"]
+    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "build.py"))["compile_runtime"]
     cc = "tcc" if shutil.which("tcc") else ""
     library: Path = compile_runtime(folder / "lib.so", cc, () if cc else ("-O1",), checks=False)
     return library

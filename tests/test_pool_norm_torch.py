@@ -11,11 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from smidgen import interp, native, ops
+from smidgen import interp, ops
 from smidgen.build import Builder
 from smidgen.errors import BadShape, BatchStatistics
 from smidgen.ir import Array, DType, at
 from smidgen.ops import pool, resample
+from smidgen.runtime import machine
 
 RNG = np.random.default_rng(5)
 
@@ -67,7 +68,7 @@ def kernel(op: str, *arrays: Array, into: int | None = None, **attrs: Any) -> li
     kept = [a for i, a in enumerate(stored) if i not in record.shares.values()]
     scratch = at(record.scratch(call), n)
     operands = [*results, *kept, *([np.zeros(scratch, np.uint8)] if scratch else [])]
-    said = native.run_kernel(record.kernels["f32"], operands, at(tuple(record.params(call)), n), (n, n, 0))
+    said = machine.run_kernel(record.kernels["f32"], operands, at(tuple(record.params(call)), n), (n, n, 0))
     if said:
         raise RuntimeError(said)
     return results

@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, interp, native, ops
+from smidgen import api, interp, ops
 from smidgen.build import Builder, feed, fetch
 from smidgen.encode import encode
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
 from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
 from smidgen.layout import Layout, Slot
-from smidgen.native import Machine
 from smidgen.ops import N
 from smidgen.optimizers import Adam
 from smidgen.program import lazy_json
 from smidgen.program.program import Program, trimmed
-from smidgen.runtime.compile import INPLACE, inplace_inputs
+from smidgen.runtime import machine as native
+from smidgen.runtime.build import INPLACE, inplace_inputs
+from smidgen.runtime.machine import Machine
 from tests import small
 from tests.libraries import compiled
 from tests.test_ops import SAMPLES, declared, dtype_of, inputs_of
@@ -469,7 +470,7 @@ def test_training_allocates_nothing_and_every_compiler_gives_the_same_bits(tmp_p
 
 
 def test_the_copy_of_the_in_place_table_is_up_to_date() -> None:
-    """Builds without numpy read kernels/inplace.txt; `python -m smidgen.runtime.compile` renews it."""
+    """Builds without numpy read kernels/inplace.txt; `python -m smidgen.runtime.build` renews it."""
     before = INPLACE.read_text()
     inplace_inputs()
     assert INPLACE.read_text() == before

@@ -26,7 +26,7 @@ from torch import nn
 import smidgen
 from smidgen import cli, cross
 from smidgen.errors import BadCheckpoint, BadOption, MissingPart
-from smidgen.runtime.compile import HERE
+from smidgen.runtime.build import HERE
 from smidgen.trainer import Job
 
 C = Path(__file__).parent / "c"

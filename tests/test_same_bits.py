@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.native import Machine
 from smidgen.optimizers import SGD, Adam, Optimizer
+from smidgen.runtime.machine import Machine
 from tests.libraries import compiled
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.runtime.compile import EXACT, HERE
+from smidgen.runtime.build import EXACT, HERE
 from tests.libraries import compiled
 
 C = Path(__file__).parent / "c"

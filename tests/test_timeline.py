@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, native, ops, page, report
+from smidgen import api, ops, page, report
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
 from smidgen.layers import Layer, grouped, layers_of
@@ -20,6 +20,7 @@ from smidgen.optimizers import SGD, Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.timeline import Facts, Timeline
+from smidgen.runtime import machine
 from smidgen.trainer import Job
 
 from . import named, small
@@ -87,7 +88,7 @@ def test_whatever_an_instruction_touches_in_the_arena_is_in_one_span_alive_then(
                 continue
             n, left = (1, left - 1) if left else (program.batch, 0)
             inside = n == 1 and timeline.loop is not None
-            needs = native.kernel_needs(
+            needs = machine.kernel_needs(
                 step.kernel, step.params_at(n), len(step.operands), (program.batch if inside else n, program.batch, 0)
             )
             assert needs is not None

@@ -20,7 +20,7 @@ from typing import Any
 from smidgen.firmware.budget import TABLE
 from smidgen.firmware.cores import CORES
 from smidgen.firmware.project import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
-from smidgen.runtime.compile import HERE, table_source
+from smidgen.runtime.build import HERE, table_source
 
 CROSS = "arm-none-eabi-"
 # Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the

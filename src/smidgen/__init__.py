@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import SmidgenError
-from .native import load_early
+from .runtime.machine import load_early
 from .trainer import Job, load
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .errors import DoesNotFit
-from .native import Work, asked_kernels, checked_kernels
 from .program.program import Program
 from .program.rungs import Rung, rungs_of
 from .program.timeline import whole
+from .runtime.machine import Work, asked_kernels, checked_kernels
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:

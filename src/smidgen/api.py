@@ -16,7 +16,6 @@ from .fitting import as_parts, encode_for, in_time
 from .found import step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
-from .native import Work, checked_kernels, checked_page_to
 from .optimizers import Optimizer
 from .options import (
     Options,
@@ -34,6 +33,7 @@ from .planner.cost import prices_of
 from .planner.measure import measured
 from .planner.within import Aim
 from .program.rungs import entry_at
+from .runtime.machine import Work, checked_kernels, checked_page_to
 from .sweeping import Largest, Sweep, Told, largest_batch
 from .sweeping import sweep as sweep_all
 from .trainer import Job

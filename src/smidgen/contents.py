@@ -12,11 +12,11 @@ import numpy as np
 
 from .errors import BadProgram
 from .ir import COUNTER, LR
-from .native import check_program
 from .picture import arena_picture, cut, printable, wrapped
 from .program.instructions import Buffer
 from .program.plan import Plan
 from .program.program import HEADER, SECTIONS, VERSION, Program
+from .runtime.machine import check_program
 from .state import State, checked_facts
 from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 from .terminal import bytes_text, count_text, paint

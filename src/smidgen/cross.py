@@ -18,7 +18,7 @@ from . import atomic
 from .errors import BadOption, Internal, MissingPart, did_you_mean
 from .ir import COUNTER, LR
 from .program.program import Program
-from .runtime.compile import EXACT, HERE, inplace_inputs, table_source
+from .runtime.build import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""

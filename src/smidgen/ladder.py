@@ -12,13 +12,13 @@ from .errors import BadOption
 from .fitting import checked_fit, found_for, in_time
 from .found import Found, found, with_price
 from .lower import Entries, Lowering
-from .native import Work
 from .options import Options
 from .planned import encode
 from .planner.within import Aim
 from .program.plan import Decision
 from .program.program import Program
 from .program.rungs import STEPS, entry_at
+from .runtime.machine import Work
 from .squeezing import searched, squeezed
 
 

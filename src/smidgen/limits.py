@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from . import native
 from .device import Bank, Device
 from .effort import Effort
 from .errors import BadOption, DoesNotFit, SmidgenError
@@ -19,6 +18,7 @@ from .optimizers import SGD, Optimizer
 from .place import ALIGN
 from .program.plan import Plan
 from .program.program import REGION_BYTES, Program
+from .runtime import machine
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
@@ -46,12 +46,12 @@ def device_overhead(device: Device | None, program: Program) -> Overhead:
         core = core_of(device).name
         return Overhead(budget.limits([program]).context_bytes, budget.stack_bytes([program], core))
     if device is not None and device.is_bare:
-        return Overhead(CONTEXT_BYTES_32, native.stack_bytes())
+        return Overhead(CONTEXT_BYTES_32, machine.stack_bytes())
     return host_overhead()
 
 
 def host_overhead() -> Overhead:
-    return Overhead(native.context_bytes(), native.stack_bytes())
+    return Overhead(machine.context_bytes(), machine.stack_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Need:
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
 
-    def with_work(self, work: native.Work) -> int:
+    def with_work(self, work: machine.Work) -> int:
         """RAM, with what the kernels take beside the program."""
         return self.ram_bytes + work.beside(self.state_bytes + self.arena_bytes)
 

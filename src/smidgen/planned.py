@@ -14,9 +14,9 @@ from .encode import encode as encode_program
 from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
-from .native import Work
 from .program.plan import Cost, Decision, Plan, Traffic
 from .program.program import Program, checked_meta
+from .runtime.machine import Work
 from .timeline import facts_of, traffic
 from .training_facts import run_facts
 

@@ -18,11 +18,11 @@ from .fitting import checked_fit, joint, one_by_one, part, smallest
 from .found import Found, cheapest, found
 from .ir import ceil_div
 from .lower import Entries, Lowering
-from .native import EXACT, Work
 from .options import Options
 from .passes.additive import takes_statistics
 from .planner.within import Aim
 from .program.plan import Decision
+from .runtime.machine import EXACT, Work
 from .squeezing import searched, squeezed
 from .timeline import traffic
 

@@ -19,7 +19,6 @@ from .atomic import checked_path, opened
 from .described import classes_of, described, meant, run_of
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
 from .ir import Array
-from .native import DAMAGED, Machine, Paged, release_freed
 from .program.arrays import (
     as_dtype,
     check_layout,
@@ -33,6 +32,7 @@ from .program.arrays import (
 from .program.loss import LossFacts, check_labels
 from .program.program import Buffer, Program
 from .program.rungs import Rung, entry_at
+from .runtime.machine import DAMAGED, Machine, Paged, release_freed
 from .state import State
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from .errors import CannotWrite
 from .ir import Array
 from .kept import Reserved
-from .native import kernel_needs, kernel_signature
 from .program.instructions import Instruction
 from .program.program import Program
+from .runtime.machine import kernel_needs, kernel_signature
 
 ALIGN = 16  # gaps between tensors are shorter: fewer calls
 STEP = ("train", "grad", "apply")  # the entries of which a step may consist

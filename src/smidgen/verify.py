@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import native, ops
+from . import ops
 from .errors import UnsafeLayout
 from .ir import Graph, Node, Role, Tensor
 from .layout import Layout
 from .place import CHECKSUM, align_up
 from .program.program import Instruction, Program
+from .runtime import machine
 
 NOBODY = 0
 
@@ -229,7 +230,7 @@ class _Replay:
         extra = len(step.operands) - len(names)
         names, kinds = names + [""] * extra, kinds + ["s"] * extra
         run = (n if self.index < 0 else self.n, self.n, max(self.index, 0))
-        needs = native.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
+        needs = machine.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
         if extra not in (0, 1) or needs is None:
             raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
         index = max(self.index, 0)

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from smidgen.runtime.compile import compile_runtime
+from smidgen.runtime.build import compile_runtime
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE / "corpus"

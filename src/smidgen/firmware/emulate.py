@@ -21,9 +21,9 @@ import numpy as np
 
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
-from ..native import Paged
 from ..program.arrays import rows
 from ..program.program import Program
+from ..runtime.machine import Paged
 from .project import manifest
 
 QEMU: Final = "qemu-system-arm"

@@ -19,7 +19,7 @@ from ..fit_options import checked_batch
 from ..ir import LR
 from ..limits import Need, Overhead, assigned, check_slots
 from ..program.program import Buffer, Program
-from ..runtime.compile import EXACT, HERE, inplace_inputs, table_source
+from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 from .budget import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
 from .cores import core_of
 from .memory import regions, regions_source, standin

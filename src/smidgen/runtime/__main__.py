@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from .compile import HERE, LIBRARY, compile_runtime
+from .build import HERE, LIBRARY, compile_runtime
 
 
 def is_current() -> bool:

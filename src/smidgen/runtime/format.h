@@ -47,7 +47,7 @@ enum { FLAG_STRIDES = 1, FLAG_TAG = 2 };
 #define SMG_NONE         ((uint32_t)R_NONE << 29)
 
 /* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check indices
- * in their data must never be run in place. Made by compile.py from the op records. */
+ * in their data must never be run in place. Made by build.py from the op records. */
 extern const SmgKernel *const smg_kernels[];
 extern const uint32_t smg_kernel_inplace[];
 extern const int smg_kernel_count;

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from .errors import (
+from ..errors import (
     BadData,
     BadOption,
     BadProgram,
@@ -27,9 +27,9 @@ from .errors import (
     SmidgenError,
     did_you_mean,
 )
-from .ir import Array
+from ..ir import Array
 
-LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
+LIBRARY: Final = Path(__file__).parent / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
@@ -92,7 +92,7 @@ def library(path: Path | None = None) -> ctypes.CDLL:
 def _opened(path: Path) -> ctypes.CDLL:
     if not path.exists():
         raise MissingPart(
-            "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.compile (needs a C compiler)"
+            "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.build (needs a C compiler)"
         )
     lib = ctypes.CDLL(str(path))
     lib.smg_probe_signature.restype = ctypes.c_char_p
@@ -155,7 +155,7 @@ def _declare(lib: ctypes.CDLL) -> None:
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name, None)
         if function is None:
-            how = "python -m smidgen.runtime.compile"
+            how = "python -m smidgen.runtime.build"
             raise MissingPart("the C runtime is out of date", why=f"it has no {name}", help=how)
         function.restype, function.argtypes = result, arguments
 
