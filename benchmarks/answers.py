@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from smidgen import atomic, limits
+from smidgen import files, limits
 from smidgen.errors import DoesNotFit
 from smidgen.fitting import encode_for, smallest
 from smidgen.found import Found, found
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = sorted([*(r for r in rows if r["net"] != name), *made], key=lambda r: list(LARGE).index(r["net"]))
         report = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), "effort_s": EFFORT_S,
                   "summary": summary(rows), "rows": rows}  # fmt: skip
-        atomic.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
+        files.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
     slow = [row for row in rows if row["seconds"] > MOST_S[kind_of(row)]]
     for row in slow:
         print(f"FAIL {row['net']}, {row['kind']}: {row['seconds']:.1f} s", file=sys.stderr)

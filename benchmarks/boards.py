@@ -33,7 +33,7 @@ from smidgen.planner.within import Aim
 from smidgen.program.plan import Plan
 from smidgen.program.program import HEADER, SECTIONS, Program
 from smidgen.squeezing import squeezed
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from .nets import NETS, Net
 from .parity import machine

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smidgen import atomic, limits
+from smidgen import files, limits
 from smidgen.errors import DoesNotFit
 from smidgen.fitting import encode_for
 from smidgen.lower import Entries, Lowering
@@ -167,7 +167,7 @@ class Steps:
     """Steps of a plan with all samples, in parts if it takes them so, on random numbers."""
 
     def __init__(self, entries: Entries, page: Path) -> None:
-        from smidgen.trainer import Job
+        from smidgen.train.job import Job
 
         self.job = Job(encode(entries, proven=False), kernels="fast", threads=1, page_to=page)
         self.job.lr = 1e-9  # the numbers stay what they are
@@ -332,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         row = row_of(name, args.measure, args.effort)
         rows = [*(r for r in report["rows"] if r["net"] != name), row]
         report["rows"] = sorted(rows, key=lambda r: list(CASES).index(r["net"]))
-        atomic.write(OUT, json.dumps(report, indent=1).encode() + b"\n")
+        files.write(OUT, json.dumps(report, indent=1).encode() + b"\n")
         write_tables(report)
     write_tables(report)
     broken = [row["label"] for row in report["rows"] if row["broken"]]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.parity import machine
-from smidgen import atomic
+from smidgen import files
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results" / "limited.json"
@@ -186,7 +186,7 @@ def main() -> int:
         if args.only != "mcunet":
             found["resnet18"] = resnet(folder, args.rounds)
             print(json.dumps(found["resnet18"], indent=1), flush=True)
-    atomic.write(OUT, (json.dumps(found, indent=1) + "\n").encode())
+    files.write(OUT, (json.dumps(found, indent=1) + "\n").encode())
     return 0 if all(v["passed"] for v in found.values() if isinstance(v, dict) and "passed" in v) else 1
 
 

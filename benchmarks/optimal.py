@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.nets.large import task
 from benchmarks.peers.machine import describe
-from smidgen import atomic
+from smidgen import files
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
 from smidgen.planner.cost import prices_of
@@ -122,7 +122,7 @@ def main() -> int:
         "date": time.strftime("%Y-%m-%d"), "machine": describe(), "small": summary(small), "large": summary(large),
         "rows": [*small, *large],
     }  # fmt: skip
-    atomic.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
+    files.write(args.out, (json.dumps(report, indent=1) + "\n").encode())
     print(json.dumps({"small": report["small"], "large": report["large"]}, indent=1))
     late = any(r["solve_s"] > limit_s for rows, limit_s in ((small, SMALL_S), (large, LARGE_S)) for r in rows)
     return 1 if late or report["large"]["above_best_known_most"] > NEAR else 0

@@ -114,7 +114,7 @@ def refusals(case: Case, program: Any) -> dict[str, Any]:
     """Where torch raises, so must we; empty where it does not."""
     import torch
 
-    from smidgen.trainer import Job
+    from smidgen.train.job import Job
 
     refused = raises(lambda: case.reference(torch.float64).step(*case.batches[0]))
     if not refused:
@@ -133,7 +133,7 @@ def measure(row: Row) -> dict[str, Any]:
     import torch
 
     from smidgen import api, parity, prove
-    from smidgen.trainer import Job
+    from smidgen.train.job import Job
 
     start = time.monotonic()
     case = case_of(row)
@@ -164,7 +164,7 @@ def measure_fast(row: Row) -> dict[str, Any]:
     import torch
 
     from smidgen import api, parity, prove
-    from smidgen.trainer import Job
+    from smidgen.train.job import Job
 
     start = time.monotonic()
     case = case_of(row)

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from smidgen import SGD, api, atomic
+from smidgen import SGD, api, files
 from smidgen.ir import Array
 from smidgen.lower import Entries
 from smidgen.planner.cost import HOST, ROUGH, spent
 from smidgen.planner.measure import measured
 from smidgen.terminal import seconds_text
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from .nets import NETS
 from .nets.large import REDUCED
@@ -131,7 +131,7 @@ def main() -> None:
             "machine": machine(), "load_average": os.getloadavg()[1], "kernels": "fast", "threads": 1,
             "meaning": MEANING, "rows": rows,
         }  # fmt: skip
-        atomic.write(OUT, (json.dumps(said, indent=1) + "\n").encode())
+        files.write(OUT, (json.dumps(said, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smidgen import SGD, Adam, api, atomic, ops
+from smidgen import SGD, Adam, api, files, ops
 from smidgen.build import typed
 from smidgen.ir import at
 from smidgen.place import loop_range
@@ -128,7 +128,7 @@ def main() -> None:
         "rates": {name: [rate.call_s, rate.mac_s, rate.byte_s] for name, rate in rates.items()},
     }  # fmt: skip
     text = re.sub(r"\[\s+(\S+)\s+(\S+)\s+(\S+)\s+\]", r"[\1 \2 \3]", json.dumps(said, indent=1))  # a family, a line
-    atomic.write(OUT, (text + "\n").encode())
+    files.write(OUT, (text + "\n").encode())
     for name, error in errors.items():
         print(f"{name:32} {len(samples[name]):5} kernels, median error {error:.0%}")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import smidgen
-from smidgen import atomic
+from smidgen import files
 from smidgen.found import found
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = [row for row in rows if row not in mine] + rows_of(name, bn, args.large, args.effort, Path(folder))
             rows.sort(key=lambda row: (list(LARGE).index(row["net"]), row["bn"] != "frozen"))
             left = [f"{n}, bn {b}" for n, b in wanted if not any((r["net"], r["bn"]) == (n, b) for r in rows)]
-            atomic.write(out, report_of(rows, command, left))
+            files.write(out, report_of(rows, command, left))
     for row in rows:
         if not is_good(row):
             print(f"FAIL {row}", file=sys.stderr)

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.peers import machine, setup, spawn
 from benchmarks.peers.table import BY_NAME, PEERS, ROOT, Peer
-from smidgen import SmidgenError, atomic
+from smidgen import SmidgenError, files
 from smidgen.errors import DoesNotFit
 from smidgen.terminal import bytes_text, seconds_text
 
@@ -288,7 +288,7 @@ class Report:
             "machine": machine.describe(), "meaning": MEANING, "contestants": self.contestants, "rows": self.rows,
         }  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(self.path, (json.dumps(whole, indent=1) + "\n").encode())
+        files.write(self.path, (json.dumps(whole, indent=1) + "\n").encode())
 
 
 def present(peers: Sequence[Peer], report: Report) -> list[Peer]:

@@ -22,7 +22,7 @@ from smidgen.options import Options
 from smidgen.passes.additive import takes_statistics
 from smidgen.planner.within import Aim
 from smidgen.program.program import Program
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 TECHNIQUES: Final = ("joint", "joint, may page", *SCHEDULED, "split")
 SAME: Final = "same"

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.parity import machine
 from benchmarks.techniques import OURS, TECHNIQUES, Batch, Model, is_good, learned, outcome, report_text, said, summed
-from smidgen import atomic, limits
+from smidgen import files, limits
 from smidgen.errors import SmidgenError
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"FAIL {made} {row}", file=sys.stderr, flush=True)
             rows.append({**made, "outcomes": {row["technique"]: said(row) for row in found}})
             if seed % 10 == 9:
-                atomic.write(args.out, report_of(rows, command))
+                files.write(args.out, report_of(rows, command))
                 print(f"{seed - FIRST + 1} of {args.count}", file=sys.stderr, flush=True)
-    atomic.write(args.out, report_of(rows, command))
+    files.write(args.out, report_of(rows, command))
     report = json.loads(args.out.read_text())
     print(json.dumps({k: v for k, v in report.items() if k != "rows"}, indent=1))
     return 1 if report["bad"] or report["compiled_or_documented"] < LEAST else 0

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import atomic
-from smidgen.checkpoint import Checkpoint
+from smidgen import files
 from smidgen.program.program import Program
-from smidgen.trainer import Job
+from smidgen.train.checkpoint import Checkpoint
+from smidgen.train.job import Job
 
 from . import small
 from .test_checkpoint import adam_with_dropout, said, state
@@ -133,24 +133,24 @@ def test_links_stay_links_and_permissions_are_kept(tmp_path: Path) -> None:
     real.write_bytes(b"old")
     real.chmod(0o640)
     link.symlink_to(real)
-    atomic.write(link, b"new", memoryview(b"er"))
+    files.write(link, b"new", memoryview(b"er"))
     assert link.is_symlink()
     assert (real.read_bytes(), stat.S_IMODE(real.stat().st_mode)) == (b"newer", 0o640)
     old = os.umask(0o027)
     try:
-        atomic.write(tmp_path / "fresh", b"")
+        files.write(tmp_path / "fresh", b"")
     finally:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
     long = tmp_path / ("n" * 255)
-    atomic.write(long, b"1")
+    files.write(long, b"1")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["real", "link", "fresh", "n" * 255])
 
 
 def test_what_a_killed_writer_left_behind_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "file"
     (tmp_path / ".file.part").write_bytes(b"x" * 1000)
-    atomic.write(path, b"whole")
+    files.write(path, b"whole")
     assert path.read_bytes() == b"whole"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -163,7 +163,7 @@ def test_many_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     def write(data: bytes) -> None:
         try:
             for _ in range(10):
-                atomic.write(path, data)
+                files.write(path, data)
                 assert path.read_bytes() in wanted
         except BaseException as error:
             errors.append(error)

@@ -19,13 +19,13 @@ from torch import nn
 
 import smidgen
 from smidgen import api
-from smidgen import checkpoint as files
-from smidgen.checkpoint import Checkpoint
 from smidgen.errors import SmidgenError
 from smidgen.ir import Array
 from smidgen.optimizers import SGD, Adam
 from smidgen.program.program import Program
-from smidgen.trainer import Job
+from smidgen.train import checkpoint as files
+from smidgen.train.checkpoint import Checkpoint
+from smidgen.train.job import Job
 
 from . import small
 

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import smidgen
-from smidgen.classes import c_initializer
 from smidgen.errors import BadData, BadOption, BadProgram
+from smidgen.train.classes import c_initializer
 
 from .libraries import compiled
 
@@ -204,4 +204,4 @@ def test_a_program_that_lies_about_its_classes_is_refused() -> None:
     for lie in ({"known": 8}, {"spare": 3}, {"weight": "6.weight"}, {"names": 3}, {"outputs": None}):
         facts = {**job.program.meta["classes"], **lie}
         with pytest.raises(BadProgram, match="does not describe its classes"):
-            smidgen.trainer.Job(replace(job.program, meta={**job.program.meta, "classes": facts}))
+            smidgen.train.job.Job(replace(job.program, meta={**job.program.meta, "classes": facts}))

@@ -422,7 +422,7 @@ def test_what_nobody_thought_of_is_our_bug_and_shows_its_lines(
     def surprise(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(smidgen.trainer, "load", surprise)
+    monkeypatch.setattr(smidgen.train.job, "load", surprise)
     status, out, err, made = run(folder, "inspect net.smg", capsys)
     assert (status, out, made) == (3, "", [])
     assert err.startswith("Traceback (most recent call last):\n")

@@ -24,7 +24,7 @@ from smidgen.planner import measure
 from smidgen.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
 from smidgen.planner.within import Aim
 from smidgen.program.plan import Plan
-from smidgen.report import measure_step
+from smidgen.train.step_time import measure_step
 
 X = torch.zeros(4, 3, 16, 16)
 

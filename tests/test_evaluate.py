@@ -16,7 +16,7 @@ from smidgen import api
 from smidgen.build import Builder, fetch
 from smidgen.ir import Array
 from smidgen.optimizers import SGD
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import small
 from .test_fit import said, state

@@ -20,7 +20,7 @@ from smidgen.errors import BadOption
 from smidgen.ir import Array
 from smidgen.parity import relative
 from smidgen.runtime.machine import FastProbe, run_kernel
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 
 class Net(nn.Module):

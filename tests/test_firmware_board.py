@@ -14,13 +14,13 @@ from torch import nn
 
 from benchmarks.boards import CASES, measured
 from smidgen import api, cli
-from smidgen.data import Samples
 from smidgen.device import Bank, load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import bare_bytes, write_firmware
 from smidgen.firmware.training import train_on_board
 from smidgen.optimizers import SGD
-from smidgen.trainer import Job
+from smidgen.train.job import Job
+from smidgen.train.npz import Samples
 
 from .boards import EMULATOR, need
 from .test_firmware import small

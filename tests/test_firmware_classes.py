@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen.batches import Arrays, order
 from smidgen.device import load_device
 from smidgen.firmware import emulate
 from smidgen.firmware.project import write_firmware
-from smidgen.fit import training_data
 from smidgen.program.program import Program
-from smidgen.trainer import Job
+from smidgen.train.batches import Arrays, order
+from smidgen.train.job import Job
+from smidgen.train.loop import training_data
 
 from .boards import EMULATOR, need
 from .test_classes import nine_known

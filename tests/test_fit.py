@@ -21,12 +21,13 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api, finite
-from smidgen.batches import order
+from smidgen import api
 from smidgen.errors import NotFinite, SmidgenError
 from smidgen.ir import Array
 from smidgen.optimizers import SGD, Adam, Optimizer
-from smidgen.trainer import Job
+from smidgen.train import divergence
+from smidgen.train.batches import order
+from smidgen.train.job import Job
 
 from . import small
 
@@ -323,7 +324,7 @@ def test_gradients_in_a_message_are_those_of_the_step(optimizer: Optimizer, n: i
     job.fit(X, Y)  # so that the optimizer has a past
     x, y = X[:n], Y[:n]
     before, weights = state(job), job.state_dict()
-    found = finite.gradients(job._state, job._kept().data(), lambda: job._train([x, y], n), job._optimizer)
+    found = divergence.gradients(job._state, job._kept().data(), lambda: job._train([x, y], n), job._optimizer)
     assert state(job) == before
     twin = made(SGD(1.0), accumulate=True)
     twin.load_state_dict(weights)

@@ -15,7 +15,7 @@ from smidgen import api, interp
 from smidgen.errors import Internal, SmidgenError, UnsafeLayout
 from smidgen.optimizers import Optimizer
 from smidgen.program.arrays import unlaid
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import generated
 

@@ -21,7 +21,8 @@ LIMITED = """
 import os, resource, sys
 import numpy as np
 import smidgen
-from smidgen import checkpoint, evaluate, finite, fit, history, kept, undo, weights
+from smidgen.train import checkpoint, evaluate, divergence as finite, loop as fit, history
+from smidgen.train import snapshots as kept, paged_undo as undo, weights
 
 def data_bytes():
     lines = open("/proc/self/status").read().splitlines()

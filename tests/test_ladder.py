@@ -23,13 +23,13 @@ import smidgen
 from smidgen import cli
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.found import found
-from smidgen.history import Position
 from smidgen.ladder import joined
-from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
 from smidgen.program.rungs import Rung, rungs_of
 from smidgen.runtime.machine import Machine
+from smidgen.train.history import Position
+from smidgen.train.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
 
 from . import small
 

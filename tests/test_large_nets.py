@@ -13,7 +13,7 @@ from benchmarks import parity as rows
 from benchmarks.nets.large import LARGE, REDUCED, task
 from smidgen import api, parity
 from smidgen.ir import Graph, Role
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 # As the papers and the libraries that ship these networks count them; BERT with a classifier for two classes.
 PARAMETERS = {

@@ -19,7 +19,7 @@ from smidgen.errors import BadProgram, DoesNotFit
 from smidgen.program.plan import Plan
 from smidgen.program.program import checked_meta
 from smidgen.runtime.machine import Work, has_fast
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 pytestmark = pytest.mark.skipif(not has_fast(), reason="exact kernels take no work memory")
 X = torch.randn(8, 3, 8, 8)

@@ -26,7 +26,7 @@ from smidgen.ops.strides import copy_params
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand, OperandRegion
 from smidgen.program.program import HEADER, SECTIONS, Program
 from smidgen.runtime.machine import Machine
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 from tests import small
 from tests.libraries import compiled
 from tests.test_ops import SAMPLES, inputs_of

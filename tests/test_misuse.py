@@ -24,7 +24,7 @@ from smidgen.optimizers import SGD, Adam, AdamW
 from smidgen.options import Options, checked_options
 from smidgen.program.program import Program
 from smidgen.runtime import machine
-from smidgen.trainer import Job, load
+from smidgen.train.job import Job, load
 
 from . import small
 from .small import N

@@ -20,7 +20,7 @@ import pytest
 
 from smidgen import api
 from smidgen.optimizers import Adam
-from smidgen.trainer import Job, load
+from smidgen.train.job import Job, load
 
 from . import small
 

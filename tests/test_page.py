@@ -18,7 +18,7 @@ from smidgen.errors import BadOption, CannotWrite
 from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.timeline import Span, Timeline
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import named
 

@@ -24,7 +24,7 @@ from smidgen.program.program import Program
 from smidgen.runtime import machine as native
 from smidgen.runtime.machine import Machine
 from smidgen.summary import answer
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import small
 from .libraries import compiled

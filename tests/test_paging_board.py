@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from smidgen import api
-from smidgen.data import Samples
 from smidgen.device import load_device
 from smidgen.errors import DoesNotFit
 from smidgen.firmware import emulate
@@ -18,7 +17,8 @@ from smidgen.firmware.project import write_firmware
 from smidgen.firmware.training import train_on_board
 from smidgen.ir import Role
 from smidgen.optimizers import SGD
-from smidgen.trainer import Job
+from smidgen.train.job import Job
+from smidgen.train.npz import Samples
 
 from .boards import EMULATOR, need
 from .libraries import compiled

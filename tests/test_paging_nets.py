@@ -14,7 +14,7 @@ from benchmarks.nets.residual import ResNet8
 from smidgen import api
 from smidgen.errors import SmidgenError
 from smidgen.optimizers import SGD, Adam
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import generated
 from .paged import anywhere, optimizer_state, paged

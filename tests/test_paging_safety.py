@@ -22,7 +22,7 @@ from smidgen.optimizers import SGD
 from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import HEADER, PAGES, SECTIONS, Program
 from smidgen.runtime.machine import Machine
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import small
 from .paged import optimizer_state, paged

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, slots
+from smidgen import api
 from smidgen.errors import BadData, RunFailed
-from smidgen.kept import InFile, InRam
-from smidgen.trainer import Job
+from smidgen.train import flash_slots
+from smidgen.train.job import Job
+from smidgen.train.snapshots import InFile, InRam
 
 from . import small
 from .paged import optimizer_state, paged
@@ -105,8 +106,8 @@ def test_an_epochs_end_that_breaks_the_job_is_not_hidden_by_the_next_step(made: 
 def image(job: Job, folder: Path) -> Path:
     """The state as a runner saves it, in both slots."""
     state = job._state.copy().tobytes()
-    facts = slots.MAGIC, slots.VERSION, len(state), 1, job.program.checksum, zlib.crc32(state), 0
-    head = slots.HEAD.pack(*facts, 0)[:-4]
+    facts = flash_slots.MAGIC, flash_slots.VERSION, len(state), 1, job.program.checksum, zlib.crc32(state), 0
+    head = flash_slots.HEAD.pack(*facts, 0)[:-4]
     place = folder / "state.bin"
     place.write_bytes((head + zlib.crc32(head).to_bytes(4, "little") + state) * 2)
     return place

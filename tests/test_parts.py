@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.batches import order
 from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.runtime.machine import EXACT, Work
 from smidgen.summary import answer
+from smidgen.train.batches import order
 
 SAMPLES = 24
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((SAMPLES, 3, 40, 40)).astype(np.float32))

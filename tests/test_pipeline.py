@@ -7,7 +7,7 @@ import pytest
 
 from smidgen import api, interp
 from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
-from smidgen.trainer import Job, load
+from smidgen.train.job import Job, load
 
 from . import small
 

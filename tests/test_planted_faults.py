@@ -121,7 +121,7 @@ FAULTS = [
         "take * (var[l] * unbiased)", "take * var[l]", f"{KERNEL}[running_stats-0]",
     ),
     Fault(
-        "optimizer state not saved", "trainer.py",
+        "optimizer state not saved", "train/job.py",
         "self.program.with_state(self._whole()).save(place)", "self.program.save(place)", SAVED,
     ),
     # Batches that are not full, or come in parts.
@@ -142,7 +142,7 @@ FAULTS = [
         "SmgCall c = {.run = {n, total, before},", "SmgCall c = {.run = {n, total, 0},", f"{PARTS}[0.4-SGD-sgd]",
     ),
     Fault(
-        "accumulators not cleared", "trainer.py",
+        "accumulators not cleared", "train/job.py",
         'self._machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
     ),
     # Pages.
@@ -173,7 +173,7 @@ FAULTS = [
         f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
     ),
     Fault(
-        "a failed step leaves half of its updates", "trainer.py",
+        "a failed step leaves half of its updates", "train/job.py",
         "undo.bring_back(self._machine.state)", "pass",
         f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
     ),
@@ -189,29 +189,29 @@ FAULTS = [
     ),
     # Runs of fit, and their files.
     Fault(
-        "every epoch in the same order", "batches.py",
+        "every epoch in the same order", "train/batches.py",
         "start = _mixed(_mixed(seed) ^ epoch)", "start = _mixed(_mixed(seed))",
         f"{FIT}_the_order_of_samples_never_changes",
     ),
     Fault(
-        "the best state not brought back", "fit.py", "self.state.set_all(best.state)", "pass",
+        "the best state not brought back", "train/loop.py", "self.state.set_all(best.state)", "pass",
         f"{FIT}_patience_ends_the_run_and_brings_back_the_best_state",
     ),
     Fault(
-        "the last good state not kept", "fit.py", "self.good.bring_back(self.state)", "pass",
+        "the last good state not kept", "train/loop.py", "self.good.bring_back(self.state)", "pass",
         f"{FIT}_a_loss_that_is_not_finite_ends_the_run_in_the_last_good_state",
     ),
     Fault(
-        "the place in the epoch not resumed", "fit.py",
+        "the place in the epoch not resumed", "train/loop.py",
         "self.data.epoch(which, self.position.step)", "self.data.epoch(which)",
         "tests/test_checkpoint.py::test_batches_of_the_caller_continue_after_those_that_were_done[list]",
     ),
     Fault(
-        "a file written over the old one", "atomic.py", 'partial = f".{name}.part"', "partial = name",
+        "a file written over the old one", "files.py", 'partial = f".{name}.part"', "partial = name",
         "tests/test_atomic.py::test_a_failure_of_any_call_leaves_the_last_good_file[write-0-full]",
     ),
     Fault(
-        "up a rung at once", "memory_watch.py", "if self._calm < CALM_BATCHES:", "if self._calm < 1:",
+        "up a rung at once", "train/memory_watch.py", "if self._calm < CALM_BATCHES:", "if self._calm < 1:",
         f"{LADDER}_up_takes_room_to_spare_for_some_batches_in_a_row",
     ),
     Fault(

@@ -27,7 +27,7 @@ import smidgen
 from smidgen import cli, cross
 from smidgen.errors import BadCheckpoint, BadOption, MissingPart
 from smidgen.runtime.build import HERE
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 C = Path(__file__).parent / "c"
 SAMPLES, EPOCHS = 76, 10  # 100 steps of up to 8 samples, every tenth with 4

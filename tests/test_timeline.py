@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, ops, page, report
+from smidgen import api, contents, ops, page, summary
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
 from smidgen.layers import Layer, grouped, layers_of
@@ -21,7 +21,7 @@ from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.timeline import Facts, Timeline
 from smidgen.runtime import machine
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 from . import named, small
 from .test_verify import planned
@@ -239,9 +239,9 @@ def test_a_file_without_facts_still_trains_and_is_reported() -> None:
     job = Job(replace(program, meta={**program.meta, "plan": old}))
     job.train_step(*small.data(4))
     assert job.plan.ram_bytes == plan.ram_bytes
-    assert "does not carry the facts" in report.plan_text(job.plan)
-    assert "optimizer not recorded" in report.inspect_text(job.program)
-    assert report.plan_json(job.plan)["layers"] == []
+    assert "does not carry the facts" in summary.plan_text(job.plan)
+    assert "optimizer not recorded" in contents.inspect_text(job.program)
+    assert summary.plan_json(job.plan)["layers"] == []
     assert "application/json" in page.html_page(job.plan)
 
 
@@ -280,11 +280,11 @@ def test_a_plan_that_makes_no_sense_is_refused_and_one_that_does_can_be_shown() 
         except BadProgram:
             refused += 1
             with pytest.raises(BadProgram):
-                report.inspect_text(bad)
+                contents.inspect_text(bad)
             continue
-        for text in (report.plan_text(plan), report.inspect_text(bad), page.html_page(plan)):
+        for text in (summary.plan_text(plan), contents.inspect_text(bad), page.html_page(plan)):
             assert "\x1b" not in text
-        report.plan_json(plan, 0.1)
+        summary.plan_json(plan, 0.1)
     assert 75 < refused < 150
 
 

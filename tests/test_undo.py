@@ -9,8 +9,8 @@ import pytest
 from smidgen import api
 from smidgen.errors import RunFailed
 from smidgen.program.program import Program
-from smidgen.trainer import Job
-from smidgen.undo import undone, writes_page_state
+from smidgen.train.job import Job
+from smidgen.train.paged_undo import undone, writes_page_state
 
 from . import small
 from .paged import optimizer_state, paged

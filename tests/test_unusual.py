@@ -13,7 +13,7 @@ import smidgen
 from smidgen import api, interp
 from smidgen.errors import BadData, BadOption, UnsupportedOp
 from smidgen.parity import Reference, relative
-from smidgen.trainer import Job
+from smidgen.train.job import Job
 
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])

@@ -21,8 +21,8 @@ import smidgen
 from smidgen import api
 from smidgen.errors import SmidgenError
 from smidgen.optimizers import SGD, Adam
-from smidgen.trainer import Job
-from smidgen.weights import write_npz
+from smidgen.train.job import Job
+from smidgen.train.weights import write_npz
 
 from . import small
 

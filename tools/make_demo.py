@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 import smidgen  # noqa: E402
 from smidgen import demo  # noqa: E402
-from smidgen.batches import order  # noqa: E402
 from smidgen.ops.random import hashed  # noqa: E402
+from smidgen.train.batches import order  # noqa: E402
 from tools.demo_net import build  # noqa: E402
 
 BATCH = 8

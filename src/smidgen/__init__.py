@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import SmidgenError
 from .runtime.machine import load_early
-from .trainer import Job, load
+from .train.job import Job, load
 
 if TYPE_CHECKING:
     from .api import compile, max_batch, sweep
-    from .history import History
     from .methods import all_methods
     from .optimizers import SGD, Adam, AdamW
     from .program.plan import Plan
+    from .train.history import History
 
 __all__ = [
     "SGD",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "program.plan",
+    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "train.history", "Plan": "program.plan",
     "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 

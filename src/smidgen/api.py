@@ -36,7 +36,7 @@ from .program.rungs import entry_at
 from .runtime.machine import Work, checked_kernels, checked_page_to
 from .sweeping import Largest, Sweep, Told, largest_batch
 from .sweeping import sweep as sweep_all
-from .trainer import Job
+from .train.job import Job
 
 if TYPE_CHECKING:
     from .torch_import import Imported

@@ -17,16 +17,16 @@ from .program.instructions import Buffer
 from .program.plan import Plan
 from .program.program import HEADER, SECTIONS, VERSION, Program
 from .runtime.machine import check_program
-from .state import State, checked_facts
 from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 from .terminal import bytes_text, count_text, paint
+from .train.state import State, checked_facts
 
 MOST_TENSORS: Final = 40
 
 
 def checked_program(path: str) -> tuple[Program, Plan]:
     """As `load` would take it; nothing is run, so a program that pages needs no pages."""
-    from .trainer import load
+    from .train.job import load
 
     program = Program.open(path)
     if not program.page_bytes:

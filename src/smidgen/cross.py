@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from . import atomic
+from . import files
 from .errors import BadOption, Internal, MissingPart, did_you_mean
 from .ir import COUNTER, LR
 from .program.program import Program
@@ -62,7 +62,7 @@ def zig() -> str:
 
 def build_binary(program: Program, target: str, path: str | os.PathLike[str]) -> None:
     """Write the executable, or for Android the library, to `path`: complete or not at all."""
-    chosen, compiler, out = checked_target(target), zig(), atomic.checked_path(path, "the binary")
+    chosen, compiler, out = checked_target(target), zig(), files.checked_path(path, "the binary")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # What differs from program to program is in files of its own: zig keeps the objects of all others.
@@ -80,7 +80,7 @@ def build_binary(program: Program, target: str, path: str | os.PathLike[str]) ->
         command += [*(str(folder / file) for file in own), *map(str, runtime_sources())]
         command += _library(compiler, chosen, folder) if chosen.is_library else _executable()
         _run([*command, "-Wl,--gc-sections", "-o", str(made)])
-        atomic.write(out, made.read_bytes() if chosen.is_library else with_tail(made.read_bytes(), program.to_bytes()))
+        files.write(out, made.read_bytes() if chosen.is_library else with_tail(made.read_bytes(), program.to_bytes()))
     if not chosen.is_library:
         out.chmod(out.stat().st_mode | 0o111)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from . import atomic
+from . import files
 from .layers import Layer, grouped, layers_of
 from .program.plan import Plan
 from .program.timeline import KINDS, STAGES
@@ -25,9 +25,9 @@ from .summary import fits_text, limit_text, ordered, plan_text, state_parts
 
 def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:
     """The page appears complete or not at all."""
-    target = atomic.checked_path(path, 'page.write(job.plan, "plan.html")')
+    target = files.checked_path(path, 'page.write(job.plan, "plan.html")')
     page = html_page(plan, title=title, seconds_per_step=seconds_per_step)
-    atomic.write(target, page.encode("utf-8", "replace"))
+    files.write(target, page.encode("utf-8", "replace"))
 
 
 def html_page(plan: Plan, *, title: str = "", seconds_per_step: float | None = None) -> str:

@@ -22,7 +22,7 @@ from .ir import Array, Graph
 from .optimizers import SGD, Adam, AdamW, Optimizer
 from .program.arrays import unlaid
 from .program.program import Program
-from .trainer import Job
+from .train.job import Job
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 

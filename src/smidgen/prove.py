@@ -16,9 +16,9 @@ from .errors import BadModelSource, BadOption
 from .ir import Array
 from .optimizers import SGD, Adam, Optimizer
 from .program.plan import Plan
-from .report import plan_json
 from .source import example_of, load_model
-from .trainer import Job
+from .summary import plan_json
+from .train.job import Job
 
 STEPS, FREE_STEPS = 10, 20
 SAME = 1e-3  # of the largest prediction, in float32

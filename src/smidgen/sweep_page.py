@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import atomic
+from . import files
 from .page import filled
 from .sweep_text import answer, sweep_json, sweep_text
 from .sweeping import Sweep
@@ -12,8 +12,8 @@ from .sweeping import Sweep
 
 def write(sweep: Sweep, path: str | os.PathLike[str], *, title: str = "") -> None:
     """The page appears complete or not at all."""
-    target = atomic.checked_path(path, 'sweep_page.write(sweep, "sweep.html")')
-    atomic.write(target, html_page(sweep, title=title).encode("utf-8", "replace"))
+    target = files.checked_path(path, 'sweep_page.write(sweep, "sweep.html")')
+    files.write(target, html_page(sweep, title=title).encode("utf-8", "replace"))
 
 
 def html_page(sweep: Sweep, *, title: str = "") -> str:

@@ -53,8 +53,8 @@ def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[st
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..data import read_npz
     from ..firmware.training import train_on_board
+    from ..train.npz import read_npz
 
     for name in ("epochs", "steps"):
         value = getattr(args, name)

@@ -16,23 +16,24 @@ from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, device_of, need_torch, source_files
 
 if TYPE_CHECKING:
-    from ..trainer import Job
+    from ..train.job import Job
 
 
 def plan(args: argparse.Namespace) -> int:
-    from .. import page, report
+    from .. import page, summary
+    from ..train import step_time
 
     if args.sweep or args.max_batch:
         return sweep.plan(args)
     check_outputs(args.html, inputs=source_files(args))
     job = compiled(args)
-    seconds = report.measure_step(job)
+    seconds = step_time.measure_step(job)
     if args.html:
         page.write(job.plan, args.html, title=args.model, seconds_per_step=seconds)
     if args.json:
-        print_json({"model": args.model, **report.plan_json(job.plan, seconds)})
+        print_json({"model": args.model, **summary.plan_json(job.plan, seconds)})
     else:
-        print(report.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
+        print(summary.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
                                colour=terminal.has_colour(sys.stdout), width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0
@@ -66,8 +67,8 @@ def build(args: argparse.Namespace) -> int:
 
 
 def _loaded(args: argparse.Namespace) -> Job:
-    from ..allowed import OverPlan
-    from ..trainer import load
+    from ..train.job import load
+    from ..train.kernel_choice import OverPlan
 
     try:
         return load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)
@@ -76,8 +77,8 @@ def _loaded(args: argparse.Namespace) -> Job:
 
 
 def train(args: argparse.Namespace) -> int:
-    from ..batches import located
-    from ..data import read_npz
+    from ..train.batches import located
+    from ..train.npz import read_npz
 
     check_outputs(args.save, args.export, args.checkpoint, inputs=[args.data, args.eval, args.page_to])
     check_outputs(args.export, args.checkpoint, inputs=[args.program])
@@ -119,7 +120,7 @@ def train(args: argparse.Namespace) -> int:
 def infer(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from ..data import read_npz, write_npz
+    from ..train.npz import read_npz, write_npz
 
     check_outputs(args.output, inputs=[args.program, args.data])
     job = _loaded(args)
@@ -146,7 +147,7 @@ def infer(args: argparse.Namespace) -> int:
 
 
 def inspect(args: argparse.Namespace) -> int:
-    from .. import page, report
+    from .. import contents, page
     from ..contents import checked_program
 
     check_outputs(args.html, inputs=[args.program])
@@ -154,9 +155,9 @@ def inspect(args: argparse.Namespace) -> int:
     if args.html:
         page.write(plan, args.html, title=args.program)
     if args.json:
-        print_json(report.inspect_json(program, args.program))
+        print_json(contents.inspect_json(program, args.program))
     else:
-        print(report.inspect_text(program, args.program, colour=terminal.has_colour(sys.stdout),
+        print(contents.inspect_text(program, args.program, colour=terminal.has_colour(sys.stdout),
                                   width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0

@@ -16,16 +16,16 @@ from ..errors import BadOption
 
 def check_outputs(*paths: str | None, inputs: Sequence[str | None] = ()) -> None:
     """Before any work: hours of training must not end in an error about a folder, nor in the place of their data."""
-    from .. import atomic
+    from .. import files
 
     taken = [Path(path) for path in inputs if path]
     for path in paths:
         if path is None:
             continue
-        place = atomic.checked_path(path, "name a file")
+        place = files.checked_path(path, "name a file")
         if any(_is_same(place, other) for other in taken):
             raise BadOption(f"'{path}' is named twice", why="writing it would replace what is read or written there")
-        atomic.check(place)
+        files.check(place)
         taken.append(place)
 
 

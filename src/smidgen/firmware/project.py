@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..classes import c_initializer
 from ..device import Device
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
-from ..fit_options import checked_batch
 from ..ir import LR
 from ..limits import Need, Overhead, assigned, check_slots
 from ..program.program import Buffer, Program
 from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
+from ..train.classes import c_initializer
+from ..train.settings import checked_batch
 from .budget import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
 from .cores import core_of
 from .memory import regions, regions_source, standin

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ..batches import Arrays, order
-from ..data import Samples
 from ..errors import RunFailed
-from ..fit import training_data
-from ..fit_options import checked_batch
 from ..ir import Array
 from ..program.loss import Accuracy
 from ..program.program import Program
-from ..sample_rows import check_rows
 from ..terminal import bytes_text
-from ..trainer import Job, load
+from ..train.batches import Arrays, order
+from ..train.job import Job, load
+from ..train.loop import training_data
+from ..train.npz import Samples
+from ..train.sample_rows import check_rows
+from ..train.settings import checked_batch
 from .emulate import BoardRun, Sections, Step, run_on_board, sections
 from .project import manifest
 

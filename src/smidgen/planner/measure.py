@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from .. import atomic, ops, place
+from .. import files, ops, place
 from ..build import Builder
 from ..device import Paging
 from ..encode import encode
@@ -90,7 +90,7 @@ class Measured(Prices):
         with contextlib.suppress(OSError, SmidgenError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({"format": FORMAT, "seconds": {**_read(self.path), **self.new}})
-            atomic.write(self.path, text.encode())
+            files.write(self.path, text.encode())
         self.new.clear()
 
 

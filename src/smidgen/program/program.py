@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from .. import atomic
+from .. import files
 from ..errors import BadProgram, DoesNotFit, Internal
 from ..ir import Batch, DType, batch_axis
 from .instructions import (
@@ -148,7 +148,7 @@ class Program:
     def open(path: str | os.PathLike[str]) -> Program:
         """Like `load`, in a fraction of the time: constants stay in the file, which is mapped, and instructions are not
         looked at before somebody asks for them; BadProgram may come as late as that."""
-        with _named(path), atomic.opened(path) as file:
+        with _named(path), files.opened(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise BadProgram("the file has 0 bytes, fewer than its header")  # nothing that could be mapped
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -159,7 +159,7 @@ class Program:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears complete or not at all."""
-        atomic.write(path, *_Writer(self).parts())
+        files.write(path, *_Writer(self).parts())
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
     return 0;
 }
 
-/* ---- SplitMix64 (Steele, Lea, Flood 2014), as smidgen/batches.py has it: samples are sorted by a hash ---- */
+/* ---- SplitMix64 (Steele, Lea, Flood 2014), as smidgen/train/batches.py has it: samples are sorted by a hash ---- */
 
 static uint64_t scrambled(uint64_t z) {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .errors import BadData, BadOption, BadProgram, RunFailed
-from .ir import COUNTER, LR, Array, DType
-from .program.arrays import as_state, check_mapping, is_integer, is_number, laid, laid_shape, steps_of, unlaid
-from .program.program import Program
+from ..errors import BadData, BadOption, BadProgram, RunFailed
+from ..ir import COUNTER, LR, Array, DType
+from ..program.arrays import as_state, check_mapping, is_integer, is_number, laid, laid_shape, steps_of, unlaid
+from ..program.program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
 PART = 1 << 16  # numbers at a time

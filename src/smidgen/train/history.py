@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .terminal import bytes_text, count_text, seconds_text
+from ..terminal import bytes_text, count_text, seconds_text
 
 JsonDict = dict[str, Any]
 

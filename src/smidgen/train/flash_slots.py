@@ -6,8 +6,8 @@ import struct
 import zlib
 from typing import Final
 
-from .errors import BadCheckpoint
-from .program.program import Program
+from ..errors import BadCheckpoint
+from ..program.program import Program
 
 MAGIC: Final = b"SMGS"
 VERSION: Final = 1

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from .errors import CannotWrite
-from .ir import Array
+from ..errors import CannotWrite
+from ..ir import Array
 from .state import State
 
 CHUNK: Final = 1 << 20  # bytes of state in PAGE that are in RAM at a time

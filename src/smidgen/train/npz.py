@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from . import atomic
-from .errors import BadData
-from .ir import Array
+from .. import files
+from ..errors import BadData
+from ..ir import Array
 
 NPY: Final = b"\x93NUMPY"
 ZIP: Final = b"PK"
@@ -39,7 +39,7 @@ def read_npz(path: str, *, needs_y: bool = True) -> Samples:
     """All samples of a file; shapes and values are checked by whoever uses them."""
     how = HOW.format(name=Path(path).with_suffix(".npz").name if path else "train.npz")
     try:
-        with atomic.opened(path) as raw:
+        with files.opened(path) as raw:
             start = raw.read(len(NPY))
             if start == NPY:
                 raise BadData(f"'{path}' holds one array", why="inputs and targets are needed by name", help=how)
@@ -69,7 +69,7 @@ def write_npz(path: str, arrays: Mapping[str, Array]) -> None:
     """The file appears complete or not at all."""
     packed = io.BytesIO()
     np.savez(packed, **arrays)  # type: ignore[arg-type]
-    atomic.write(path, packed.getbuffer())
+    files.write(path, packed.getbuffer())
 
 
 def _numbered(names: set[str]) -> list[str]:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import atomic
-from .errors import BadData, MissingPart, did_you_mean
-from .ir import Array
+from .. import files
+from ..errors import BadData, MissingPart, did_you_mean
+from ..ir import Array
 
 DTYPES: Final = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
@@ -41,7 +41,7 @@ def export(path: Path, values: Mapping[str, Array], *, method: str, step: int) -
     """The file appears complete or not at all; the same values give the same bytes."""
     facts = {"format": "pt", "smidgen": _version(), "method": method, "step": str(step)}
     tensors = {name: np.ascontiguousarray(value) for name, value in values.items()}
-    atomic.write(path, *_sorted(_safetensors().numpy.save(tensors, facts)))
+    files.write(path, *_sorted(_safetensors().numpy.save(tensors, facts)))
 
 
 def _sorted(data: bytes) -> tuple[bytes, bytes, bytes]:
@@ -58,7 +58,7 @@ def read(path: Path, facts: Mapping[str, Mapping[str, Any]], strict: bool) -> di
     """What a file has for a state with these `facts`, under the names that it has there."""
     library = _safetensors()
     try:
-        data = atomic.read(path)
+        data = files.read(path)
     except OSError as error:
         raise BadData(f"cannot read '{path}'", why=error.strerror or str(error)) from error
     try:
@@ -106,10 +106,10 @@ def _check_tied(values: Mapping[str, Array], groups: Mapping[str, tuple[str, ...
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """An .npz file, complete or not at all."""
-    place = atomic.checked_path(path, "an .npz file")
+    place = files.checked_path(path, "an .npz file")
     data = io.BytesIO()
     np.savez(data, **arrays)  # type: ignore[arg-type]
-    atomic.write(place, data.getbuffer())
+    files.write(place, data.getbuffer())
 
 
 def _version() -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
-from .program.arrays import is_number
-from .terminal import bytes_text
+from ..program.arrays import is_number
+from ..terminal import bytes_text
 
 RESERVE: Final = 0.05  # of all memory, or of a group's limit, is left to others
 SPARE_PERCENT: Final = 10  # more than its RAM has to be there before a job goes up to a rung

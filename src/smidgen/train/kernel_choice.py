@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .errors import DoesNotFit
-from .program.program import Program
-from .program.rungs import Rung, rungs_of
-from .program.timeline import whole
-from .runtime.machine import Work, asked_kernels, checked_kernels
+from ..errors import DoesNotFit
+from ..program.program import Program
+from ..program.rungs import Rung, rungs_of
+from ..program.timeline import whole
+from ..runtime.machine import Work, asked_kernels, checked_kernels
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:
@@ -56,7 +56,7 @@ class OverPlan(DoesNotFit):
     """More kernels or threads than the plan has RAM for. `help` names only what was found to fit."""
 
     def __init__(self, program: Program, limits: Mapping[str, int], asked: Work, over: Rung) -> None:
-        from .terminal import bytes_text  # a program that fits does without
+        from ..terminal import bytes_text  # a program that fits does without
 
         figures = program.figures
         planned = Work(str(figures.get("kernels", "exact")), whole(figures.get("threads", 1), least=1))

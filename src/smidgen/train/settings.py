@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .errors import BadOption, did_you_mean
-from .program.arrays import is_integer, is_number
-from .program.program import Program
+from ..errors import BadOption, did_you_mean
+from ..program.arrays import is_integer, is_number
+from ..program.program import Program
 
 if TYPE_CHECKING:
+    from ..program.rungs import Rung
     from .memory_watch import Watch
-    from .program.rungs import Rung
 
 Factor = Callable[[float], float]
 SCHEDULES: Final[dict[str, Factor]] = {

@@ -11,21 +11,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import atomic, finite
+from .. import files
+from ..errors import BadCheckpoint, BadOption, BadProgram, NotFinite
+from ..ir import LR, Array
+from ..options import checked_seed
+from . import divergence
 from .batches import Arrays, Data, Stream, located, order
-from .errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from .evaluate import NO_ENTRY, evaluate
-from .fit_options import Schedule, Settings, checked_batch, checked_schedule, checked_watch, flag, positive
 from .history import Best, Epoch, History, Position, Switch
 from .interrupt import Interruption
-from .ir import LR, Array
-from .options import checked_seed
+from .progress import Show
 from .sample_rows import check_rows
-from .show import Show
+from .settings import Schedule, Settings, checked_batch, checked_schedule, checked_watch, flag, positive
 
 if TYPE_CHECKING:
+    from .job import Job
     from .memory_watch import Watch
-    from .trainer import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def fit(
     epochs = positive("epochs", epochs, "epochs=3")
     patience = None if patience is None else positive("patience", patience, "patience=2, or None")
     every = None if checkpoint_every is None else positive("checkpoint_every", checkpoint_every, "checkpoint_every=100")
-    path = None if checkpoint is None else atomic.checked_path(checkpoint, 'checkpoint="run.ckpt"')
+    path = None if checkpoint is None else files.checked_path(checkpoint, 'checkpoint="run.ckpt"')
     if every and path is None:
         raise BadOption("checkpoint_every without a path", help='checkpoint="run.ckpt"')
     if on_epoch is not None and not callable(on_epoch):
@@ -87,7 +88,7 @@ def fit(
     if position.stopped:
         return position.history(position.stopped)
     if path is not None:
-        atomic.check(path)
+        files.check(path)
     show = Show(progress, epochs, data.steps)
     return _Fit(job, settings, data, held_out, schedule, position, path, every, show, on_epoch, watch).run()
 
@@ -145,7 +146,7 @@ class _Fit:
         # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
         self.before, self.good = job._kept(path), job._kept(path)
         self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
-        self.not_finite_at_start = set(finite.not_finite(self.state))
+        self.not_finite_at_start = set(divergence.not_finite(self.state))
         self.start = self.state.step - position.steps  # of the job, when the run began
 
     def run(self) -> History:
@@ -327,9 +328,9 @@ class _Fit:
 
     def _check_weights(self) -> None:
         """A row of a table may be broken long before the loss meets it again: so that what is kept is good."""
-        if finite.all_finite(self.state):
+        if divergence.all_finite(self.state):
             return
-        new = [name for name in finite.not_finite(self.state) if name not in self.not_finite_at_start]
+        new = [name for name in divergence.not_finite(self.state) if name not in self.not_finite_at_start]
         if new and self.last is not None:
             at, inputs, n = self.last
             what = f"step {self._place(at)} made '{new[0]}' NaN or infinite"
@@ -337,7 +338,7 @@ class _Fit:
 
     def _loss_not_finite(self, loss: float, inputs: Sequence[Array], n: int) -> NotFinite:
         what = f"the loss is {'NaN' if math.isnan(loss) else 'infinite'} in step {self._place(self.position)}"
-        if finite.nothing_counts(inputs[-1], self.job._loss):
+        if divergence.nothing_counts(inputs[-1], self.job._loss):
             self.before.bring_back(self.state)
             why = "all labels of this batch are ignored, and a mean over none of them is not a number"
             return NotFinite(what, why=why, help="leave out samples without a label, or use larger batches")
@@ -357,9 +358,11 @@ class _Fit:
         self.position = self.last[0]
         self.good.bring_back(self.state)
         lr = self.state.lr
-        found = finite.gradients(self.state, self.good.data(), lambda: self.job._train(inputs, n), self.job._optimizer)
+        found = divergence.gradients(
+            self.state, self.good.data(), lambda: self.job._train(inputs, n), self.job._optimizer
+        )
         return NotFinite(
-            what, why=f"{whose} are as large as {finite.largest_text(found)}",
+            what, why=f"{whose} are as large as {divergence.largest_text(found)}",
             help=f"the job is back before step {self._place(self.position)}; go on with job.lr = {lr / 10:.3g}, "
             "or compile with clip_norm=1.0",
         )  # fmt: skip

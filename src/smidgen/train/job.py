@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .allowed import allowed, limits_of, rungs
-from .atomic import checked_path, opened
-from .described import classes_of, described, meant, run_of
-from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
-from .ir import Array
-from .program.arrays import (
+from ..errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
+from ..files import checked_path, opened
+from ..ir import Array
+from ..program.arrays import (
     as_dtype,
     check_layout,
     check_mapping,
@@ -29,18 +27,20 @@ from .program.arrays import (
     rows,
     to_numpy,
 )
-from .program.loss import LossFacts, check_labels
-from .program.program import Buffer, Program
-from .program.rungs import Rung, entry_at
-from .runtime.machine import DAMAGED, Machine, Paged, release_freed
+from ..program.loss import LossFacts, check_labels
+from ..program.program import Buffer, Program
+from ..program.rungs import Rung, entry_at
+from ..runtime.machine import DAMAGED, Machine, Paged, release_freed
+from .kernel_choice import allowed, limits_of, rungs
 from .state import State
+from .validate import classes_of, described, meant, run_of
 
 if TYPE_CHECKING:
-    from .fit import Run
+    from ..program.plan import Plan
     from .history import Epoch, History
-    from .kept import Kept
-    from .program.plan import Plan
-    from .undo import Undo
+    from .loop import Run
+    from .paged_undo import Undo
+    from .snapshots import Kept
 
 
 PAGE_HELP = 'page_to="page.bin" on a disk that works'
@@ -81,7 +81,7 @@ class Job:
         self._keeps_in_files = bool(program.page_bytes or limits_of(program.figures))
         self._undo: Undo | None = None
         if page_to is not None and program.page_bytes:
-            from .undo import Undo
+            from .paged_undo import Undo
 
             self._undo = Undo(page_to, program)
         self._classes = classes_of(program, self._state)
@@ -98,7 +98,7 @@ class Job:
     @functools.cached_property
     def plan(self) -> Plan:
         """What the program costs and why."""
-        from .program.plan import Plan
+        from ..program.plan import Plan
 
         with meant(self.program):
             return replace(Plan.from_json(self.program.meta["plan"]), work_bytes=self._work_bytes)
@@ -165,7 +165,7 @@ class Job:
         """Had the step that stopped written, or begun to write, any state in PAGE?"""
         if self._state.pages is None or self._machine.stopped is None:
             return False
-        from .undo import writes_page_state
+        from .paged_undo import writes_page_state
 
         entry, at, _ = self._machine.stopped
         before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
@@ -181,7 +181,7 @@ class Job:
         stopped = self._machine.stopped
         if stopped is None or stopped.why != DAMAGED:
             return False
-        from .undo import reads_page_state
+        from .paged_undo import reads_page_state
 
         return reads_page_state(self.program, self.program.entry_code(stopped.entry)[stopped.at])
 
@@ -266,7 +266,7 @@ class Job:
         Python process, or, if the program has a limit (budget, ladder, a Linux device) or pages, in files without a
         name, beside `checkpoint`, the pages or the program, or where TMPDIR says (default /var/tmp).
         """
-        from .fit import fit
+        from .loop import fit
 
         return fit(
             self, x, y, epochs=epochs, eval=eval, patience=patience, schedule=schedule, warmup=warmup,
@@ -280,7 +280,7 @@ class Job:
         Data as for `fit`. The loss is the mean over batches, weighted by their samples.
         """
         from .evaluate import evaluate
-        from .fit import eval_data
+        from .loop import eval_data
 
         found = evaluate(self.program, self._run_whole, eval_data(self, x, y), self._loss, lambda: True)
         assert found is not None
@@ -432,7 +432,7 @@ class Job:
         `num_batches_tracked` of layers whose running statistics the program updates grows by the steps done (since
         the last call, if there was one for this model).
         """
-        from .into_torch import load_into
+        from .to_torch import load_into
 
         statistics = [k for n, f in self._state.facts.items() if f["role"] == "stat" for k in (n, *f["aliases"])]
         load_into(model, self.state_dict(), statistics, self.step, self._counted)
@@ -460,7 +460,7 @@ class Job:
     def _kept(self, beside: Path | None = None, given: bytes | memoryview | None = None) -> Kept:
         """A copy of the state as it is, or as given; in a file, if RAM is limited, beside this one or another that is
         known."""
-        from .kept import InFile, InRam, folders
+        from .snapshots import InFile, InRam, folders
 
         count = self.program.saved_bytes
         kept = InFile(folders(beside, *self._files), count) if self._keeps_in_files else InRam(count)
@@ -515,15 +515,15 @@ class Job:
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
-        from . import slots
-        from .atomic import mapped
+        from ..files import mapped
+        from . import flash_slots
 
         place = checked_path(path, 'job.restore("state.bin")')
         try:
             data = mapped(place)
         except OSError as error:
             raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
-        self._set_all(slots.newest_state(data, self.program))
+        self._set_all(flash_slots.newest_state(data, self.program))
 
     def export_weights(self, path: str | os.PathLike[str]) -> None:
         """Write what was learned, and statistics that changed, as safetensors under the model's own names."""

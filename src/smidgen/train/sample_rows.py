@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .errors import BadData
-from .ir import Array
-from .program.arrays import rows
-from .program.instructions import Buffer
-from .program.program import Program
+from ..errors import BadData
+from ..ir import Array
+from ..program.arrays import rows
+from ..program.instructions import Buffer
+from ..program.program import Program
 
 
 def check_rows(

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadCheckpoint, BadProgram
-from .program.loss import LossFacts
-from .program.program import Program
+from ..errors import BadCheckpoint, BadProgram
+from ..program.loss import LossFacts
+from ..program.program import Program
 from .state import State, checked_facts
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .classes import Classes
-    from .fit import Run
+    from .loop import Run
 
 
 @contextlib.contextmanager
@@ -53,8 +53,8 @@ def run_of(found: Checkpoint, path: str) -> Run | None:
     """The run of a checkpoint; a good checksum does not say that it makes sense."""
     if found.run is None:
         return None
-    from .fit import Run
     from .history import Position
+    from .loop import Run
 
     try:
         if found.best is not None and len(found.best) != len(found.state):

@@ -1,4 +1,4 @@
-"""What the command line shows of plans and programs, in one place; and how long a step takes. Needs no torch."""
+"""How long a training step takes on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .contents import inspect_json, inspect_text
-from .errors import SmidgenError
-from .ir import Array
-from .picture import arena_picture
-from .summary import plan_json, plan_text
+from ..errors import SmidgenError
+from ..ir import Array
 
 if TYPE_CHECKING:
-    from .trainer import Job
+    from .job import Job
 
 MEASURE_S: Final = 1.0
 MEASURE_STEPS: Final = (3, 25)  # at least and at most, as long as they fit
@@ -55,4 +52,4 @@ def measure_step(job: Job) -> float | None:
     return statistics.median(spent or [first])
 
 
-__all__ = ["arena_picture", "inspect_json", "inspect_text", "measure_step", "plan_json", "plan_text"]
+__all__ = ["measure_step"]

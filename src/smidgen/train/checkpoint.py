@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from . import atomic
-from .errors import BadCheckpoint
-from .program.program import Program
+from .. import files
+from ..errors import BadCheckpoint
+from ..program.program import Program
 
 MAGIC: Final = b"SMCK"
 VERSION: Final = 1
@@ -76,12 +76,12 @@ class Checkpoint:
 
 def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """The old checkpoint is replaced when the new one is on the disk."""
-    atomic.write(path, *checkpoint.to_bytes())
+    files.write(path, *checkpoint.to_bytes())
 
 
 def read(path: Path) -> Checkpoint:
     try:
-        data = atomic.mapped(path)
+        data = files.mapped(path)
     except OSError as error:
         raise BadCheckpoint(f"cannot read '{path}'", why=error.strerror or str(error)) from error
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .errors import BadData, BadOption, MissingPart, did_you_mean
-from .ir import Array
+from ..errors import BadData, BadOption, MissingPart, did_you_mean
+from ..ir import Array
 
 
 def load_into(

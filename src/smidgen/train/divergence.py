@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .ir import LR, Array
-from .program.loss import LossFacts
+from ..ir import LR, Array
+from ..program.loss import LossFacts
 from .state import PART, State
 
 NAMED = 3  # gradients in a message

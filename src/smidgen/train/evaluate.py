@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ..errors import BadProgram
+from ..program.arrays import rows
+from ..program.loss import Accuracy, LossFacts
+from ..program.program import Program
 from .batches import Arrays, Data
-from .errors import BadProgram
-from .fit_options import checked_batch
-from .program.arrays import rows
-from .program.loss import Accuracy, LossFacts
-from .program.program import Program
 from .sample_rows import check_rows
+from .settings import checked_batch
 
 NO_ENTRY = "the loss does not take what the model returns in evaluation mode, or it was compiled long ago"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from ..terminal import Progress, count_text
 from .history import Epoch, Position, metrics_cells
-from .terminal import Progress, count_text
 
 
 class Show:

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from .errors import BadData, BadOption, SmidgenError
-from .ir import Array, DType
-from .program.arrays import as_buffer, check_layout, check_number_of_arrays, listed, number_of_samples, to_numpy
-from .program.instructions import Buffer
-from .program.loss import LossFacts, check_labels
+from ..errors import BadData, BadOption, SmidgenError
+from ..ir import Array, DType
+from ..program.arrays import as_buffer, check_layout, check_number_of_arrays, listed, number_of_samples, to_numpy
+from ..program.instructions import Buffer
+from ..program.loss import LossFacts, check_labels
 
 CHUNK: Final = 1 << 20  # numbers looked at in one go, so that checking takes little memory
 PAIR: Final = "give x and y as arrays, or one iterable of pairs (x, y)"

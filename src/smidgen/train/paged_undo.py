@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from .errors import CannotWrite
-from .ir import Array
-from .kept import Reserved
-from .program.instructions import Instruction
-from .program.program import Program
-from .runtime.machine import kernel_needs, kernel_signature
+from ..errors import CannotWrite
+from ..ir import Array
+from ..program.instructions import Instruction
+from ..program.program import Program
+from ..runtime.machine import kernel_needs, kernel_signature
+from .snapshots import Reserved
 
 ALIGN = 16  # gaps between tensors are shorter: fewer calls
 STEP = ("train", "grad", "apply")  # the entries of which a step may consist

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import BadData, BadOption
-from .ir import CLASS_NAMES, CLASSES, Array
-from .program.program import Program
+from ..errors import BadData, BadOption
+from ..ir import CLASS_NAMES, CLASSES, Array
+from ..program.program import Program
 from .state import State
 
 
