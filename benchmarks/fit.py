@@ -32,7 +32,7 @@ from smidgen.options import Options, checked_options
 from smidgen.planned import encode
 from smidgen.planner.cost import prices_of
 from smidgen.planner.within import Aim
-from smidgen.sweep_text import share_text, sweep_json
+from smidgen.report.sweep_text import share_text, sweep_json
 from smidgen.sweeping import Point, Sweep, largest_batch, sweep
 from smidgen.terminal import bytes_text, seconds_text
 from smidgen.torch_import import import_model

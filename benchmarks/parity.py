@@ -1,4 +1,4 @@
-"""Every network × optimizer × batch × method × batch-norm mode against PyTorch, by the rules of smidgen.parity.
+"""Every network × optimizer × batch × method × batch-norm mode against PyTorch, by the rules of smidgen.report.parity.
 
 python -m benchmarks.parity --all --out docs/results/parity.json     # what `make parity` runs
 python -m benchmarks.parity --all --fast --out docs/results/parity_fast.json     # gradients of fast kernels
@@ -83,7 +83,7 @@ class Case:
     bn: str
 
     def reference(self, dtype: Any) -> Any:
-        from smidgen import parity
+        from smidgen.report import parity
 
         return parity.Reference(self.model, self.net.loss, self.optimizer, self.entries.learns, self.bn, dtype)
 
@@ -91,7 +91,8 @@ class Case:
 def case_of(row: Row) -> Case:
     import torch
 
-    from smidgen import SGD, Adam, api, prove
+    from smidgen import SGD, Adam, api
+    from smidgen.report import proof
 
     torch.set_num_threads(1)
     net: Net = TABLE[row.net]
@@ -105,7 +106,7 @@ def case_of(row: Row) -> Case:
     optimizer = SGD(net.lr * calm, momentum=0.9, weight_decay=1e-4) if row.optimizer == "momentum" else adam
     pair = [net.batch(row.batch, seed) for seed in (1, 2)]
     # Two batches again and again, so that the loss can fall.
-    batches = [pair[k % 2] for k in range(prove.FREE_STEPS)]
+    batches = [pair[k % 2] for k in range(proof.FREE_STEPS)]
     entries = api.lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
     return Case(net.model().eval(), net, optimizer, batches, entries, row.bn)
 
@@ -132,7 +133,8 @@ def measure(row: Row) -> dict[str, Any]:
     """One row: the three figures, and what the plan says of memory."""
     import torch
 
-    from smidgen import api, parity, prove
+    from smidgen import api
+    from smidgen.report import parity, proof
     from smidgen.train.job import Job
 
     start = time.monotonic()
@@ -141,13 +143,13 @@ def measure(row: Row) -> dict[str, Any]:
     refused = refusals(case, program)
     if refused:
         return asdict(row) | refused
-    few = case.batches[: prove.STEPS]
+    few = case.batches[: proof.STEPS]
     a = parity.free_run(case.entries, case.reference, few)
     c, losses, job = parity.distance(program, case.reference, case.batches)
     exact = Job(program, kernels="exact")
     b = parity.restarted(exact, case.reference(torch.float64), case.optimizer, few, MOST_TRIES)
     plan = job.plan
-    home = prove.goes_home(job, case.model, few[0][0])
+    home = proof.goes_home(job, case.model, few[0][0])
     gap = plan.arena_bytes / plan.lower_bound_bytes - 1
     first, last = sum(losses[:2]) / 2, sum(losses[-2:]) / 2  # over both batches
     passed = all(v.passed for v in (a, b, c)) and home and gap <= 0.05 and last < first
@@ -163,7 +165,8 @@ def measure_fast(row: Row) -> dict[str, Any]:
     """One row: gradients of fast kernels, two threads, by the rule that holds for exact ones."""
     import torch
 
-    from smidgen import api, parity, prove
+    from smidgen import api
+    from smidgen.report import parity, proof
     from smidgen.train.job import Job
 
     start = time.monotonic()
@@ -173,7 +176,7 @@ def measure_fast(row: Row) -> dict[str, Any]:
     if refused:
         return asdict(row) | refused
     job = Job(program, kernels="fast", threads=2)
-    few = case.batches[: prove.STEPS]
+    few = case.batches[: proof.STEPS]
     b = parity.restarted(job, case.reference(torch.float64), case.optimizer, few, MOST_TRIES)
     facts = {"kernels": job._machine.instruction_set, "seconds": round(time.monotonic() - start, 1)}
     return {**asdict(row), **figures_of(b), **facts, "passed": b.passed}

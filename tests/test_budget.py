@@ -13,7 +13,7 @@ from torch import nn
 import smidgen
 from benchmarks.nets import NETS
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.summary import plan_text
+from smidgen.report.plan_text import plan_text
 
 
 def trained(net: str, budget: int | str | None, *, method: str = "full", batch: int = 4, bn: str = "frozen", **more):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from smidgen import all_methods, cli, errors
-from smidgen.prove import MEANING
+from smidgen.report.proof import MEANING
 
 from .test_paging import momentum_in_pages
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from smidgen import pages
 from smidgen.errors import BadOption, all_errors
+from smidgen.report import explain
 from tools import fill_figures, make_reference
 
 from .boards import need
 from .doc_pages import ROOT, Mismatch, blocks, changes_sources, run_page, write_file
 from .test_planted_faults import copied
 
-EXPLAINED = sorted(pages.FOLDER.glob("*.md"))
+EXPLAINED = sorted(explain.FOLDER.glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *EXPLAINED]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 RUN = [page for page in PAGES if any(b.kind in ("python", "console", "sh", "setup") for b in blocks(TEXTS[page]))]
@@ -134,7 +134,7 @@ def test_the_reference_is_up_to_date(name: str) -> None:
 
 @pytest.mark.parametrize("code", sorted(all_errors()))
 def test_every_error_has_a_page_that_provokes_it(code: str) -> None:
-    text = pages.page(code)
+    text = explain.page(code)
     assert re.match(rf"# {code}: \S", text)
     assert "\nWhat to do\n" in text
     parts = blocks(text)
@@ -149,7 +149,7 @@ def test_every_page_belongs_to_an_error() -> None:
 
 @pytest.mark.parametrize("code", ["E101", "e101", " E101 ", "101", "error[E101]", "error[E101]:"])
 def test_a_code_may_be_written_as_it_is_met(code: str) -> None:
-    assert pages.page(code) == pages.page("E101")
+    assert explain.page(code) == explain.page("E101")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_code_may_be_written_as_it_is_met(code: str) -> None:
 )
 def test_an_unknown_code_gets_help(code: str, help: str | None) -> None:
     with pytest.raises(BadOption) as caught:
-        pages.page(code)
+        explain.page(code)
     assert caught.value.what == f"there is no error '{code}'"
     assert help is None or caught.value.help == help
 
@@ -172,11 +172,12 @@ WRONG = {
     "a line that is not there": ("python\nprint(1)\n```\n\n```text\n1\n…\n2", "the page says"),
     "no error": ("python\npass\n```\n\n```text\nerror[E304]: x", "the page says"),
     "an error that nobody expects": (
-        "python\nfrom smidgen import pages\npages.page('E0')",
+        "python\nfrom smidgen.report import explain\nexplain.page('E0')",
         "the block ends with\nerror[E304]: there is no error 'E0'",
     ),
     "another error": (
-        "python\nfrom smidgen import pages\npages.page('E0')\n```\n```text\nerror[E304]: there is no error 'E1'",
+        "python\nfrom smidgen.report import explain\nexplain.page('E0')\n```\n```text\n"
+        "error[E304]: there is no error 'E1'",
         "the page says",
     ),
     "a command that fails": ("console\n$ smidgen explain E0", "`smidgen explain E0` ends with status 2"),

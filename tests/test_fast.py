@@ -18,7 +18,7 @@ import smidgen
 from smidgen import api
 from smidgen.errors import BadOption
 from smidgen.ir import Array
-from smidgen.parity import relative
+from smidgen.report.parity import relative
 from smidgen.runtime.machine import FastProbe, run_kernel
 from smidgen.train.job import Job
 

@@ -11,8 +11,9 @@ from torch import nn
 import smidgen
 from benchmarks import parity as rows
 from benchmarks.nets.large import LARGE, REDUCED, task
-from smidgen import api, parity
+from smidgen import api
 from smidgen.ir import Graph, Role
+from smidgen.report import parity
 from smidgen.train.job import Job
 
 # As the papers and the libraries that ship these networks count them; BERT with a classifier for two classes.
@@ -61,7 +62,7 @@ TRAINED += [
 
 @pytest.mark.parametrize("row", [pytest.param(r, id=str(r), marks=pytest.mark.xdist_group(r.net)) for r in TRAINED])
 def test_training_equals_pytorch(row: rows.Row) -> None:
-    """Two of the rules of smidgen.parity, for few steps; `python -m benchmarks.parity --large` has the rest."""
+    """Two of the rules of smidgen.report.parity, for few steps; `python -m benchmarks.parity --large` has the rest."""
     case = rows.case_of(row)
     few = case.batches[:STEPS]
     a = parity.free_run(case.entries, case.reference, few)

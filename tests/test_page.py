@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, page
+from smidgen import api
 from smidgen.errors import BadOption, CannotWrite
 from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.timeline import Span, Timeline
+from smidgen.report import plan_html
 from smidgen.train.job import Job
 
 from . import named
@@ -106,7 +107,7 @@ def plan(name: str) -> Plan:
 
 @functools.cache
 def html(name: str) -> str:
-    return page.html_page(plan(name), title=name, seconds_per_step=0.25)
+    return plan_html.html_page(plan(name), title=name, seconds_per_step=0.25)
 
 
 NAMES = ["named", "in a loop", "mcunet", "resnet18"]
@@ -281,7 +282,7 @@ def test_zoom_makes_small_things_wide_enough_to_point_at(browser: Browser) -> No
 def test_layers_and_decisions_are_those_of_the_plan(browser: Browser) -> None:
     browser.open(html("resnet18"))
     rows = "return [...document.querySelectorAll('#layers tr')].map((r) => r.cells[0].firstChild.textContent)"
-    data = page.page_data(plan("resnet18"))
+    data = plan_html.page_data(plan("resnet18"))
     assert browser.run(rows) == [row["name"] for row in data["rows"]]
     browser.run("document.getElementById('fold').click()")
     assert browser.run(rows) == [row["name"] for row in data["layers"]]
@@ -294,7 +295,7 @@ def test_layers_and_decisions_are_those_of_the_plan(browser: Browser) -> None:
 
 def test_names_from_a_model_stay_text(browser: Browser) -> None:
     made = Job(api.encode(named.entries(module=EVIL))).plan
-    written = page.html_page(made, title=EVIL)
+    written = plan_html.html_page(made, title=EVIL)
     assert written.count("<script") == 2
     browser.open(written)
     assert browser.run("return document.title").startswith("</script><script>")
@@ -317,7 +318,7 @@ def test_a_script_that_gets_in_anyway_is_not_run(browser: Browser) -> None:
 
 def test_a_plan_without_facts_has_a_page_too(browser: Browser) -> None:
     facts = {k: v for k, v in plan("named").to_json().items() if k != "facts"}
-    browser.open(page.html_page(Plan.from_json(facts)))
+    browser.open(plan_html.html_page(Plan.from_json(facts)))
     assert browser.text("#ram-bytes") == f"{plan('named').ram_bytes:,}"
     assert not browser.run("return document.getElementById('arena').checkVisibility()")
     assert browser.errors() == []
@@ -344,12 +345,12 @@ def test_without_scripts_the_text_is_there() -> None:
 def test_the_page_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "plan.html"
     target.write_text("old")
-    page.write(plan("named"), target, title="named", seconds_per_step=0.25)
+    plan_html.write(plan("named"), target, title="named", seconds_per_step=0.25)
     assert target.read_text(encoding="utf-8") == html("named")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.html"]
     with pytest.raises(CannotWrite, match="cannot write"):
-        page.write(plan("named"), tmp_path / "missing" / "plan.html")
+        plan_html.write(plan("named"), tmp_path / "missing" / "plan.html")
     with pytest.raises(BadOption, match="is not a path"):
-        page.write(plan("named"), 7)  # type: ignore[arg-type]
-    page.write(plan("named"), target, title="lone \ud800 surrogate")
+        plan_html.write(plan("named"), 7)  # type: ignore[arg-type]
+    plan_html.write(plan("named"), target, title="lone \ud800 surrogate")
     assert "lone ? surrogate" in target.read_text(encoding="utf-8")

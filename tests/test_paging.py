@@ -21,9 +21,9 @@ from smidgen.ir import Array
 from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
+from smidgen.report.plan_text import answer
 from smidgen.runtime import machine as native
 from smidgen.runtime.machine import Machine
-from smidgen.summary import answer
 from smidgen.train.job import Job
 
 from . import small

@@ -10,7 +10,7 @@ from torch import nn
 import smidgen
 from benchmarks import parity
 from smidgen import api
-from smidgen import parity as rules
+from smidgen.report import parity as rules
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from torch import nn
 
 import smidgen
 from smidgen.errors import BadData, DoesNotFit, NotFinite
+from smidgen.report.plan_text import answer
 from smidgen.runtime.machine import EXACT, Work
-from smidgen.summary import answer
 from smidgen.train.batches import order
 
 SAMPLES = 24

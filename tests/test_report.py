@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, contents, summary
+from smidgen import api
 from smidgen.build import Builder, feed, fetch
 from smidgen.ir import Batch, DType, Role
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.program.plan import Decision, Plan
+from smidgen.report import inspect, plan_text
 from smidgen.train import step_time
 from smidgen.train.job import Job, load
 
@@ -58,7 +59,7 @@ def check_snapshot(name: str, text: str) -> None:
 
 def test_a_plan_reads_as_in_the_snapshot() -> None:
     plan = replace(job().plan, **RUNTIME)
-    text = summary.plan_text(plan, title="nets.py:build", seconds_per_step=0.00125, width=100)
+    text = plan_text.plan_text(plan, title="nets.py:build", seconds_per_step=0.00125, width=100)
     check_snapshot("plan.txt", text)
 
 
@@ -66,7 +67,7 @@ def test_a_program_file_reads_as_in_the_snapshot(tmp_path: Path) -> None:
     job().save(tmp_path / "net.smg")
     program = load(tmp_path / "net.smg").program
     program = replace(program, meta={**program.meta, "plan": {**program.meta["plan"], **RUNTIME}})
-    check_snapshot("inspect.txt", contents.inspect_text(program, "net.smg", width=90))
+    check_snapshot("inspect.txt", inspect.inspect_text(program, "net.smg", width=90))
 
 
 PLANS = ["named", "in parts", "in a loop", "one sample", "long names", "unnamed"]
@@ -75,14 +76,14 @@ PLANS = ["named", "in parts", "in a loop", "one sample", "long names", "unnamed"
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("width", [80, 81, 97, 140])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    text = summary.plan_text(plans()[name], title="t", seconds_per_step=2.5, width=width)
+    text = plan_text.plan_text(plans()[name], title="t", seconds_per_step=2.5, width=width)
     assert [line for line in text.splitlines() if len(line) > width] == []
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_colours_change_nothing_but_the_fill_of_the_picture(name: str) -> None:
-    plain = summary.plan_text(plans()[name], title="t", width=90)
-    coloured = summary.plan_text(plans()[name], title="t", width=90, colour=True)
+    plain = plan_text.plan_text(plans()[name], title="t", width=90)
+    coloured = plan_text.plan_text(plans()[name], title="t", width=90, colour=True)
     assert "\x1b" not in plain
     assert "\x1b[34m" in coloured
     codes = re.compile(r"\x1b\[[0-9;]*m")
@@ -93,7 +94,7 @@ def test_colours_change_nothing_but_the_fill_of_the_picture(name: str) -> None:
 
 def test_the_answer_comes_first_and_is_exact() -> None:
     plan = plans()["in parts"]
-    first = summary.plan_text(plan, width=120).splitlines()[0]
+    first = plan_text.plan_text(plan, width=120).splitlines()[0]
     parts = [plan.state_bytes, plan.arena_bytes, plan.context_bytes, plan.stack_bytes]
     assert sum(parts) == plan.ram_bytes
     for figure in (plan.ram_bytes, *parts):
@@ -102,17 +103,17 @@ def test_the_answer_comes_first_and_is_exact() -> None:
 
 def test_the_picture_is_of_the_entry_that_decides_the_arena() -> None:
     plan = plans()["in parts"]
-    text = summary.plan_text(plan)
+    text = plan_text.plan_text(plan)
     assert plan.arena_by_entry["grad"] == plan.arena_bytes > plan.arena_by_entry["train"]
     assert f"arena  grad: {plan.arena_bytes:,} bytes" in text
     assert "in the same place: train" in text
     assert "accumulator" in text
-    assert "sample by sample" in summary.plan_text(plans()["in a loop"])
+    assert "sample by sample" in plan_text.plan_text(plans()["in a loop"])
 
 
 def test_the_letters_in_the_picture_name_the_largest_tensors_at_the_peak() -> None:
     plan = plans()["named"]
-    text = summary.plan_text(plan)
+    text = plan_text.plan_text(plan)
     timeline = plan.facts.entries["train"]
     moment, most = timeline.peak()
     listed = re.findall(r"^  ([A-H]) +([\d.]+ \w+)  (\S+)", text, re.MULTILINE)
@@ -130,14 +131,14 @@ def test_the_letters_in_the_picture_name_the_largest_tensors_at_the_peak() -> No
 
 def test_a_decision_with_a_price_says_so() -> None:
     plan = replace(job().plan, decisions=(Decision("recompute", "activations are made again", 2048, 0.0031),))
-    assert "  recompute        2 KB  3.1 ms a step  activations are made again" in summary.plan_text(plan)
-    assert "none: there was nothing to save" in summary.plan_text(replace(plan, decisions=()))
+    assert "  recompute        2 KB  3.1 ms a step  activations are made again" in plan_text.plan_text(plan)
+    assert "none: there was nothing to save" in plan_text.plan_text(replace(plan, decisions=()))
 
 
 def test_an_arena_above_the_lower_bound_says_by_how_much() -> None:
     plan = job().plan
     larger = replace(plan, arena_by_entry={**plan.arena_by_entry, "train": plan.lower_bound_bytes * 5 // 4})
-    assert "25.0% above the least for this order" in summary.plan_text(larger)
+    assert "25.0% above the least for this order" in plan_text.plan_text(larger)
 
 
 def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
@@ -145,10 +146,10 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     made = Job(api.encode(named.entries(module=evil)))
     made.save(tmp_path / "net.smg")
     read = load(tmp_path / "net.smg")
-    for text in (summary.plan_text(read.plan, title=evil), contents.inspect_text(read.program, evil)):
+    for text in (plan_text.plan_text(read.plan, title=evil), inspect.inspect_text(read.program, evil)):
         assert not set(text) & {"\x1b", "\x07", "\u202e"}
         assert "�[2J��" in text
-    assert f"{evil}.0" in [layer["name"] for layer in summary.plan_json(read.plan)["layers"]]
+    assert f"{evil}.0" in [layer["name"] for layer in plan_text.plan_json(read.plan)["layers"]]
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def keys(value: Any) -> set[str]:
 
 def test_the_json_says_what_the_text_says_and_every_key_is_documented(tmp_path: Path) -> None:
     plan = plans()["in parts"]
-    found = json.loads(json.dumps(summary.plan_json(plan, 0.002)))
+    found = json.loads(json.dumps(plan_text.plan_json(plan, 0.002)))
     assert found["ram_bytes"] == plan.ram_bytes
     assert (found["seconds_per_step"], found["samples_per_s"]) == (0.002, 2000)
     assert found["macs"] == dict(plan.cost.macs)
@@ -178,7 +179,7 @@ def test_the_json_says_what_the_text_says_and_every_key_is_documented(tmp_path: 
     assert (relu["layer"], relu["op"], relu["kind"]) == ("body.1", "relu", "activation")
     assert train["instructions"][relu["made"]]["op"] == "relu"
     job().save(tmp_path / "net.smg")
-    inside = json.loads(json.dumps(contents.inspect_json(load(tmp_path / "net.smg").program, tmp_path / "net.smg")))
+    inside = json.loads(json.dumps(inspect.inspect_json(load(tmp_path / "net.smg").program, tmp_path / "net.smg")))
     documented = set(re.findall(r"`(\w+)`", GUIDE.read_text()))
     assert (keys(found) | keys(inside)) - documented == set()
 
@@ -189,7 +190,7 @@ def test_the_contents_of_a_file_are_what_is_in_it(tmp_path: Path) -> None:
     for _ in range(3):
         trained.train_step(x, y)
     trained.save(tmp_path / "net.smg")
-    found = contents.inspect_json(load(tmp_path / "net.smg").program, tmp_path / "net.smg")
+    found = inspect.inspect_json(load(tmp_path / "net.smg").program, tmp_path / "net.smg")
     assert (found["steps"], found["optimizer"], found["method"], found["batch"]) == (3, "Adam", "full", 4)
     assert found["lr"] == pytest.approx(0.01)
     assert found["file_bytes"] == (tmp_path / "net.smg").stat().st_size

@@ -15,13 +15,14 @@ from torch import nn
 
 import smidgen
 from benchmarks import fit
-from smidgen import api, cli, limits, place, sweep_page, sweep_text
+from smidgen import api, cli, limits, place
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.found import step_spent
 from smidgen.lower import Entries
 from smidgen.planned import encode, placed, sized
 from smidgen.planner.cost import DISK, Prices
 from smidgen.planner.within import Aim
+from smidgen.report import sweep_html, sweep_text
 from smidgen.sweeping import MEANING, Largest, Point, Sweep
 
 from . import named, paged, small
@@ -137,7 +138,7 @@ def test_shares_are_short(extra: float | None, text: str) -> None:
 
 
 def test_the_page_needs_nothing_but_itself_and_trusts_no_name() -> None:
-    text = sweep_page.html_page(example(), title=EVIL)
+    text = sweep_html.html_page(example(), title=EVIL)
     assert "<script>document" not in text
     assert not re.findall(r"(?:src|href)=(?![\"']data:)", text)
     assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'' in text
@@ -149,7 +150,7 @@ def test_the_page_shows_the_exact_point_that_is_pointed_at(
     scheme: str,
     browser: Browser,  # noqa: F811
 ) -> None:
-    browser.open(sweep_page.html_page(example(), title=EVIL), size, scheme)
+    browser.open(sweep_html.html_page(example(), title=EVIL), size, scheme)
     assert browser.errors() == []
     assert browser.text("#title") == EVIL
     assert browser.text("#answer").startswith("fits from 2 MB")

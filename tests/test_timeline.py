@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, contents, ops, page, summary
+from smidgen import api, ops
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
-from smidgen.layers import Layer, grouped, layers_of
 from smidgen.optimizers import SGD, Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.timeline import Facts, Timeline
+from smidgen.report import inspect, plan_html, plan_text
+from smidgen.report.by_layer import Layer, grouped, layers_of
 from smidgen.runtime import machine
 from smidgen.train.job import Job
 
@@ -239,10 +240,10 @@ def test_a_file_without_facts_still_trains_and_is_reported() -> None:
     job = Job(replace(program, meta={**program.meta, "plan": old}))
     job.train_step(*small.data(4))
     assert job.plan.ram_bytes == plan.ram_bytes
-    assert "does not carry the facts" in summary.plan_text(job.plan)
-    assert "optimizer not recorded" in contents.inspect_text(job.program)
-    assert summary.plan_json(job.plan)["layers"] == []
-    assert "application/json" in page.html_page(job.plan)
+    assert "does not carry the facts" in plan_text.plan_text(job.plan)
+    assert "optimizer not recorded" in inspect.inspect_text(job.program)
+    assert plan_text.plan_json(job.plan)["layers"] == []
+    assert "application/json" in plan_html.html_page(job.plan)
 
 
 HOSTILE = [None, -1, 0, 1, 2**31, 2**63, 2**70, 1e308, 0.5, True, "", "x", "\x1b[31m", [], [[]], {}, {"a": 1}]
@@ -280,11 +281,11 @@ def test_a_plan_that_makes_no_sense_is_refused_and_one_that_does_can_be_shown() 
         except BadProgram:
             refused += 1
             with pytest.raises(BadProgram):
-                contents.inspect_text(bad)
+                inspect.inspect_text(bad)
             continue
-        for text in (summary.plan_text(plan), contents.inspect_text(bad), page.html_page(plan)):
+        for text in (plan_text.plan_text(plan), inspect.inspect_text(bad), plan_html.html_page(plan)):
             assert "\x1b" not in text
-        summary.plan_json(plan, 0.1)
+        plan_text.plan_json(plan, 0.1)
     assert 75 < refused < 150
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import smidgen
 from smidgen import api, interp
 from smidgen.errors import BadData, BadOption, UnsupportedOp
-from smidgen.parity import Reference, relative
+from smidgen.report.parity import Reference, relative
 from smidgen.train.job import Job
 
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)

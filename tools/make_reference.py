@@ -200,7 +200,7 @@ names and globs: `method=["bn", "head.*"]`. Parameters with `requires_grad=False
 def errors_page() -> str:
     rows = []
     for code, kind in sorted(all_errors().items()):
-        link = f"[{code}](../../src/smidgen/explain/{code}.md)"
+        link = f"[{code}](../../src/smidgen/report/explain/{code}.md)"
         rows.append((link, f"`{kind.__name__}`", inspect.cleandoc(kind.__doc__ or ""), str(kind.exit_status)))
     return f"""# Errors
 

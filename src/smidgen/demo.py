@@ -18,7 +18,7 @@ import numpy as np
 
 from .errors import MissingPart
 from .ir import Array
-from .picture import arena_picture
+from .report.arena_picture import arena_picture
 from .terminal import Progress, bytes_text, paint, seconds_text
 from .train import batches
 from .train.history import Epoch, History

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan(args: argparse.Namespace) -> int:
-    from .. import page, summary
+    from ..report import plan_html, plan_text
     from ..train import step_time
 
     if args.sweep or args.max_batch:
@@ -29,18 +29,18 @@ def plan(args: argparse.Namespace) -> int:
     job = compiled(args)
     seconds = step_time.measure_step(job)
     if args.html:
-        page.write(job.plan, args.html, title=args.model, seconds_per_step=seconds)
+        plan_html.write(job.plan, args.html, title=args.model, seconds_per_step=seconds)
     if args.json:
-        print_json({"model": args.model, **summary.plan_json(job.plan, seconds)})
+        print_json({"model": args.model, **plan_text.plan_json(job.plan, seconds)})
     else:
-        print(summary.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
+        print(plan_text.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
                                colour=terminal.has_colour(sys.stdout), width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0
 
 
 def build(args: argparse.Namespace) -> int:
-    from ..contents import checked_program
+    from ..report.inspect import checked_program
 
     board.check_firmware(args)
     target.check(args)
@@ -147,13 +147,14 @@ def infer(args: argparse.Namespace) -> int:
 
 
 def inspect(args: argparse.Namespace) -> int:
-    from .. import contents, page
-    from ..contents import checked_program
+    from ..report import inspect as contents
+    from ..report import plan_html
+    from ..report.inspect import checked_program
 
     check_outputs(args.html, inputs=[args.program])
     program, plan = checked_program(args.program)
     if args.html:
-        page.write(plan, args.html, title=args.program)
+        plan_html.write(plan, args.html, title=args.program)
     if args.json:
         print_json(contents.inspect_json(program, args.program))
     else:
@@ -166,7 +167,7 @@ def inspect(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     checked_seed(args.seed)
     need_torch("verify")
-    from ..prove import prove
+    from ..report.proof import prove
 
     with contextlib.redirect_stdout(sys.stderr):  # for what the user's code prints
         proof = prove(
@@ -179,7 +180,7 @@ def verify(args: argparse.Namespace) -> int:
 
 def devices(args: argparse.Namespace) -> int:
     from ..device import device_names, load_device
-    from ..device_text import device_text, devices_text
+    from ..report.device_text import device_text, devices_text
 
     if args.name:
         device = load_device(args.name)
@@ -208,7 +209,7 @@ def ops(args: argparse.Namespace) -> int:
 
 def explain(args: argparse.Namespace) -> int:
     from ..errors import all_errors
-    from ..pages import page
+    from ..report.explain import page
 
     if args.code is None:
         rows = [(code, (kind.__doc__ or "").partition("\n")[0]) for code, kind in sorted(all_errors().items())]

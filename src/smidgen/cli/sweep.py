@@ -29,8 +29,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    from .. import sweep_page, sweep_text
     from ..limits import OverLimit
+    from ..report import sweep_html, sweep_text
 
     check(args)
     check_outputs(args.html, inputs=source_files(args))
@@ -47,7 +47,7 @@ def plan(args: argparse.Namespace) -> int:
             print(sweep_text.largest_text(found, **look))
         return 0
     if args.html:
-        sweep_page.write(found, args.html, title=args.model)
+        sweep_html.write(found, args.html, title=args.model)
     if args.json:
         print_json({"model": args.model, **sweep_text.sweep_json(found)})
     else:

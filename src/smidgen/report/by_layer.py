@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from . import ops
-from .program.plan import Plan
-from .program.timeline import Stored
+from .. import ops
+from ..program.plan import Plan
+from ..program.timeline import Stored
 
 MOST_ROWS = 40
 

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from . import files
-from .layers import Layer, grouped, layers_of
-from .program.plan import Plan
-from .program.timeline import KINDS, STAGES
-from .summary import fits_text, limit_text, ordered, plan_text, state_parts
+from .. import files
+from ..program.plan import Plan
+from ..program.timeline import KINDS, STAGES
+from .by_layer import Layer, grouped, layers_of
+from .plan_text import fits_text, limit_text, ordered, plan_text, state_parts
 
 
 def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:
     """The page appears complete or not at all."""
-    target = files.checked_path(path, 'page.write(job.plan, "plan.html")')
+    target = files.checked_path(path, 'plan_html.write(job.plan, "plan.html")')
     page = html_page(plan, title=title, seconds_per_step=seconds_per_step)
     files.write(target, page.encode("utf-8", "replace"))
 
@@ -39,7 +39,7 @@ def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Seque
     """The page `name`.html with its script, its styles, what it draws, and the same as text."""
 
     def part(file: str) -> str:
-        return resources.files(__package__).joinpath(file).read_text("utf-8")
+        return resources.files(__package__).joinpath("assets", file).read_text("utf-8")
 
     parts = {"js": part(f"{name}.js"), "css": "".join(part(f"{style}.css") for style in styles)}
     policy = {

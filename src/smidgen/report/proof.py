@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import api, parity
-from .aten.source import line_of_error
-from .errors import BadModelSource, BadOption
-from .ir import Array
-from .optimizers import SGD, Adam, Optimizer
-from .program.plan import Plan
-from .source import example_of, load_model
-from .summary import plan_json
-from .train.job import Job
+from .. import api
+from ..aten.source import line_of_error
+from ..errors import BadModelSource, BadOption
+from ..ir import Array
+from ..optimizers import SGD, Adam, Optimizer
+from ..program.plan import Plan
+from ..source import example_of, load_model
+from ..train.job import Job
+from . import parity
+from .plan_text import plan_json
 
 STEPS, FREE_STEPS = 10, 20
 SAME = 1e-3  # of the largest prediction, in float32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from .picture import printable, wrapped
-from .sweeping import MEANING, Largest, Point, Sweep
-from .terminal import bytes_text, paint, seconds_text
+from ..sweeping import MEANING, Largest, Point, Sweep
+from ..terminal import bytes_text, paint, seconds_text
+from .arena_picture import printable, wrapped
 
 NO = "·"  # it does not fit
 

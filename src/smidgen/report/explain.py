@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from .errors import BadOption, all_errors, did_you_mean
+from ..errors import BadOption, all_errors, did_you_mean
 
 FOLDER: Final = Path(__file__).parent / "explain"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .device import KINDS, Device
-from .picture import wrapped
-from .terminal import bytes_text, count_text
+from ..device import KINDS, Device
+from ..terminal import bytes_text, count_text
+from .arena_picture import wrapped
 
 
 def devices_text(devices: Sequence[Device]) -> str:

@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from .errors import BadProgram
-from .ir import COUNTER, LR
-from .picture import arena_picture, cut, printable, wrapped
-from .program.instructions import Buffer
-from .program.plan import Plan
-from .program.program import HEADER, SECTIONS, VERSION, Program
-from .runtime.machine import check_program
-from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
-from .terminal import bytes_text, count_text, paint
-from .train.state import State, checked_facts
+from ..errors import BadProgram
+from ..ir import COUNTER, LR
+from ..program.instructions import Buffer
+from ..program.plan import Plan
+from ..program.program import HEADER, SECTIONS, VERSION, Program
+from ..runtime.machine import check_program
+from ..terminal import bytes_text, count_text, paint
+from ..train.state import State, checked_facts
+from .arena_picture import arena_picture, cut, printable, wrapped
+from .plan_text import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 
 MOST_TENSORS: Final = 40
 
 
 def checked_program(path: str) -> tuple[Program, Plan]:
     """As `load` would take it; nothing is run, so a program that pages needs no pages."""
-    from .train.job import load
+    from ..train.job import load
 
     program = Program.open(path)
     if not program.page_bytes:

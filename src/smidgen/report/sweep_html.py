@@ -1,18 +1,18 @@
-"""A sweep as one HTML page with a picture: no network, no fonts, nothing but the file itself, as page.py."""
+"""A sweep as one HTML page with a picture: no network, no fonts, nothing but the file itself, as plan_html.py."""
 
 from __future__ import annotations
 
 import os
 
-from . import files
-from .page import filled
+from .. import files
+from ..sweeping import Sweep
+from .plan_html import filled
 from .sweep_text import answer, sweep_json, sweep_text
-from .sweeping import Sweep
 
 
 def write(sweep: Sweep, path: str | os.PathLike[str], *, title: str = "") -> None:
     """The page appears complete or not at all."""
-    target = files.checked_path(path, 'sweep_page.write(sweep, "sweep.html")')
+    target = files.checked_path(path, 'sweep_html.write(sweep, "sweep.html")')
     files.write(target, html_page(sweep, title=title).encode("utf-8", "replace"))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from .layers import Layer, grouped, layers_of
-from .picture import arena_picture, cut, printable, wrapped
-from .program.plan import Plan, Traffic
-from .program.rungs import Rung, rungs_of
-from .terminal import bytes_text, count_text, paint, seconds_text
+from ..program.plan import Plan, Traffic
+from ..program.rungs import Rung, rungs_of
+from ..terminal import bytes_text, count_text, paint, seconds_text
+from .arena_picture import arena_picture, cut, printable, wrapped
+from .by_layer import Layer, grouped, layers_of
 
 BAR: Final = 8  # characters
 LEAST_WIDTH: Final = 80

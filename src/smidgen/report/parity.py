@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import interp
-from .api import Entries
-from .ir import Array, Graph
-from .optimizers import SGD, Adam, AdamW, Optimizer
-from .program.arrays import unlaid
-from .program.program import Program
-from .train.job import Job
+from .. import interp
+from ..api import Entries
+from ..ir import Array, Graph
+from ..optimizers import SGD, Adam, AdamW, Optimizer
+from ..program.arrays import unlaid
+from ..program.program import Program
+from ..train.job import Job
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 

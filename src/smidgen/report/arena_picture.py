@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from .ir import Array
-from .program.timeline import Span, Timeline
-from .terminal import bytes_text, paint
+from ..ir import Array
+from ..program.timeline import Span, Timeline
+from ..terminal import bytes_text, paint
 
 FILL: Final = {
     "saved": ("█", "blue"), "mask": ("▓", "cyan"), "activation": ("▒", "green"), "gradient": ("░", "yellow"),

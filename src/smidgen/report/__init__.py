@@ -1,0 +1,1 @@
+"""What people read: plans as text, JSON and HTML, programs, error pages, comparison with PyTorch."""
