@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from smidgen import files, limits
+from smidgen import files
+from smidgen.devices import room
 from smidgen.errors import DoesNotFit
 from smidgen.fitting import encode_for, smallest
 from smidgen.found import Found, found
@@ -80,7 +81,7 @@ class Net:
         lowering = Lowering(self.imported)  # with nothing done yet
         start, start_cpu = time.monotonic(), time.process_time()
         try:
-            made = encode_for(limits.within(budget_bytes, None), lowering, self.options, aim)
+            made = encode_for(room.within(budget_bytes, None), lowering, self.options, aim)
             extra = made.meta["plan"]["step_seconds"] / self.base.seconds - 1
             said = f"fits, {extra:+.1%} time"
         except DoesNotFit as error:

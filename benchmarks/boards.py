@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from smidgen import api, limits
-from smidgen.device import Bank, Device, load_device
-from smidgen.firmware import emulate
-from smidgen.firmware.project import write_firmware
+from smidgen import api
+from smidgen.deploy import emulate
+from smidgen.deploy.firmware import write_firmware
+from smidgen.devices import room
+from smidgen.devices.device import Bank, Device, load_device
 from smidgen.found import Found
 from smidgen.lower import narrowed
 from smidgen.optimizers import SGD
@@ -156,7 +157,7 @@ def fitting(case: Case) -> tuple[Found, Device]:
         device = replace(device, core=case.core, fpu="")
     entries = api.build(net.model(), x, loss=net.loss, **options)
     entries = narrowed(entries) if case.const == "int8" else entries
-    found = squeezed(limits.within(1, device) if case.smallest else device, entries, Aim(prices=prices_of(device)))
+    found = squeezed(room.within(1, device) if case.smallest else device, entries, Aim(prices=prices_of(device)))
     if case.tight:
         first, need = device.ram_banks[0], Plan.from_json(found.program.meta["plan"]).ram_bytes
         device = replace(device, ram_banks=(Bank(first.name, first.origin, -(-need // 32) * 32),))

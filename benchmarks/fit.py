@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from smidgen import files, limits
+from smidgen import files
+from smidgen.devices import room
 from smidgen.errors import DoesNotFit
 from smidgen.fitting import encode_for
 from smidgen.lower import Entries, Lowering
@@ -117,7 +118,7 @@ def impossible(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int
         fresh = Lowering(lowering.imported)
         start, spent = time.monotonic(), time.process_time()
         try:
-            encode_for(limits.within(budget_bytes, None), fresh, options, aim)
+            encode_for(room.within(budget_bytes, None), fresh, options, aim)
         except DoesNotFit as error:
             said = str(error).splitlines()[0]
             return {"budget_bytes": budget_bytes, "seconds": time.monotonic() - start,
@@ -128,7 +129,7 @@ def impossible(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int
 def largest(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int) -> Json | None:
     start = time.monotonic()
     try:
-        one = largest_batch(limits.within(budget_bytes, None), lowering, options, replace(aim, effort_s=4.0), told=say)
+        one = largest_batch(room.within(budget_bytes, None), lowering, options, replace(aim, effort_s=4.0), told=say)
     except DoesNotFit:
         return None
     return {"batch": one.batch, "ram_bytes": one.ram_bytes, "samples_per_s": one.samples_per_s,

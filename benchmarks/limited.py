@@ -104,7 +104,7 @@ def interleaved(free: Callable[[int], Timed], tight: Callable[[int], Timed], rou
 def resnet(folder: Path, rounds: int) -> dict[str, Any]:
     import smidgen
     from benchmarks.nets.large import LARGE
-    from smidgen import cross
+    from smidgen.deploy import linux_binary
 
     theirs = torch_bytes()
     limit = min(theirs.values()) // 4
@@ -124,7 +124,7 @@ def resnet(folder: Path, rounds: int) -> dict[str, Any]:
                        "decisions": [f"{d.what}: {d.why}" for d in job.plan.decisions]}  # fmt: skip
         job.save(folder / f"{name}.smg")
         runners[name] = folder / name
-        cross.build_binary(job.program, "x86_64-linux",
+        linux_binary.build_binary(job.program, "x86_64-linux",
                            runners[name])  # fmt: skip
         print(name, plans[name], flush=True)
     found = interleaved(

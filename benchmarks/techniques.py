@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from smidgen import limits
 from smidgen.alone import SCHEDULED, alone
-from smidgen.device import Device
+from smidgen.devices import room
+from smidgen.devices.device import Device
 from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
 from smidgen.fitting import found_for, part
 from smidgen.found import Found, cheapest, found
@@ -74,7 +74,7 @@ def _in_parts(device: Device, model: Model, aim: Aim) -> Found | None:
     while batch > 1:
         batch = ceil_div(batch, 2)
         tried.append(found(device, part(model.lowering, model.options, model.samples, batch), aim))
-    good = [one for one in tried if limits.fits(device, one.need)]
+    good = [one for one in tried if room.fits(device, one.need)]
     return cheapest(device, good, aim) if good else None
 
 
@@ -104,7 +104,7 @@ def outcome(
 ) -> Json:  # fmt: skip
     """What became of one technique within one budget. A program is only made of what the verifier has passed; errors
     that are our own fault are outcomes too, and so is more RAM than allowed."""
-    device = limits.within(budget_bytes, None)
+    device = room.within(budget_bytes, None)
     row: Json = {"technique": technique, "budget_bytes": budget_bytes}
     try:
         best = found_by(technique, device, model, aim)
@@ -115,7 +115,7 @@ def outcome(
         return {**row, "outcome": "does not fit", "code": DoesNotFit.code}
     except SmidgenError as refusal:
         return {**row, "outcome": "refused", "code": refusal.code, "said": str(refusal).splitlines()[0]}
-    ram_bytes = limits.need_of(device, program).ram_bytes
+    ram_bytes = room.need_of(device, program).ram_bytes
     plan, entries = program.meta["plan"], best.entries
     parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
     paged = sum(plan["paged"]["grad" if parts > 1 else "train"]) if program.page_bytes else 0

@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks.parity import machine
 from benchmarks.techniques import OURS, TECHNIQUES, Batch, Model, is_good, learned, outcome, report_text, said, summed
-from smidgen import files, limits
+from smidgen import files
+from smidgen.devices import room
 from smidgen.errors import SmidgenError
 from smidgen.lower import Lowering
 from smidgen.options import checked_options
@@ -66,8 +67,8 @@ def rows_of(seed: int, pages: Path, techniques: Sequence[str] = TECHNIQUES) -> t
     except SmidgenError as error:
         what = f"fault {error.code}" if isinstance(error, OURS) else "refused"
         return made, [{"technique": "none", "outcome": what, "code": error.code, "said": str(error)}]
-    fixed = limits.need_of(limits.within(2**40, None), free).ram_bytes - free.arena_bytes
-    least = min(squeezed(limits.within(1, None), entries, Aim()).need.arena_bytes, free.arena_bytes)
+    fixed = room.need_of(room.within(2**40, None), free).ram_bytes - free.arena_bytes
+    least = min(squeezed(room.within(1, None), entries, Aim()).need.arena_bytes, free.arena_bytes)
     aim = Aim(effort_s=EFFORT_S[seed % len(EFFORT_S)], prices=prices_of(None))
     found = []
     for technique in techniques:

@@ -17,10 +17,10 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
-from smidgen import limits
+from smidgen.devices import room
+from smidgen.devices.room import OverLimit, TooLate
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.fitting import found_for, smallest
-from smidgen.limits import OverLimit, TooLate
 from smidgen.lower import Lowering
 from smidgen.options import checked_budget, checked_options
 from smidgen.planner.within import Aim
@@ -73,7 +73,7 @@ def test_a_program_is_placed_as_it_was_sized(seed: int) -> None:
     least = smallest(None, lowering, options, aim).need.ram_bytes
     for budget in range(least, least + 400, 29):
         with contextlib.suppress(DoesNotFit):  # another budget leads to another search
-            made = found_for(limits.within(budget, None), lowering, options, aim)
+            made = found_for(room.within(budget, None), lowering, options, aim)
             assert made.program.arena_bytes == made.need.arena_bytes
             assert made.need.ram_bytes <= budget
     for budget in range(least, least + 400, 133):
@@ -143,7 +143,7 @@ def test_the_ram_that_an_error_asks_for_is_enough() -> None:
 
 @pytest.mark.parametrize("has", [279_552, 279_700, 279_727])
 def test_what_is_needed_never_reads_like_what_there_is(has: int) -> None:
-    needs, there = limits._apart(279_728, has)
+    needs, there = room._apart(279_728, has)
     assert needs.removesuffix(" bytes") != there
 
 
@@ -172,13 +172,13 @@ def test_one_sample_that_fits_is_named_though_there_was_no_time_for_more(monkeyp
     plan = smidgen.compile(mlp(), torch.randn(8, 16), kernels="exact").plan
     now = 0.0
 
-    def price(arguments: Mapping[str, Any]) -> limits.Need:
+    def price(arguments: Mapping[str, Any]) -> room.Need:
         nonlocal now
         now += 1
-        return limits.Need(0, arguments["batch"], limits.Overhead(0, 0), 0)
+        return room.Need(0, arguments["batch"], room.Overhead(0, 0), 0)
 
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    tried = limits._tried(limits.within(1, None), plan, smidgen.SGD(0.01), price, 2.0)
+    monkeypatch.setattr(room.time, "monotonic", lambda: now)
+    tried = room._tried(room.within(1, None), plan, smidgen.SGD(0.01), price, 2.0)
     assert [dict(option.arguments) for option in tried] == [{"batch": 4}, {"batch": 1}]
 
 
@@ -192,7 +192,7 @@ def test_an_error_asks_for_no_more_than_the_smallest_that_is_found() -> None:
     least = smallest(None, lowering, options, Aim())
     assert least.entries.step_samples
     with pytest.raises(OverLimit) as error:
-        found_for(limits.within(1, None), lowering, options, Aim())
+        found_for(room.within(1, None), lowering, options, Aim())
     assert named(error.value) == bytes_text(least.need.ram_bytes, math.ceil)
     assert error.value.at.endswith(" of grad)")
     assert any("batch" in option.arguments for option in error.value.options)
@@ -272,7 +272,7 @@ def test_an_error_says_whether_more_effort_may_help() -> None:
     net = NETS["resnet8"]
     x, _ = net.data(8)
     sure, unsure = (
-        limits.OverLimit("needs", at="", why="", options=(), device=limits.within(1, None), effort_s=effort_s)
+        room.OverLimit("needs", at="", why="", options=(), device=room.within(1, None), effort_s=effort_s)
         for effort_s in (0.0, 30.0)
     )
     assert sure.help == ""

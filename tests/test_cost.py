@@ -16,7 +16,7 @@ from torch import nn
 import smidgen
 from smidgen import api, ops
 from smidgen.build import typed
-from smidgen.device import device_names, load_device, parsed
+from smidgen.devices.device import device_names, load_device, parsed
 from smidgen.found import step_spent
 from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.options import BadOption

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import limits
-from smidgen.device import Bank, Device, device_names, load_device, parsed
+from smidgen.devices import room
+from smidgen.devices.device import Bank, Device, device_names, load_device, parsed
+from smidgen.devices.room import Need, Overhead, assigned
 from smidgen.errors import DoesNotFit, UnknownDevice
-from smidgen.limits import Need, Overhead, assigned
 from smidgen.options import BadOption
 
 KB = 1024
@@ -52,7 +52,7 @@ def test_an_unknown_device_is_met_with_a_suggestion() -> None:
 
 
 def test_a_device_of_ones_own_is_a_file_of_the_same_form(tmp_path: Path) -> None:
-    text = (Path(limits.__file__).parent / "devices" / "stm32f405.toml").read_text()
+    text = (Path(room.__file__).parent / "stm32f405.toml").read_text()
     path = tmp_path / "my_board.toml"
     path.write_text(text.replace("65_536", "32_768"))
     device = load_device(str(path))
@@ -135,7 +135,7 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
     with pytest.raises(DoesNotFit) as caught:
         smidgen.compile(lenet(), X, optimizer=momentum, device="stm32f746")
     error = caught.value
-    assert isinstance(error, limits.OverLimit)
+    assert isinstance(error, room.OverLimit)
     assert error.what == "needs 675 KB of RAM, stm32f746 has 320 KB"
     assert error.at.startswith("2 (forward, step 5 of ")
     assert error.why.startswith("live there: 1.relu 147 KB, ")
@@ -144,7 +144,7 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
         {"batch": 1}, {"optimizer": plain}, {"optimizer": plain, "batch": 4}, {"optimizer": plain, "batch": 2},
         {"page_to": "page.bin"}, {"method": "last_layer"}, {"method": "bias"},
     ]  # fmt: skip
-    good = [o for o in error.options if limits.fits(load_device("stm32f746"), o.need)]
+    good = [o for o in error.options if room.fits(load_device("stm32f746"), o.need)]
     assert [dict(o.arguments) for o in good] == [tried[3], *tried[5:]]
     assert error.help == "; ".join(o.text(command_line=False) for o in good)
     assert error.help.startswith("optimizer=smidgen.SGD(lr=0.01), batch=2 needs ")

@@ -17,11 +17,12 @@ from torch import nn
 
 from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
 from benchmarks.parity import machine
-from smidgen import api, cli, limits
-from smidgen.device import Bank, load_device
+from smidgen import api, cli
+from smidgen.deploy import board_memory, emulate
+from smidgen.deploy.firmware import COMPILER_FLAGS, PORT, write_firmware
+from smidgen.devices import cores, overhead, room
+from smidgen.devices.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
-from smidgen.firmware import budget, cores, emulate, memory
-from smidgen.firmware.project import COMPILER_FLAGS, PORT, write_firmware
 from smidgen.optimizers import SGD
 from smidgen.program.program import Program
 from tools import measure_stack
@@ -46,8 +47,8 @@ def test_regions_cover_exactly_the_memory_of_the_device(protection: cores.Protec
     sizes = [32, 64, 96, 224, 256, 288, 320 * 1024, 264 * 1024, *(32 * rng.randrange(1, 30_000) for _ in range(200))]
     for size in sizes:
         device = replace(plain, ram_banks=(Bank("RAM", 0x2000_0000, size),), flash_bytes=1 << 20)
-        found = memory.regions(device, protection)
-        ram = [p for p in memory.covered(found, protection) if 0x2000_0000 <= p[0] < 0x4000_0000]
+        found = board_memory.regions(device, protection)
+        ram = [p for p in board_memory.covered(found, protection) if 0x2000_0000 <= p[0] < 0x4000_0000]
         assert sum(end - start for start, end in ram) == size
         assert (min(p[0] for p in ram), max(p[1] for p in ram)) == (0x2000_0000, 0x2000_0000 + size)
 
@@ -55,10 +56,10 @@ def test_regions_cover_exactly_the_memory_of_the_device(protection: cores.Protec
 def test_every_device_with_a_port_has_regions_and_a_stand_in() -> None:
     for name in ("stm32f746", "stm32f746-disco", "stm32f405", "stm32h743", "rp2040", "nrf52840", "mkr1000"):
         device = load_device(name)
-        emulated = memory.standin(device)
+        emulated = board_memory.standin(device)
         assert [b.bytes for b in emulated.ram_banks] == [b.bytes for b in device.ram_banks]
         for one in (device, emulated):
-            found = memory.covered(memory.regions(one, "v7"), "v7")
+            found = board_memory.covered(board_memory.regions(one, "v7"), "v7")
             for bank in one.ram_banks:
                 assert (
                     sum(max(0, min(e, bank.origin + bank.bytes) - max(s, bank.origin)) for s, e in found) == bank.bytes
@@ -150,8 +151,8 @@ def test_a_slot_holds_the_state_that_is_in_pages_too(tmp_path: Path) -> None:
     paged = replace(small(), page_bytes=4096, page_state_bytes=4096)
     device = replace(load_device("stm32f746"), slot_bytes=paged.state_bytes + 4096)
     with pytest.raises(BadOption, match="too small"):
-        limits.check_slots(device, paged)
-    limits.check_slots(device, small())
+        room.check_slots(device, paged)
+    room.check_slots(device, small())
 
 
 def slots_of(tmp_path: Path, command: str, slot_bytes: int, device: str = "--device mkr1000") -> int:
@@ -270,12 +271,12 @@ def test_arithmetic_in_software_has_the_bits_of_hardware(tmp_path: Path) -> None
 def test_the_table_of_stack_use_is_that_of_the_sources(tmp_path: Path) -> None:
     need(*COMPILER)
     version = subprocess.run(["arm-none-eabi-gcc", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
-    if budget.table()["compiler"] != f"gcc {version}":
-        pytest.skip(f"the table is of {budget.table()['compiler']}, this is {version}")
+    if overhead.table()["compiler"] != f"gcc {version}":
+        pytest.skip(f"the table is of {overhead.table()['compiler']}, this is {version}")
     facts, sources = measure_stack.measured("cortex-m4", tmp_path)
-    assert json.loads(json.dumps(facts)) == budget.table()["cores"]["cortex-m4"], "python -m tools.measure_stack"
-    assert sources == budget.table()["sources"]
-    assert set(budget.table()["cores"]) == set(cores.CORES)
+    assert json.loads(json.dumps(facts)) == overhead.table()["cores"]["cortex-m4"], "python -m tools.measure_stack"
+    assert sources == overhead.table()["sources"]
+    assert set(overhead.table()["cores"]) == set(cores.CORES)
 
 
 def test_the_makefile_has_the_flags_that_the_table_was_made_with(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen.device import load_device
-from smidgen.firmware import emulate
-from smidgen.firmware.project import write_firmware
+from smidgen.deploy import emulate
+from smidgen.deploy.firmware import write_firmware
+from smidgen.devices.device import load_device
 from smidgen.program.program import Program
 from smidgen.train.batches import Arrays, order
 from smidgen.train.job import Job

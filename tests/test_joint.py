@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smidgen import limits
 from smidgen.alone import SCHEDULED, alone
+from smidgen.devices import room
 from smidgen.errors import SmidgenError
 from smidgen.fitting import found_for, joint, part, smallest
 from smidgen.found import Found, found
@@ -66,11 +66,11 @@ def test_no_technique_alone_is_better_than_all_together(seed: int, objective: st
         for share in np.random.default_rng(seed).uniform(0, 1, 2):
             if low >= high:  # what does nothing to fit is left as it is
                 continue
-            device = limits.within(low + int(share * (high - low)), None)
+            device = room.within(low + int(share * (high - low)), None)
             best, _ = joint(device, lowering, options, aim)
-            assert limits.fits(device, best.need)
+            assert room.fits(device, best.need)
             single = [alone(name, device, entries, aim) for name in SCHEDULED if page or name != "page"]
-            single += [f for f in split(lowering, options, entries.batch, aim) if limits.fits(device, f.need)]
+            single += [f for f in split(lowering, options, entries.batch, aim) if room.fits(device, f.need)]
             for one in single:
                 assert one is None or best.cost(aim) <= one.cost(aim) * (1 + 1e-9), one.entries.decisions
             plan = best.program.meta["plan"]
@@ -93,7 +93,7 @@ def test_nothing_that_fits_costs_less_than_a_plan_says_is_possible(seed: int) ->
     low = smallest(None, lowering, options, aims[0]).need.ram_bytes
     if low >= high:  # nothing can be done to fit
         return
-    device = limits.within((low + high) // 2, None)
+    device = room.within((low + high) // 2, None)
     for aim in aims:
         best = found_for(device, lowering, options, aim)
         assert best.price is not None
@@ -102,7 +102,7 @@ def test_nothing_that_fits_costs_less_than_a_plan_says_is_possible(seed: int) ->
         tried += [joint(device, lowering, options, replace(aim, at_once=True, effort_s=0.0))[0]]
         tried += split(lowering, options, entries.batch, aim)
         for one in tried:
-            if one is not None and limits.fits(device, one.need):
+            if one is not None and room.fits(device, one.need):
                 assert one.cost(aim) >= best.price.least * (1 - 1e-6), one.entries.decisions
         plan = best.program.meta["plan"]
         assert (plan["least_cost"], plan["objective"]) == (best.price.least, aim.objective)

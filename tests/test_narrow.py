@@ -13,7 +13,7 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS, WEIGHTS
-from smidgen.device import load_device
+from smidgen.devices.device import load_device
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.passes.narrow import int8_rows
 

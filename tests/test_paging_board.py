@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from smidgen import api
-from smidgen.device import load_device
+from smidgen.deploy import emulate
+from smidgen.deploy.board_run import train_on_board
+from smidgen.deploy.firmware import write_firmware
+from smidgen.devices.device import load_device
 from smidgen.errors import DoesNotFit
-from smidgen.firmware import emulate
-from smidgen.firmware.project import write_firmware
-from smidgen.firmware.training import train_on_board
 from smidgen.ir import Role
 from smidgen.optimizers import SGD
 from smidgen.train.job import Job

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen import api, cross, place, verify
+from smidgen import api, place, verify
+from smidgen.deploy import linux_binary
 from smidgen.encode import encode
 from smidgen.errors import BadProgram, SmidgenError, UnsafeLayout
 from smidgen.layout import Layout, Slot
@@ -222,7 +223,7 @@ def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
     x, y = rng.standard_normal((10, 3, 8, 8)).astype(np.float32), rng.integers(0, 5, 10).astype(np.int32)
     np.savez(tmp_path / "d.npz", x=x, y=y)
     runner, state, page = tmp_path / "runner", tmp_path / "s.bin", tmp_path / "page"
-    cross.build_binary(program, "x86_64-linux", runner)
+    linux_binary.build_binary(program, "x86_64-linux", runner)
     told = command(run, runner, "train", "--data", tmp_path / "d.npz", "--epochs", "2", "--state", state,
                    "--page-to", page, "--json")  # fmt: skip
     here, plain = Job(program, kernels="exact", page_to=tmp_path / "own"), Job(api.encode(entries), kernels="exact")

@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import cli, cross
+from smidgen import cli
+from smidgen.deploy import linux_binary
 from smidgen.errors import BadCheckpoint, BadOption, MissingPart
 from smidgen.runtime.build import HERE
 from smidgen.train.job import Job
@@ -32,7 +33,7 @@ from smidgen.train.job import Job
 C = Path(__file__).parent / "c"
 SAMPLES, EPOCHS = 76, 10  # 100 steps of up to 8 samples, every tenth with 4
 SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-LINUX = [name for name, target in cross.TARGETS.items() if not target.is_library]
+LINUX = [name for name, target in linux_binary.TARGETS.items() if not target.is_library]
 # The first build for a machine makes its C library, which takes a minute or more.
 AT_HAND = ("x86_64-linux", "aarch64-linux")
 ALL = os.environ.get("SMIDGEN_TARGETS") == "all"
@@ -155,8 +156,8 @@ def test_truncated_and_altered_files_are_refused_or_read_within_their_bounds(rea
 def ready(target: str) -> Sequence[str]:
     """How to run a binary of the target here; skips the test if that cannot be done."""
     try:
-        cross.zig()
-        return cross.emulator(target)
+        linux_binary.zig()
+        return linux_binary.emulator(target)
     except MissingPart as error:
         pytest.skip(str(error))
 
@@ -213,7 +214,7 @@ def test_a_runner_resumes_infers_and_gives_its_program_back(host: tuple[Path, An
     folder, _, job = host
     x, y = data()
     runner, state = tmp_path / "runner", tmp_path / "s.bin"
-    cross.build_binary(job.program, "x86_64-linux", runner)
+    linux_binary.build_binary(job.program, "x86_64-linux", runner)
     x.tofile(tmp_path / "x.bin")
     y.astype(np.int32).tofile(tmp_path / "y.bin")
     raw = ("--raw", tmp_path / "x.bin", "--raw", tmp_path / "y.bin")
@@ -242,7 +243,7 @@ def test_a_runner_says_what_is_wrong(host: tuple[Path, Any, Any], tmp_path: Path
     folder, _, job = host
     x, y = data()
     runner = tmp_path / "runner"
-    cross.build_binary(job.program, "x86_64-linux", runner)
+    linux_binary.build_binary(job.program, "x86_64-linux", runner)
     np.savez(tmp_path / "flat.npz", x=x.reshape(SAMPLES, -1), y=y)
     np.savez(tmp_path / "label.npz", x=x, y=y + 1)
     np.savez(tmp_path / "half.npz", x=x, y=y + 0.5)
@@ -290,7 +291,7 @@ def test_a_runner_trains_under_a_limit_on_the_whole_process(tmp_path: Path) -> N
     job = smidgen.compile(net, x, optimizer=smidgen.SGD(0.01, momentum=0.9), kernels="exact",
                           budget="11MB", page_to=tmp_path / "unused", effort=0.0)  # fmt: skip
     assert job.plan.page_state_bytes > 2**20, "the optimizer's state is outside RAM"
-    cross.build_binary(job.program, "x86_64-linux", tmp_path / "runner")
+    linux_binary.build_binary(job.program, "x86_64-linux", tmp_path / "runner")
     command = [tmp_path / "runner", "train", "--data", tmp_path / "d.npz", "--epochs", "3", "--no-shuffle", "--json",
                "--page-to", tmp_path / "pages"]  # fmt: skip
 
@@ -308,7 +309,7 @@ def test_a_runner_trains_under_a_limit_on_the_whole_process(tmp_path: Path) -> N
 
 
 def test_a_runner_that_was_cut_off_says_so(host: tuple[Path, Any, Any], tmp_path: Path) -> None:
-    cross.build_binary(host[2].program, "x86_64-linux", tmp_path / "runner")
+    linux_binary.build_binary(host[2].program, "x86_64-linux", tmp_path / "runner")
     whole = (tmp_path / "runner").read_bytes()
     for count in (len(whole) - 1, len(whole) - 24, len(whole) - 5000):
         cut = tmp_path / f"cut{count}"
@@ -322,14 +323,14 @@ def test_a_runner_that_was_cut_off_says_so(host: tuple[Path, Any, Any], tmp_path
 def test_an_android_library_has_the_c_interface_and_nothing_else(host: tuple[Path, Any, Any], tmp_path: Path) -> None:
     ready("x86_64-linux")
     _, _, job = host
-    cross.build_binary(job.program, "aarch64-android", tmp_path / "libnet.so")
+    linux_binary.build_binary(job.program, "aarch64-android", tmp_path / "libnet.so")
     read = shutil.which("readelf")
     assert read
     symbols = subprocess.run([read, "-W", "--dyn-syms", tmp_path / "libnet.so"], capture_output=True, text=True).stdout
     rows = [line.split() for line in symbols.splitlines() if re.match(r"\s*\d+:", line)]
     defined = {row[7] for row in rows if len(row) > 7 and row[6] != "UND"}
     missing = {row[7] for row in rows if len(row) > 7 and row[6] == "UND"}
-    assert defined == {"smg_program", "smg_program_end", *cross.public_functions()}
+    assert defined == {"smg_program", "smg_program_end", *linux_binary.public_functions()}
     assert {"smg_open", "smg_run", "smg_save", "smg_restore", "smg_add_class", "smg_train_step"} <= defined
     assert missing <= {"memcpy", "memset", "memmove", "memcmp", "strcmp", "strlen"}
     head = subprocess.run([read, "-W", "-hld", tmp_path / "libnet.so"], capture_output=True, text=True).stdout
@@ -340,7 +341,7 @@ def test_an_android_library_has_the_c_interface_and_nothing_else(host: tuple[Pat
 
 def test_an_unknown_target_is_met_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="there is no target 'arm7-linux'\n  help: did you mean 'armv7-linux'"):
-        cross.checked_target("arm7-linux")
+        linux_binary.checked_target("arm7-linux")
     assert cli.main(["build", "net.smg", "--target", "aarch64-linux"]) == 2
     assert os.listdir(tmp_path) == []
 
@@ -355,7 +356,7 @@ def test_a_step_in_parts_learns_the_bits_of_the_host(tmp_path: Path) -> None:
     losses = [job.train_step(x[i : i + 8], y[i : i + 8]) for i in range(0, SAMPLES, 8)]
     np.savez(tmp_path / "data.npz", x=x, y=y)
     runner = tmp_path / "runner"
-    cross.build_binary(program, "x86_64-linux", runner)
+    linux_binary.build_binary(program, "x86_64-linux", runner)
     words = ("train", "--data", tmp_path / "data.npz", "--no-shuffle", "--json")
     told = json.loads(command(run, runner, *words, "--losses", tmp_path / "losses"))
     assert told["steps"] == len(losses)

@@ -15,7 +15,8 @@ from torch import nn
 
 import smidgen
 from benchmarks import fit
-from smidgen import api, cli, limits, place
+from smidgen import api, cli, place
+from smidgen.devices import room
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.found import step_spent
 from smidgen.lower import Entries
@@ -223,9 +224,9 @@ def test_the_published_tables_are_what_the_results_say() -> None:
 @pytest.mark.parametrize("entries", [small.entries(evaluate=True), named.entries(accumulate=True)])
 def test_sizes_are_those_of_the_program_that_is_not_made_for_it(entries: Entries) -> None:
     program = encode(entries, proven=False)
-    host = limits.within(1 << 40, None)
+    host = room.within(1 << 40, None)
     made = sized(entries, host)
-    assert replace(made.need, flash_bytes=program.flash_bytes) == limits.need_of(host, program)
+    assert replace(made.need, flash_bytes=program.flash_bytes) == room.need_of(host, program)
     assert made.evaluates == ("evaluate" in program.entries)
 
 

@@ -1,4 +1,4 @@
-"""Writes src/smidgen/firmware/stack.json: the stack of every kernel and of the runtime on each core, and which source
+"""Writes src/smidgen/devices/stack.json: the stack of every kernel and of the runtime on each core, and which source
 files a kernel needs. `python -m tools.measure_stack [core …]`; needs arm-none-eabi-gcc.
 
 Frames and calls are the compiler's own (-fcallgraph-info=su); those of its library are read from the machine code.
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from smidgen.firmware.budget import TABLE
-from smidgen.firmware.cores import CORES
-from smidgen.firmware.project import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
+from smidgen.deploy.firmware import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
+from smidgen.devices.cores import CORES
+from smidgen.devices.overhead import TABLE
 from smidgen.runtime.build import HERE, table_source
 
 CROSS = "arm-none-eabi-"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from . import limits
-from .device import Device
+from .devices import room as limits
+from .devices.device import Device
 from .found import Found, cheapest, found, room_for
 from .lower import Entries
 from .planner.problem import Problem, Schedule, problem_of, profile

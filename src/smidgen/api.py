@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from . import limits
-from .device import Device
+from .devices import room
+from .devices.device import Device
 from .effort import metered
 from .errors import BadOption, MissingPart
 from .fitting import as_parts, encode_for, in_time
@@ -209,7 +209,7 @@ def _prepared(
     if place_for is not None and not place_for.is_bare:
         ram_bytes = min(place_for.ram_bytes, place_for.ram_bytes if ram_bytes is None else ram_bytes)
     if ram_bytes is not None:
-        place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
+        place_for = room.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
     fixed = contextlib.nullcontext(prices_of(place_for))

@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from .device import Device
+from .devices.device import Device
 from .effort import Effort
 from .errors import SmidgenError
 from .found import counts_in, plain_cost, room_for

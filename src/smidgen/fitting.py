@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bounds, limits, ops
+from . import bounds, ops
 from .alone import SCHEDULED, alone
-from .device import Device
+from .devices import room
+from .devices.device import Device
 from .effort import Effort
 from .errors import DoesNotFit, SmidgenError
 from .found import Found, Price, cheapest, found, is_large, room_for, step_seconds, step_spent
@@ -45,7 +46,7 @@ def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -
 
 def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
-    answer = Effort.of(limits.ANSWER_S)
+    answer = Effort.of(room.ANSWER_S)
     if aim.effort_s:  # without a search, whatever is quick is tried
         aim = replace(aim, patience=Effort.of(max(PATIENCE_S, aim.effort_s)))
     if aim.deadline_s is not None:
@@ -58,7 +59,7 @@ def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) ->
         if least_s == math.inf:
             aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
-    if not limits.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
+    if not room.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
         best = cheapest(device, [best, *_other_statistics(device, lowering, options, best.entries.batch, aim)], aim)
     return _priced(checked_fit(device, best, lowering, options, aim, answer), device, lowering, options, aim)
 
@@ -84,21 +85,21 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     aim = replace(aim, at_once=aim.at_once or takes_statistics(entries.graphs["train"]))
     quick = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim, UNPAGED if aim.page else 1.0))
     base = found(device, entries, quick)
-    if limits.over_flash(device, base.need) and options.const == "f32":
+    if room.over_flash(device, base.need) and options.const == "f32":
         options = replace(options, const="int8")
         entries = narrowed(entries)
         base = found(device, entries, quick)
-    if limits.fits(device, base.need) and (parts := as_parts(lowering, options, entries, aim)) is not entries:
+    if room.fits(device, base.need) and (parts := as_parts(lowering, options, entries, aim)) is not entries:
         return found(device, parts, aim), options
     whole = squeezed(device, entries, quick, first=base)
-    if limits.fits(device, whole.need) and not may_be_cheaper(whole, aim):
+    if room.fits(device, whole.need) and not may_be_cheaper(whole, aim):
         return whole, options
     quick = _patient(device, quick, [whole])
     others: list[Found] = []
     outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
-    if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
+    if aim.page and (aim.effort_s or not any(room.fits(device, one.need) for one in (whole, *others))):
         outer = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim))
         outer = _patient(device, outer, [whole, *others])
         for k, one in enumerate(sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)):
@@ -108,7 +109,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
         return _or_alone(device, best, entries, aim), options
     aim = _patient(device, aim, [whole, *others])
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
-    sought.sort(key=lambda f: (limits.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
+    sought.sort(key=lambda f: (room.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
     tried: list[Found] = []
     search = Effort.of(aim.effort_s)
     for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
@@ -127,7 +128,7 @@ def _for_quick(entries: Entries, aim: Aim, share: float = 1.0) -> Effort | None:
 
 def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
     """If something fits, and in time, there is time to look for what is better."""
-    good = [one for one in tried if limits.fits(device, one.need)]
+    good = [one for one in tried if room.fits(device, one.need)]
     late = aim.deadline_s is not None and all(one.seconds > aim.deadline_s for one in good)
     return replace(aim, patience=None) if good and not late else aim
 
@@ -142,9 +143,9 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
     """What was found, or what one technique alone makes of the step, if that is cheaper."""
     quick = replace(aim, effort_s=0.0)
     for name in SCHEDULED if aim.page else [n for n in SCHEDULED if n != "page"]:
-        if not aim.left_s and is_large(entries) and not limits.fits(device, best.need):
+        if not aim.left_s and is_large(entries) and not room.fits(device, best.need):
             break
-        below = best.cost(aim) if limits.fits(device, best.need) else math.inf
+        below = best.cost(aim) if room.fits(device, best.need) else math.inf
         one = alone(name, device, entries, quick, below)
         best = best if one is None else cheapest(device, [best, one], aim)
     return best
@@ -156,11 +157,11 @@ def checked_fit(
     """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, with
     what is left of the effort for an `answer`. None: the steps are given, and neither parts nor pages are offered."""
     quick = replace(aim, effort_s=0.0, fills=False)
-    if answer is not None and limits.assigned(device, best.need) is None and limits.has_effort(answer):
+    if answer is not None and room.assigned(device, best.need) is None and room.has_effort(answer):
         least = replace(smallest(device, lowering, options, aim), device=device)
         best = min(best, least, key=lambda f: f.need.ram_bytes)
 
-    def need_with(other: Mapping[str, Any]) -> limits.Need | None:
+    def need_with(other: Mapping[str, Any]) -> room.Need | None:
         try:
             if "page_to" in other:
                 return need_with_pages()
@@ -169,27 +170,27 @@ def checked_fit(
         except SmidgenError:
             return None
 
-    def need_with_pages() -> limits.Need | None:
+    def need_with_pages() -> room.Need | None:
         if aim.page or aim.prices.page is None or answer is None:
             return None
         paging = replace(quick, page=True)
         whole = squeezed(device, lowering.entries(options), paging)
         tried = [whole, *state_outside(device, whole, paging)]
-        if best.entries.step_samples and limits.has_effort(answer):
+        if best.entries.step_samples and room.has_effort(answer):
             parts = squeezed(device, best.given, paging)
             tried += [parts, *state_outside(device, parts, paging)]
         need = cheapest(device, tried, paging).need
         return need if need.ram_bytes < best.need.ram_bytes else None
 
-    if limits.assigned(device, best.need) is not None and (said := limits.beyond(best.need)):
+    if room.assigned(device, best.need) is not None and (said := room.beyond(best.need)):
         raise DoesNotFit(said)
-    if not limits.fits(device, best.need):
+    if not room.fits(device, best.need):
         plan = outlined(best.entries, device, best.sized)
-        unsure = aim.effort_s and answer is not None and limits.has_effort(answer) and may_fit(device, best.given, aim)
+        unsure = aim.effort_s and answer is not None and room.has_effort(answer) and may_fit(device, best.given, aim)
         effort_s = LONGER * aim.effort_s if unsure else 0.0
-        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, answer, effort_s)
+        raise room.over_limit(device, plan, best.need, options.optimizer, need_with, answer, effort_s)
     if device.slot_bytes:
-        limits.check_slots(device, best.program)
+        room.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
         raise _too_late(device, lowering, options, aim, best, answer=answer)
     return best
@@ -197,15 +198,15 @@ def checked_fit(
 
 def _too_late(
     device: Device, lowering: Lowering, options: Options, aim: Aim, best: Found | None = None, **more: Any
-) -> limits.TooLate:
+) -> room.TooLate:
     """`best`: what was found; else nothing was looked for."""
     quick = replace(aim, effort_s=0.0, deadline_s=None, fills=True)
     free = found(None, lowering.entries(options), aim)
     assert aim.deadline_s is not None
 
-    def price(other: Mapping[str, Any]) -> limits.Option:
+    def price(other: Mapping[str, Any]) -> room.Option:
         one = squeezed(device, lowering.entries(replace(options, **other), explained=False), quick, most=MOST_ASKED)
-        return limits.Option(other, one.need, one.seconds)
+        return room.Option(other, one.need, one.seconds)
 
     spent = [f"{d.what} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]
     why = "whatever is computed again, paged or taken in parts" if best is None else (
@@ -216,7 +217,7 @@ def _too_late(
         more["more_bytes"] = enough if free.seconds <= aim.deadline_s and not device.is_bare else 0
     found_s = best.seconds if best else 0.0
     batch, method = free.entries.batch, free.entries.method
-    return limits.too_late(device, batch, method, why, aim.deadline_s, price, found_s=found_s, **more)
+    return room.too_late(device, batch, method, why, aim.deadline_s, price, found_s=found_s, **more)
 
 
 def in_time(lowering: Lowering, options: Options, aim: Aim) -> Entries:
@@ -227,7 +228,7 @@ def in_time(lowering: Lowering, options: Options, aim: Aim) -> Entries:
     kept = tuple(d for d in entries.decisions if d.what != "cheap")
     plain = replace(entries, graphs={**entries.graphs, **entries.plain}, decisions=kept)
     if step_seconds(plain, aim) > aim.deadline_s:
-        unlimited = limits.within(UNLIMITED, None)
+        unlimited = room.within(UNLIMITED, None)
         raise _too_late(unlimited, lowering, options, aim, found(None, plain, aim))
     return plain
 
@@ -250,7 +251,7 @@ def in_parts(device: Device, lowering: Lowering, options: Options, samples: int,
             continue
         tried.append(squeezed(device, entries, aim))
         aim = _patient(device, aim, tried)
-        if tried[-1].entries is entries and limits.fits(device, tried[-1].need):
+        if tried[-1].entries is entries and room.fits(device, tried[-1].need):
             break
     return tried
 
@@ -278,7 +279,7 @@ def _other_statistics(device: Device, lowering: Lowering, options: Options, samp
         why = f"batch norms take the statistics of {batch} samples, not of {samples}: other weights are learned"
         one = squeezed(device, decided(entries, "statistics of parts", why, 0), quick)
         tried = [one, *(state_outside(device, one, quick) if aim.page else [])]
-        if any(limits.fits(device, f.need) for f in tried):
+        if any(room.fits(device, f.need) for f in tried):
             return tried
     return []
 
@@ -286,7 +287,7 @@ def _other_statistics(device: Device, lowering: Lowering, options: Options, samp
 def smallest(device: Device | None, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """As little RAM as is found without a search: whole or in parts of one sample, with as much as possible computed
     again or paged."""
-    none, quick = limits.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
+    none, quick = room.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
     entries = lowering.entries(options)
     tried = [squeezed(none, entries, quick)]
     if entries.batch > 1 and not takes_statistics(entries.graphs["train"]) and not aim.at_once:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from . import limits, place
-from .device import Device
+from . import place
+from .devices import room as limits
+from .devices.device import Device
 from .lower import Entries
 from .planned import Sized, encode, sized
 from .planner.cost import Spent, spent

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from . import limits
-from .device import Device
+from .devices import room
+from .devices.device import Device
 from .found import Found, counts_in, step_seconds
 from .ir import Role, Tensor
 from .lower import Entries, checked, lowered
@@ -50,11 +50,11 @@ def state_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
             replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, tensor.bytes(1)))
             for tensor, count in zip(some, outside, strict=True)
         ]
-        fits = [k for k, guess in enumerate(guesses) if limits.fits(device, guess)]
+        fits = [k for k, guess in enumerate(guesses) if room.fits(device, guess)]
         smallest = min(range(len(some)), key=lambda k: guesses[k].ram_bytes, default=None)
         chosen = sorted({*fits[:1], *([] if smallest is None else [smallest])})
         found += [_outside(device, entries, some[: k + 1], outside[k], aim) for k in chosen]
-        if any(limits.fits(device, one.need) for one in found):
+        if any(room.fits(device, one.need) for one in found):
             break
     return found
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from . import limits
-from .device import Device
+from .devices import room as limits
+from .devices.device import Device
 from .errors import BadOption
 from .fitting import checked_fit, found_for, in_time
 from .found import Found, found, with_price

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .device import Device, load_device
+from .devices.device import Device, load_device
 from .errors import BadOption
 from .optimizers import SGD, Adam, AdamW, Optimizer
 from .program.arrays import is_integer, is_number

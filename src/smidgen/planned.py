@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import limits, place, verify
-from .device import Device
+from . import place, verify
+from .devices import room as limits
+from .devices.device import Device
 from .effort import meter
 from .encode import encode as encode_program
 from .ir import Graph, Role

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from . import limits, place
-from .device import Device
+from . import place
+from .devices import room as limits
+from .devices.device import Device
 from .effort import Effort
 from .found import Found, cheapest, counts_in, found, is_large, plain_cost, room_for
 from .ir import Graph

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from . import bounds, limits
+from . import bounds
 from .alone import SCHEDULED, alone
-from .device import Device
+from .devices import room
+from .devices.device import Device
 from .fitting import checked_fit, joint, one_by_one, part, smallest
 from .found import Found, cheapest, found
 from .ir import ceil_div
@@ -142,7 +143,7 @@ class _Bench:
         self.parts = list(self._all_parts())
 
     def within(self, budget_bytes: int) -> Device:
-        return limits.within(self.work.left(budget_bytes), self.device)
+        return room.within(self.work.left(budget_bytes), self.device)
 
     def _all_parts(self) -> list[Found]:
         """The step in ever smaller parts, nothing computed again for it."""
@@ -174,7 +175,7 @@ class _Bench:
                 best = self._alone(name, device)
             else:
                 tried = self.parts if name == "split" else [self.base]
-                good = [f for f in tried if limits.fits(device, f.need)]
+                good = [f for f in tried if room.fits(device, f.need)]
                 best = min(good, key=lambda f: f.cost(self.aim), default=None)
             points.append(self._point(name, budget_bytes, best, since()))
             singles += [best] if best is not None else []
@@ -191,7 +192,7 @@ class _Bench:
 
     def _alone(self, name: str, device: Device) -> Found | None:
         """A technique that makes a schedule. Where the base fits, nothing has to be done."""
-        return self.base if limits.fits(device, self.base.need) else alone(name, device, self.entries, self.aim)
+        return self.base if room.fits(device, self.base.need) else alone(name, device, self.entries, self.aim)
 
     def _joint(self, device: Device, budget_bytes: int, singles: Sequence[Found]) -> Point:
         """As `compile` finds it, or one of the single techniques if that is cheaper: never worse than any."""
@@ -199,7 +200,7 @@ class _Bench:
         best = cheapest(device, [joint(device, self.lowering, self.options, self.aim)[0], self.smallest], self.aim)
         solve_s = time.monotonic() - start
         best = cheapest(device, [best, *singles], self.aim)
-        made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, solve_s)
+        made = self._point("joint", budget_bytes, best if room.fits(device, best.need) else None, solve_s)
         aim, limit_s = replace(self.aim, objective="time"), max(self.aim.effort_s, LEAST_BOUND_S)
         least = bounds.least_alike(device, self.entries, aim, effort_s=limit_s)
         return replace(made, bound_s=least if least < math.inf else None)
@@ -256,10 +257,10 @@ def _largest(device: Device, lowering: Lowering, options: Options, aim: Aim, tol
         tried += 1
         told(tried, 0, f"batch {batch}")
         one = squeezed(device, lowering.entries(replace(options, batch=batch)), quick)
-        if not limits.fits(device, one.need):
+        if not room.fits(device, one.need):
             one = searched(device, one, replace(aim, effort_s=aim.effort_s / 4))
         late = aim.deadline_s is not None and one.seconds > aim.deadline_s
-        return one if limits.fits(device, one.need) and not late else None
+        return one if room.fits(device, one.need) and not late else None
 
     best = at(1)
     if best is None:

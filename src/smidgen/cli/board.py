@@ -41,7 +41,7 @@ def check_firmware(args: argparse.Namespace) -> None:
 
 def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[str, Any]:
     """Write the project and say so; returns what JSON has of it."""
-    from ..firmware.project import write_firmware
+    from ..deploy.firmware import write_firmware
 
     made = write_firmware(args.firmware, program, device, args.prefix)
     if not args.json:
@@ -53,7 +53,7 @@ def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[st
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..firmware.training import train_on_board
+    from ..deploy.board_run import train_on_board
     from ..train.npz import read_npz
 
     for name in ("epochs", "steps"):

@@ -179,7 +179,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def devices(args: argparse.Namespace) -> int:
-    from ..device import device_names, load_device
+    from ..devices.device import device_names, load_device
     from ..report.device_text import device_text, devices_text
 
     if args.name:

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from .. import terminal
-from ..device import Device
+from ..devices.device import Device
+from ..devices.room import OverLimit, with_slots
 from ..errors import MissingPart
-from ..limits import OverLimit, with_slots
 from ..options import checked_budget, checked_device, checked_ladder, checked_seed
 
 

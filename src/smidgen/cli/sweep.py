@@ -29,7 +29,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    from ..limits import OverLimit
+    from ..devices.room import OverLimit
     from ..report import sweep_html, sweep_text
 
     check(args)

@@ -26,7 +26,7 @@ def check(args: argparse.Namespace) -> None:
     """Before any work."""
     if args.machine is None:
         return
-    from ..cross import checked_target, zig
+    from ..deploy.linux_binary import checked_target, zig
 
     checked_target(args.machine)
     zig()
@@ -35,7 +35,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def build(args: argparse.Namespace, program: Program) -> dict[str, Any]:
-    from ..cross import build_binary
+    from ..deploy.linux_binary import build_binary
 
     build_binary(program, args.machine, args.output)
     return {"target": args.machine}

@@ -10,7 +10,7 @@ from typing import Final
 
 from .. import ops
 from ..build import typed
-from ..device import Device, Paging
+from ..devices.device import Device, Paging
 from ..errors import Internal
 from ..ir import Graph, at
 from ..place import loop_range

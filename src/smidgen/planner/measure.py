@@ -26,7 +26,7 @@ import numpy as np
 
 from .. import files, ops, place
 from ..build import Builder
-from ..device import Paging
+from ..devices.device import Paging
 from ..encode import encode
 from ..errors import SmidgenError
 from ..ir import Array, DType, Graph, Role, at

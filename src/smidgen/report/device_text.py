@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..device import KINDS, Device
+from ..devices.device import KINDS, Device
 from ..terminal import bytes_text, count_text
 from .arena_picture import wrapped
 

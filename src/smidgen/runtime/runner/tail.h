@@ -1,5 +1,5 @@
 /* The program at the end of this very executable, which does not map it: what is copied once need not stay mapped. Written by
- * smidgen/cross.py: executable, zeros up to a multiple of TAIL_ALIGN, program, Tail. */
+ * smidgen/deploy/linux_binary.py: executable, zeros up to a multiple of TAIL_ALIGN, program, Tail. */
 #ifndef SMG_RUNNER_TAIL_H
 #define SMG_RUNNER_TAIL_H
 #include <stddef.h>

@@ -24,7 +24,7 @@ from ..ir import Array
 from ..program.arrays import rows
 from ..program.program import Program
 from ..runtime.machine import Paged
-from .project import manifest
+from .firmware import manifest
 
 QEMU: Final = "qemu-system-arm"
 CROSS: Final = "arm-none-eabi-"

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import Internal, UnknownDevice, did_you_mean
+from ..errors import Internal, UnknownDevice, did_you_mean
 
-FOLDER: Final = Path(__file__).parent / "devices"
+FOLDER: Final = Path(__file__).parent
 KINDS: Final = ("microcontroller", "linux", "emulated")
 TABLES: Final = ("clock", "flash", "speed", "power", "page")  # of a file, each with a source
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from . import files
-from .errors import BadOption, Internal, MissingPart, did_you_mean
-from .ir import COUNTER, LR
-from .program.program import Program
-from .runtime.build import EXACT, HERE, inplace_inputs, table_source
+from .. import files
+from ..errors import BadOption, Internal, MissingPart, did_you_mean
+from ..ir import COUNTER, LR
+from ..program.program import Program
+from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..device import Bank, Device, load_device
+from ..devices.cores import Protection
+from ..devices.device import Bank, Device, load_device
 from ..errors import BadOption
-from .cores import Protection
 
 PERIPHERALS = (0x4000_0000, 0x2000_0000)  # address and bytes, on every Cortex-M
 MOST_REGIONS = 8  # of every memory protection unit that we know

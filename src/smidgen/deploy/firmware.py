@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..device import Device
+from ..devices.cores import core_of
+from ..devices.device import Device
+from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
+from ..devices.room import Need, Overhead, assigned, check_slots
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
-from ..limits import Need, Overhead, assigned, check_slots
 from ..program.program import Buffer, Program
 from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 from ..train.classes import c_initializer
 from ..train.settings import checked_batch
-from .budget import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
-from .cores import core_of
-from .memory import regions, regions_source, standin
+from .board_memory import regions, regions_source, standin
 
 PORT: Final = HERE / "ports" / "cortex_m"
 RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from ..effort import Effort
+from ..errors import BadOption, DoesNotFit, SmidgenError
+from ..optimizers import SGD, Optimizer
+from ..place import ALIGN
+from ..program.plan import Plan
+from ..program.program import REGION_BYTES, Program
+from ..runtime import machine
+from ..terminal import bytes_text, seconds_text
+from . import overhead as budget
+from .cores import core_of, is_ported
 from .device import Bank, Device
-from .effort import Effort
-from .errors import BadOption, DoesNotFit, SmidgenError
-from .firmware import budget
-from .firmware.cores import core_of, is_ported
-from .optimizers import SGD, Optimizer
-from .place import ALIGN
-from .program.plan import Plan
-from .program.program import REGION_BYTES, Program
-from .runtime import machine
-from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
 ANSWER_S: Final = 6.5  # of effort, after which no further choice is tried, so that an answer comes within ten seconds

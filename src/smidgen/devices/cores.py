@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..device import Device, device_names, load_device
 from ..errors import BadOption
+from .device import Device, device_names, load_device
 
 Protection = Literal["none", "v7", "v8"]
 """v7 is also that of ARMv6-M: regions are powers of two with eight sub-regions; v8: base and limit."""

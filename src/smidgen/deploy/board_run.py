@@ -26,7 +26,7 @@ from ..train.npz import Samples
 from ..train.sample_rows import check_rows
 from ..train.settings import checked_batch
 from .emulate import BoardRun, Sections, Step, run_on_board, sections
-from .project import manifest
+from .firmware import manifest
 
 SHOWN = 5  # kernels in the text
 
