@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from smidgen import files
+from smidgen.compiler.fit.candidate import Found, found
+from smidgen.compiler.fit.search import encode_for, smallest
+from smidgen.compiler.options import checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import prices_of, spent
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.errors import DoesNotFit
-from smidgen.fitting import encode_for, smallest
-from smidgen.found import Found, found
-from smidgen.lower import Lowering
-from smidgen.options import checked_options
-from smidgen.planner.cost import prices_of, spent
-from smidgen.planner.within import Aim
-from smidgen.torch_import import import_model
 
 from .nets.large import LARGE, task
 from .peers.machine import describe

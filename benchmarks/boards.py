@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from smidgen import api
+from smidgen.compiler.fit.candidate import Found
+from smidgen.compiler.fit.squeeze import squeezed
+from smidgen.compiler.optimizers import SGD
+from smidgen.compiler.pipeline import narrowed
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.within import Aim
 from smidgen.deploy import emulate
 from smidgen.deploy.firmware import write_firmware
 from smidgen.devices import room
 from smidgen.devices.device import Bank, Device, load_device
-from smidgen.found import Found
-from smidgen.lower import narrowed
-from smidgen.optimizers import SGD
-from smidgen.planner.cost import prices_of
-from smidgen.planner.within import Aim
 from smidgen.program.plan import Plan
 from smidgen.program.program import HEADER, SECTIONS, Program
-from smidgen.squeezing import squeezed
 from smidgen.train.job import Job
 
 from .nets import NETS, Net

@@ -25,18 +25,18 @@ from typing import Any, Final
 import numpy as np
 
 from smidgen import files
+from smidgen.compiler.assemble import encode
+from smidgen.compiler.fit.search import encode_for
+from smidgen.compiler.fit.sweep import Point, Sweep, largest_batch, sweep
+from smidgen.compiler.options import Options, checked_options
+from smidgen.compiler.pipeline import Entries, Lowering
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.errors import DoesNotFit
-from smidgen.fitting import encode_for
-from smidgen.lower import Entries, Lowering
-from smidgen.options import Options, checked_options
-from smidgen.planned import encode
-from smidgen.planner.cost import prices_of
-from smidgen.planner.within import Aim
 from smidgen.report.sweep_text import share_text, sweep_json
-from smidgen.sweeping import Point, Sweep, largest_batch, sweep
 from smidgen.terminal import bytes_text, seconds_text
-from smidgen.torch_import import import_model
 
 from .make_tables import table
 from .nets import NETS

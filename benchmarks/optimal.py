@@ -22,13 +22,13 @@ from typing import Any, Final
 from benchmarks.nets.large import task
 from benchmarks.peers.machine import describe
 from smidgen import files
-from smidgen.lower import Lowering
-from smidgen.options import checked_options
-from smidgen.planner.cost import prices_of
-from smidgen.planner.least import least_peak
-from smidgen.planner.problem import Problem, problem_of, profile
-from smidgen.planner.solve import solve
-from smidgen.torch_import import import_model
+from smidgen.compiler.options import checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.least_peak import least_peak
+from smidgen.compiler.planner.problem import Problem, problem_of, profile
+from smidgen.compiler.planner.solve import solve
+from smidgen.compiler.torch_import.capture import import_model
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "results" / "optimal.json"
 SHARES: Final = (0.75, 0.5, 0.35, 0.25, 0.15)

@@ -185,7 +185,7 @@ def measure_fast(row: Row) -> dict[str, Any]:
 @functools.cache
 def imported(name: str, bn: str) -> Any:
     """Exporting takes longer than everything else, and does not depend on the other settings."""
-    from smidgen.torch_import import import_model
+    from smidgen.compiler.torch_import.capture import import_model
 
     net = TABLE[name]
     return import_model(net.model().eval(), net.batch(2)[0], loss=net.loss, bn=bn)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from smidgen import SGD, api, files
+from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.planner.cost import HOST, ROUGH, spent
+from smidgen.compiler.planner.measure import measured
 from smidgen.ir import Array
-from smidgen.lower import Entries
-from smidgen.planner.cost import HOST, ROUGH, spent
-from smidgen.planner.measure import measured
 from smidgen.terminal import seconds_text
 from smidgen.train.job import Job
 
@@ -43,7 +43,7 @@ NETWORKS = {
 MEANING = {
     "measured_s": "median over rounds of the median step",
     "predicted_s": "sum of the kernels, each timed on its own; median over rounds",
-    "fixed_s": "sum of the kernels by the fixed prices of src/smidgen/planner/host.json",
+    "fixed_s": "sum of the kernels by the fixed prices of src/smidgen/compiler/planner/host.json",
     "rough_s": "the same with one rate for arithmetic and one for bytes",
     "ratio": "predicted_s / measured_s",
     "ratio_rounds": "predicted / measured of each round: how far a single prediction may be off",

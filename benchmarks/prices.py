@@ -1,4 +1,4 @@
-"""The fixed prices of plans for the host: `python -m benchmarks.prices` writes src/smidgen/planner/host.json.
+"""The fixed prices of plans for the host: `python -m benchmarks.prices` writes src/smidgen/compiler/planner/host.json.
 `python -m benchmarks.prices --boards` prints cycles of cores without an operating system, for src/smidgen/devices.
 
 Times every kernel of the networks in benchmarks/nets on its own, and fits to each family of kernels what a call, a
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from smidgen import SGD, Adam, api, files, ops
-from smidgen.build import typed
+from smidgen.compiler.graph.build import typed
+from smidgen.compiler.place.arena import loop_range
+from smidgen.compiler.planner import cost, measure
 from smidgen.ir import at
-from smidgen.place import loop_range
-from smidgen.planner import cost, measure
 
 from .nets import NETS, Net
 from .nets.large import REDUCED

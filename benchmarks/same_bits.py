@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import smidgen
 from smidgen import files
-from smidgen.found import found
-from smidgen.lower import Lowering
-from smidgen.options import checked_options
-from smidgen.planner.cost import prices_of
-from smidgen.planner.within import Aim
-from smidgen.torch_import import import_model
+from smidgen.compiler.fit.candidate import found
+from smidgen.compiler.options import checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 
 from .fit import SHARES
 from .nets.large import LARGE, REDUCED

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from smidgen.alone import SCHEDULED, alone
+from smidgen.compiler.fit.candidate import Found, cheapest, found
+from smidgen.compiler.fit.search import found_for, part
+from smidgen.compiler.fit.single_technique import SCHEDULED, alone
+from smidgen.compiler.options import Options
+from smidgen.compiler.passes.additive import takes_statistics
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.within import Aim
 from smidgen.devices import room
 from smidgen.devices.device import Device
 from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
-from smidgen.fitting import found_for, part
-from smidgen.found import Found, cheapest, found
 from smidgen.ir import ceil_div
-from smidgen.lower import Lowering
-from smidgen.options import Options
-from smidgen.passes.additive import takes_statistics
-from smidgen.planner.within import Aim
 from smidgen.program.program import Program
 from smidgen.train.job import Job
 

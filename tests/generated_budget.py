@@ -23,15 +23,15 @@ import numpy as np
 from benchmarks.parity import machine
 from benchmarks.techniques import OURS, TECHNIQUES, Batch, Model, is_good, learned, outcome, report_text, said, summed
 from smidgen import files
+from smidgen.compiler.assemble import encode
+from smidgen.compiler.fit.squeeze import squeezed
+from smidgen.compiler.options import checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.errors import SmidgenError
-from smidgen.lower import Lowering
-from smidgen.options import checked_options
-from smidgen.planned import encode
-from smidgen.planner.cost import prices_of
-from smidgen.planner.within import Aim
-from smidgen.squeezing import squeezed
-from smidgen.torch_import import import_model
 
 from . import generated
 from .test_generated import OPTIMIZERS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from smidgen import api
-from smidgen.build import Builder, feed, fetch
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import SGD, Optimizer
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.passes.fold import freeze
 from smidgen.ir import Batch, DType, Role
-from smidgen.optimizers import SGD, Optimizer
-from smidgen.passes.autodiff import autodiff
-from smidgen.passes.fold import freeze
 
 from .small import CONV, LOSS, POOL
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smidgen import api, ops
-from smidgen.check import check
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.passes.page import cannot_page, page, page_state
 from smidgen.ir import Graph, Role
-from smidgen.passes.page import cannot_page, page, page_state
 
 
 def saved(graph: Graph) -> dict[str, list[int]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from smidgen import api
-from smidgen.build import Builder, feed, fetch
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import SGD, Optimizer
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.passes.fold import freeze
 from smidgen.ir import Array, Batch, DType, Graph, Role
-from smidgen.optimizers import SGD, Optimizer
-from smidgen.passes.autodiff import autodiff
-from smidgen.passes.fold import freeze
 
 N = Batch(1)
 ALL = ("w1", "b1", "w2", "b2", "w3", "b3")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smidgen import interp
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.text import parse, to_text
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.passes.save_bits import save_bits
 from smidgen.errors import NotDifferentiable
-from smidgen.passes.autodiff import autodiff
-from smidgen.passes.save_bits import save_bits
-from smidgen.text import parse, to_text
 
 from . import small
 

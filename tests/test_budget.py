@@ -140,7 +140,7 @@ def test_an_impossible_budget_says_what_is_alive_and_what_was_tried() -> None:
 
 @pytest.mark.parametrize(("text", "bytes"), [("256KB", 262144), ("1.5 MB", 1572864), ("2GiB", 2**31), ("300", 300)])
 def test_sizes_are_written_with_units_of_1024(text: str, bytes: int) -> None:
-    from smidgen.options import checked_budget
+    from smidgen.compiler.options import checked_budget
 
     assert checked_budget(text) == bytes
 

@@ -17,16 +17,16 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
+from smidgen.compiler.fit.search import found_for, smallest
+from smidgen.compiler.options import checked_budget, checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.devices.room import OverLimit, TooLate
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.fitting import found_for, smallest
-from smidgen.lower import Lowering
-from smidgen.options import checked_budget, checked_options
-from smidgen.planner.within import Aim
 from smidgen.runtime.machine import has_fast
 from smidgen.terminal import bytes_text
-from smidgen.torch_import import import_model
 
 
 class Woven(nn.Module):

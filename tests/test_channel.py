@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from smidgen import api
-from smidgen.optimizers import SGD
+from smidgen.compiler.optimizers import SGD
 from smidgen.program.program import Program
 from smidgen.runtime.machine import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
 

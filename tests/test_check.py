@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smidgen.check import check
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.graph.text import parse
 from smidgen.errors import Internal
 from smidgen.ir import Batch, DType, Graph, Role, Tensor
-from smidgen.text import parse
 
 GIVEN = """
 input x: f32[n,4]

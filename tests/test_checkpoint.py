@@ -19,9 +19,9 @@ from torch import nn
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.errors import SmidgenError
 from smidgen.ir import Array
-from smidgen.optimizers import SGD, Adam
 from smidgen.program.program import Program
 from smidgen.train import checkpoint as files
 from smidgen.train.checkpoint import Checkpoint

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import cli, errors, planned, verify
+from smidgen import cli, errors
+from smidgen.compiler import assemble, verify
 from smidgen.errors import Internal, UnsafeLayout
 
 NETS = """\
@@ -411,7 +412,7 @@ def test_our_own_bugs_have_a_code_too(
 
     check: Callable[..., None] = found
     monkeypatch.setattr(verify, "verify", check)
-    assert planned.verify is verify
+    assert assemble.verify is verify
     got, out, err, made = run(folder, "build nets.py:plain --input 4x3 -o out.smg", capsys)
     assert (got, out, err, made) == (status, "", text, [])
 

@@ -15,14 +15,14 @@ from torch import nn
 
 import smidgen
 from smidgen import api, ops
-from smidgen.build import typed
+from smidgen.compiler.fit.candidate import step_spent
+from smidgen.compiler.graph.build import typed
+from smidgen.compiler.options import BadOption
+from smidgen.compiler.planner import measure
+from smidgen.compiler.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
+from smidgen.compiler.planner.within import Aim
 from smidgen.devices.device import device_names, load_device, parsed
-from smidgen.found import step_spent
 from smidgen.ir import DType, Graph, Role, Tensor
-from smidgen.options import BadOption
-from smidgen.planner import measure
-from smidgen.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
-from smidgen.planner.within import Aim
 from smidgen.program.plan import Plan
 from smidgen.train.step_time import measure_step
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.compiler.options import BadOption
 from smidgen.devices import room
 from smidgen.devices.device import Bank, Device, device_names, load_device, parsed
 from smidgen.devices.room import Need, Overhead, assigned
 from smidgen.errors import DoesNotFit, UnknownDevice
-from smidgen.options import BadOption
 
 KB = 1024
 FIGURES = {

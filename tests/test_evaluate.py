@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import smidgen
 from smidgen import api
-from smidgen.build import Builder, fetch
+from smidgen.compiler.graph.build import Builder, fetch
+from smidgen.compiler.optimizers import SGD
 from smidgen.ir import Array
-from smidgen.optimizers import SGD
 from smidgen.train.job import Job
 
 from . import small

@@ -18,12 +18,12 @@ from torch import nn
 from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
 from benchmarks.parity import machine
 from smidgen import api, cli
+from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import board_memory, emulate
 from smidgen.deploy.firmware import COMPILER_FLAGS, PORT, write_firmware
 from smidgen.devices import cores, overhead, room
 from smidgen.devices.device import Bank, load_device
 from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
-from smidgen.optimizers import SGD
 from smidgen.program.program import Program
 from tools import measure_stack
 

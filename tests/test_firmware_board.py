@@ -14,11 +14,11 @@ from torch import nn
 
 from benchmarks.boards import CASES, measured
 from smidgen import api, cli
+from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import emulate
 from smidgen.deploy.board_run import train_on_board
 from smidgen.deploy.firmware import bare_bytes, write_firmware
 from smidgen.devices.device import Bank, load_device
-from smidgen.optimizers import SGD
 from smidgen.train.job import Job
 from smidgen.train.npz import Samples
 

@@ -22,9 +22,9 @@ from torch import nn
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.optimizers import SGD, Adam, Optimizer
 from smidgen.errors import NotFinite, SmidgenError
 from smidgen.ir import Array
-from smidgen.optimizers import SGD, Adam, Optimizer
 from smidgen.train import divergence
 from smidgen.train.batches import order
 from smidgen.train.job import Job

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen import api, interp
+from smidgen import api
+from smidgen.compiler.graph import interp
+from smidgen.compiler.optimizers import Optimizer
 from smidgen.errors import Internal, SmidgenError, UnsafeLayout
-from smidgen.optimizers import Optimizer
 from smidgen.program.arrays import unlaid
 from smidgen.train.job import Job
 

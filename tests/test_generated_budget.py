@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.same_bits import OUT as LARGE_OUT
 from benchmarks.techniques import TECHNIQUES, differing, is_good, said
-from smidgen.alone import SCHEDULED
-from smidgen.sweeping import MEANING
+from smidgen.compiler.fit.single_technique import SCHEDULED
+from smidgen.compiler.fit.sweep import MEANING
 
 from .generated_budget import COUNT, FIRST, LEAST, OUT, rows_of
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from smidgen import interp
-from smidgen.aten import TABLE
+from smidgen.compiler.graph import interp
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.torch_import.aten import TABLE
+from smidgen.compiler.torch_import.capture import LOSSES, Imported, import_model
 from smidgen.errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from smidgen.ir import Array, Batch, DType, Role
-from smidgen.passes.autodiff import autodiff
-from smidgen.torch_import import LOSSES, Imported, import_model
 
 SAMPLES = 3
 

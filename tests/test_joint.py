@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smidgen.alone import SCHEDULED, alone
+from smidgen.compiler.fit.candidate import Found, found
+from smidgen.compiler.fit.search import found_for, joint, part, smallest
+from smidgen.compiler.fit.single_technique import SCHEDULED, alone
+from smidgen.compiler.options import Options, checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import prices_of
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.errors import SmidgenError
-from smidgen.fitting import found_for, joint, part, smallest
-from smidgen.found import Found, found
 from smidgen.ir import ceil_div
-from smidgen.lower import Lowering
-from smidgen.options import Options, checked_options
-from smidgen.planner.cost import prices_of
-from smidgen.planner.within import Aim
-from smidgen.torch_import import import_model
 
 from . import generated
 from .test_generated import OPTIMIZERS

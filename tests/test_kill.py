@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.optimizers import Adam
+from smidgen.compiler.optimizers import Adam
 
 from . import small
 

@@ -21,11 +21,11 @@ from torch import nn
 
 import smidgen
 from smidgen import cli
+from smidgen.compiler.assemble import encode
+from smidgen.compiler.fit.candidate import found
+from smidgen.compiler.fit.ladder import joined
+from smidgen.compiler.planner.within import Aim
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.found import found
-from smidgen.ladder import joined
-from smidgen.planned import encode
-from smidgen.planner.within import Aim
 from smidgen.program.rungs import Rung, rungs_of
 from smidgen.runtime.machine import Machine
 from smidgen.train.history import Position

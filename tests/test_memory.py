@@ -21,12 +21,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from smidgen import api, place
-from smidgen.build import Builder, feed, fetch
+from smidgen import api
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import SGD, Adam
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.place import arena as place
 from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
-from smidgen.optimizers import SGD, Adam
-from smidgen.passes.autodiff import autodiff
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.runtime import machine as native

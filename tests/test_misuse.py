@@ -17,11 +17,11 @@ from torch import nn
 
 import smidgen
 from smidgen import api, cli, methods, source
-from smidgen.build import Builder, feed, fetch
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import SGD, Adam, AdamW
+from smidgen.compiler.options import Options, checked_options
 from smidgen.errors import SmidgenError
 from smidgen.ir import Array, DType, Graph, Role
-from smidgen.optimizers import SGD, Adam, AdamW
-from smidgen.options import Options, checked_options
 from smidgen.program.program import Program
 from smidgen.runtime import machine
 from smidgen.train.job import Job, load
@@ -452,7 +452,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adam"}, f"optimizer='adam' {FOREIGN}optimizer=smidgen.Adam(lr=0.001)"),
     ({"optimizer": "lion"}, f"optimizer='lion' {FOREIGN}{ANY}"),
     ({"optimizer": 0.1}, f"optimizer=builtins.float {FOREIGN}{ANY}"),
-    ({"optimizer": SGD}, f"optimizer=smidgen.optimizers.SGD {FOREIGN}optimizer=smidgen.SGD(lr=0.01)"),
+    ({"optimizer": SGD}, f"optimizer=smidgen.compiler.optimizers.SGD {FOREIGN}optimizer=smidgen.SGD(lr=0.01)"),
     (
         {"optimizer": torch.optim.SGD(MODEL.parameters(), lr=0.3, momentum=0.9)},
         f"optimizer=torch.optim.sgd.SGD {FOREIGN}optimizer=smidgen.SGD(lr=0.3, momentum=0.9)",

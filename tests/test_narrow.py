@@ -13,9 +13,9 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS, WEIGHTS
+from smidgen.compiler.passes.narrow import int8_rows
 from smidgen.devices.device import load_device
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.passes.narrow import int8_rows
 
 
 def rounded(model: nn.Module) -> nn.Module:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.optimizers import Adam
+from smidgen.compiler.optimizers import Adam
 from smidgen.train.job import Job, load
 
 from . import small

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import interp, ops
-from smidgen.build import Builder
+from smidgen import ops
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.build import Builder
 from smidgen.ir import Array, DType, at
 from smidgen.runtime import build, machine
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from smidgen import ops
+from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.errors import BadOption
 from smidgen.ir import Array, DType, Tensor, at
 from smidgen.ops.optim import SINKS
-from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.runtime import machine
 
 SAMPLES = 3

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from smidgen import api
+from smidgen.compiler.optimizers import Adam
 from smidgen.errors import BadOption, CannotWrite
-from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.timeline import Span, Timeline
 from smidgen.report import plan_html

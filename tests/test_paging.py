@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen import api, interp
+from smidgen import api
+from smidgen.compiler.graph import interp
+from smidgen.compiler.optimizers import Adam
 from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
-from smidgen.optimizers import Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.report.plan_text import answer

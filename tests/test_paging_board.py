@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from smidgen import api
+from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import emulate
 from smidgen.deploy.board_run import train_on_board
 from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import load_device
 from smidgen.errors import DoesNotFit
 from smidgen.ir import Role
-from smidgen.optimizers import SGD
 from smidgen.train.job import Job
 from smidgen.train.npz import Samples
 

@@ -12,8 +12,8 @@ import torch
 from benchmarks.nets.plain import LeNet5
 from benchmarks.nets.residual import ResNet8
 from smidgen import api
+from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.errors import SmidgenError
-from smidgen.optimizers import SGD, Adam
 from smidgen.train.job import Job
 
 from . import generated

@@ -1,16 +1,16 @@
-"""The rewrites of passes/page.py, in the IR's own text."""
+"""The rewrites of compiler/passes/page.py, in the IR's own text."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from smidgen import interp
-from smidgen.check import check
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.graph.text import parse, to_text
+from smidgen.compiler.passes.page import MOST_STARTED, cannot_page, page, page_state, times_read
 from smidgen.errors import Internal
 from smidgen.ir import Graph
-from smidgen.passes.page import MOST_STARTED, cannot_page, page, page_state, times_read
-from smidgen.text import parse, to_text
 
 CHAIN = """
 input x: f32[n,4]

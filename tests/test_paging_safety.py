@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen import api, place, verify
+from smidgen import api
+from smidgen.compiler import verify
+from smidgen.compiler.encode import encode
+from smidgen.compiler.optimizers import SGD
+from smidgen.compiler.place import arena as place
+from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.deploy import linux_binary
-from smidgen.encode import encode
 from smidgen.errors import BadProgram, SmidgenError, UnsafeLayout
-from smidgen.layout import Layout, Slot
-from smidgen.optimizers import SGD
 from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import HEADER, PAGES, SECTIONS, Program
 from smidgen.runtime.machine import Machine

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smidgen import api, interp
-from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
+from smidgen import api
+from smidgen.compiler.graph import interp
+from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.train.job import Job, load
 
 from . import small

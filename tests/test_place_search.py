@@ -8,8 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from smidgen.place_exact import nearer, within
-from smidgen.place_search import Block, first_fit, gaps_filled, hasty, peak, searched
+from smidgen.compiler.place.first_fit import Block, first_fit, gaps_filled, hasty, peak, searched
+from smidgen.compiler.place.solver import nearer, within
 
 
 def generated(seed: int, count: int = 40) -> list[Block]:

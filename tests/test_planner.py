@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from smidgen.planner.baselines import ALONE, BASELINES
-from smidgen.planner.bound import least_extra
-from smidgen.planner.chain import Chain
-from smidgen.planner.cost import Paging, Prices
-from smidgen.planner.exact import exact, lowest
-from smidgen.planner.greedy import thinned
-from smidgen.planner.least import least_peak
-from smidgen.planner.problem import NEVER, PageIn, PageOut, Problem, Schedule, Step, profile
-from smidgen.planner.solve import smallest, solve
-from smidgen.planner.stages import Choice, choice_of, schedule_of, stages_of
+from smidgen.compiler.planner.baselines import ALONE, BASELINES
+from smidgen.compiler.planner.chain import Chain
+from smidgen.compiler.planner.cost import Paging, Prices
+from smidgen.compiler.planner.cpsat import exact, lowest
+from smidgen.compiler.planner.greedy import thinned
+from smidgen.compiler.planner.least_peak import least_peak
+from smidgen.compiler.planner.lower_bound import least_extra
+from smidgen.compiler.planner.problem import NEVER, PageIn, PageOut, Problem, Schedule, Step, profile
+from smidgen.compiler.planner.solve import smallest, solve
+from smidgen.compiler.planner.stages import Choice, choice_of, schedule_of, stages_of
 
 PRICES = Prices(macs_per_s=1.0, bytes_per_s=1.0, call_s=0.0, watts=2.0)
 PAGED = replace(PRICES, page=Paging(out_s=0.2, out_bytes_per_s=40.0, in_s=0.1, in_bytes_per_s=50.0, watts=0.5))

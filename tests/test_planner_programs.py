@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from benchmarks.nets import NETS
-from smidgen import api, interp
-from smidgen.check import check
+from smidgen import api
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.passes.recompute import recompute
+from smidgen.compiler.place.arena import lower_bound
+from smidgen.compiler.planner.cost import HOST
+from smidgen.compiler.planner.greedy import fit
+from smidgen.compiler.planner.problem import doings, problem_of, profile
+from smidgen.compiler.planner.solve import solve
 from smidgen.ir import Array
-from smidgen.passes.recompute import recompute
-from smidgen.place import lower_bound
-from smidgen.planner.cost import HOST
-from smidgen.planner.greedy import fit
-from smidgen.planner.problem import doings, problem_of, profile
-from smidgen.planner.solve import solve
 
 
 def _built(name: str, method: str) -> tuple[api.Entries, dict[str, Array]]:

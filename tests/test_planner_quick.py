@@ -14,15 +14,15 @@ from torch import nn
 from benchmarks.answers import OUT, summary
 from benchmarks.nets.large import LARGE
 from smidgen import api
-from smidgen.planner import cheap
-from smidgen.planner import problem as problems
-from smidgen.planner.bound import least_extra
-from smidgen.planner.cost import HOST, ROUGH, spent
-from smidgen.planner.greedy import _firsts, _tidy, fit, thinned
-from smidgen.planner.least import least_peak
-from smidgen.planner.problem import Problem, Schedule, problem_of, profile
-from smidgen.planner.solve import solve
-from smidgen.text import parse
+from smidgen.compiler.graph.text import parse
+from smidgen.compiler.planner import cheap
+from smidgen.compiler.planner import problem as problems
+from smidgen.compiler.planner.cost import HOST, ROUGH, spent
+from smidgen.compiler.planner.greedy import _firsts, _tidy, fit, thinned
+from smidgen.compiler.planner.least_peak import least_peak
+from smidgen.compiler.planner.lower_bound import least_extra
+from smidgen.compiler.planner.problem import Problem, Schedule, problem_of, profile
+from smidgen.compiler.planner.solve import solve
 
 from .test_planner import PAGED, generated
 

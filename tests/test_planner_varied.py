@@ -11,19 +11,19 @@ import torch
 
 import smidgen
 from benchmarks.nets import NETS
-from smidgen import fitting
+from smidgen.compiler.fit import search
+from smidgen.compiler.options import checked_options
+from smidgen.compiler.pipeline import Lowering
+from smidgen.compiler.planner.cost import HOST
+from smidgen.compiler.planner.greedy import fit
+from smidgen.compiler.planner.least_peak import least_peak
+from smidgen.compiler.planner.lower_bound import least_extra
+from smidgen.compiler.planner.problem import problem_of, profile
+from smidgen.compiler.planner.solve import solve
+from smidgen.compiler.planner.varied import lower, varied
+from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.errors import DoesNotFit
-from smidgen.lower import Lowering
-from smidgen.options import checked_options
-from smidgen.planner.bound import least_extra
-from smidgen.planner.cost import HOST
-from smidgen.planner.greedy import fit
-from smidgen.planner.least import least_peak
-from smidgen.planner.problem import problem_of, profile
-from smidgen.planner.solve import solve
-from smidgen.planner.varied import lower, varied
-from smidgen.planner.within import Aim
-from smidgen.torch_import import import_model
 
 from .test_planner import PAGED, generated
 
@@ -78,7 +78,7 @@ def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.Monke
     x, _ = net.data(1)
     model = net.model().eval()
     lowering, options = Lowering(import_model(model, x, loss=net.loss)), checked_options(model, batch=1)
-    least = fitting.smallest(None, lowering, options, Aim()).need.ram_bytes
+    least = search.smallest(None, lowering, options, Aim()).need.ram_bytes
     waited = []
     for percent in (96, 90, 84):  # a search may reach a little less than the smallest that is found without one
         start, budget = time.monotonic(), least * percent // 100
@@ -88,7 +88,7 @@ def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.Monke
             waited.append(time.monotonic() - start)
     assert waited
     assert max(waited) < 15.0  # tests run beside each other
-    monkeypatch.setattr(fitting, "PATIENCE_S", 0.0)  # what fits at once needs no patience
+    monkeypatch.setattr(search, "PATIENCE_S", 0.0)  # what fits at once needs no patience
     more = least + least // 10
     job = smidgen.compile(model, x, loss=net.loss, batch=1, budget=more, kernels="exact", effort=0.2)
     assert job.plan.ram_bytes <= more

@@ -57,13 +57,13 @@ FAULTS = [
         f"{GRADIENT}[sub-0]",
     ),
     Fault(
-        "missing fan-out add", "passes/autodiff.py",
+        "missing fan-out add", "compiler/passes/autodiff.py",
         'grads[name] = b.add("add", grads[name], grad, name=f"d:{name}") if name in grads else grad',
         "grads[name] = grad",
         "tests/test_autodiff.py::test_gradients_add_at_fan_out",
     ),
     Fault(
-        "only the first gradient of a weight used twice", "passes/autodiff.py",
+        "only the first gradient of a weight used twice", "compiler/passes/autodiff.py",
         'grads[name] = b.add("add", grads[name], grad, name=f"d:{name}") if name in grads else grad',
         "grads.setdefault(name, grad)",
         "tests/test_autodiff.py::test_a_weight_used_twice_gets_the_sum_of_both_gradients",
@@ -94,7 +94,7 @@ FAULTS = [
     ),
     # Updates.
     Fault(
-        "update before a late reader", "passes/update.py",
+        "update before a late reader", "compiler/passes/update.py",
         "position = max(position, *(read_at.get(name, -1) for name in overwritten))", "pass",
         "tests/test_update.py::test_an_update_waits_for_the_last_reader_of_the_weight",
     ),
@@ -106,11 +106,11 @@ FAULTS = [
         "counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u", "counter[1] > 0 ? (uint32_t)counter[1] : 1u", ADAM,
     ),
     Fault(
-        "steps not counted", "passes/update.py",
+        "steps not counted", "compiler/passes/update.py",
         'nodes.append(_update(b, "count_step", (COUNTER,), {}))', "pass", ADAM,
     ),
     Fault(
-        "running statistics written twice", "aten/layers.py",
+        "running statistics written twice", "compiler/torch_import/aten/layers.py",
         'moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count, use=use)',
         'for _ in "12": stats = moved = list(t.add_many('
         '"running_stats", *stats, *now, momentum=float(momentum), count=count, use=use))',
@@ -147,13 +147,13 @@ FAULTS = [
     ),
     # Pages.
     Fault(
-        "a page gives up its place before it came back", "place.py",
+        "a page gives up its place before it came back", "compiler/place/arena.py",
         "families.graph[top].bytes(batch)), birth[top], death[top])",
         "families.graph[top].bytes(batch)), birth[top], birth[top])",
         f"{PAGES}_it_does_not_matter_when_a_page_arrives[prefetch0]",
     ),
     Fault(
-        "the verifier looks away while a page arrives", "verify.py",
+        "the verifier looks away while a page arrives", "compiler/verify.py",
         "self._check_started(node, accesses)", "pass",
         f"{SAFETY}_memory_that_a_page_is_on_its_way_to_is_nobody_elses",
     ),
@@ -183,7 +183,7 @@ FAULTS = [
         f"{PAGES}_a_build_with_checksums_finds_a_page_that_changed[0]",
     ),
     Fault(
-        "a page that was written is taken for what it was", "passes/page.py",
+        "a page that was written is taken for what it was", "compiler/passes/page.py",
         "return home if not written or written[0] > last else None", "return home",
         "tests/test_paging_pass.py::test_what_came_from_a_page_that_is_written_again_goes_to_one_of_its_own",
     ),
@@ -221,23 +221,24 @@ FAULTS = [
     ),
     # Memory.
     Fault(
-        "slot freed one step early", "place.py",
+        "slot freed one step early", "compiler/place/arena.py",
         "align), birth[top], death[top])", "align), birth[top], max(birth[top], death[top] - 1))", PLANS,
     ),
     Fault(
-        "in place over a value that is read later", "place.py",
+        "in place over a value that is read later", "compiler/place/arena.py",
         "is not Role.VALUE or death[top] != position:", "is not Role.VALUE:", PLANS,
     ),
     Fault(
-        "views and updates not joined", "place.py", "families.join(node.outs[out], node.ins[source])", "pass", PLANS,
+        "views and updates not joined", "compiler/place/arena.py",
+        "families.join(node.outs[out], node.ins[source])", "pass", PLANS,
     ),
     Fault(
-        "a value outside the loop freed within it", "place.py",
+        "a value outside the loop freed within it", "compiler/place/arena.py",
         "last = body[-1] if i in body and top not in families.in_body else i", "last = i",
         f"{MEMORY}_a_value_made_before_the_loop_lives_until_its_last_iteration",
     ),
     Fault(
-        "loop stride wrong in the plan", "place.py",
+        "loop stride wrong in the plan", "compiler/place/arena.py",
         "return self.graph[top].bytes(1) if inside else 0", "return self.graph[top].bytes(1) - 4 if inside else 0",
         LOOPED_PLANS,
     ),
@@ -246,7 +247,7 @@ FAULTS = [
         "(size_t)iteration * strides[i]", "(size_t)iteration * strides[0]", LOOPED,
     ),
     Fault(
-        "scratch not kept apart", "place.py",
+        "scratch not kept apart", "compiler/place/arena.py",
         'Block(f"scratch:{i}", align_up(count, align), i, i)', 'Block(f"scratch:{i}", 0, i, i)',
         f"{MEMORY}_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive",
     ),
@@ -265,7 +266,7 @@ def copied(folder: Path) -> Path:
 
 def built(folder: Path) -> Path:
     """The runtime of a copy."""
-    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "build.py"))["compile_runtime"]
+    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "compiler/graph/build.py"))["compile_runtime"]
     cc = "tcc" if shutil.which("tcc") else ""
     library: Path = compile_runtime(folder / "lib.so", cc, () if cc else ("-O1",), checks=False)
     return library

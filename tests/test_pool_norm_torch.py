@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from smidgen import interp, ops
-from smidgen.build import Builder
+from smidgen import ops
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.build import Builder
 from smidgen.errors import BadShape, BatchStatistics
 from smidgen.ir import Array, DType, at
 from smidgen.ops import pool, resample

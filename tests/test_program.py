@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, interp, ops
-from smidgen.build import Builder, feed, fetch
-from smidgen.encode import encode
+from smidgen import api, ops
+from smidgen.compiler.encode import encode
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import Adam
+from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
 from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
-from smidgen.layout import Layout, Slot
 from smidgen.ops import N
-from smidgen.optimizers import Adam
 from smidgen.program import lazy_json
 from smidgen.program.program import Program, trimmed
 from smidgen.runtime import machine as native

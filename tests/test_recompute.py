@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from smidgen.check import check
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.graph.text import canonical, parse
+from smidgen.compiler.passes.recompute import recompute
 from smidgen.errors import Internal
-from smidgen.passes.recompute import recompute
-from smidgen.text import canonical, parse
 
 REWRITES: dict[str, tuple[dict[int, list[int]], str, str]] = {
     "a later reader takes the copy, an earlier one the original": (

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.build import Builder, feed, fetch
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.optimizers import SGD, Adam
+from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.ir import Batch, DType, Role
-from smidgen.optimizers import SGD, Adam
-from smidgen.passes.autodiff import autodiff
 from smidgen.program.plan import Decision, Plan
 from smidgen.report import inspect, plan_text
 from smidgen.train import step_time

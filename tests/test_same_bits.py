@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.optimizers import SGD, Adam, Optimizer
+from smidgen.compiler.optimizers import SGD, Adam, Optimizer
 from smidgen.runtime.machine import Machine
 from tests.libraries import compiled
 

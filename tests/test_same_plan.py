@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from smidgen import effort
-from smidgen.effort import Effort
+from smidgen.compiler import effort
+from smidgen.compiler.effort import Effort
 
 
 def programs(name: str, page_to: str) -> Iterator[str]:

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import interp, ops
-from smidgen.build import Builder, feed, fetch
-from smidgen.check import check
+from smidgen import ops
+from smidgen.compiler.graph import interp
+from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.compiler.graph.check import check
+from smidgen.compiler.graph.text import canonical, parse, to_text
+from smidgen.compiler.passes.axes import POINTWISE, RULES
+from smidgen.compiler.passes.layout import View
+from smidgen.compiler.passes.simplify import simplify, simplify_all
 from smidgen.errors import Internal
 from smidgen.ir import Array, Batch, Graph, Role, at, size
-from smidgen.passes.axes import POINTWISE, RULES
-from smidgen.passes.layout import View
-from smidgen.passes.simplify import simplify, simplify_all
-from smidgen.text import canonical, parse, to_text
 
 N = Batch()
 

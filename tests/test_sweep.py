@@ -15,16 +15,17 @@ from torch import nn
 
 import smidgen
 from benchmarks import fit
-from smidgen import api, cli, place
+from smidgen import api, cli
+from smidgen.compiler.assemble import encode, placed, sized
+from smidgen.compiler.fit.candidate import step_spent
+from smidgen.compiler.fit.sweep import MEANING, Largest, Point, Sweep
+from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.place import arena as place
+from smidgen.compiler.planner.cost import DISK, Prices
+from smidgen.compiler.planner.within import Aim
 from smidgen.devices import room
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.found import step_spent
-from smidgen.lower import Entries
-from smidgen.planned import encode, placed, sized
-from smidgen.planner.cost import DISK, Prices
-from smidgen.planner.within import Aim
 from smidgen.report import sweep_html, sweep_text
-from smidgen.sweeping import MEANING, Largest, Point, Sweep
 
 from . import named, paged, small
 from .test_page import Browser, browser  # noqa: F401

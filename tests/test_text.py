@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from smidgen.compiler.graph.text import BadText, canonical, parse, to_text
 from smidgen.ir import Batch, DType, Graph, Node, Role, Tensor
-from smidgen.text import BadText, canonical, parse, to_text
 
 EXAMPLE = """\
 input x: f32[n,3,8,8]

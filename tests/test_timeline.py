@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from smidgen import api, ops
+from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
-from smidgen.optimizers import SGD, Adam
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.timeline import Facts, Timeline

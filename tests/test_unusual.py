@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import smidgen
-from smidgen import api, interp
+from smidgen import api
+from smidgen.compiler.graph import interp
 from smidgen.errors import BadData, BadOption, UnsupportedOp
 from smidgen.report.parity import Reference, relative
 from smidgen.train.job import Job

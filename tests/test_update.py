@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from smidgen import api, check
+from smidgen import api
+from smidgen.compiler.graph import check
+from smidgen.compiler.graph.text import parse, to_text
+from smidgen.compiler.optimizers import SGD, Adam
+from smidgen.compiler.passes.accumulators import totals
+from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.passes.sample_loop import sample_loop
+from smidgen.compiler.passes.update import grad_entry, train_entry
 from smidgen.errors import Internal
-from smidgen.optimizers import SGD, Adam
-from smidgen.passes.autodiff import autodiff
-from smidgen.passes.sample_loop import sample_loop
-from smidgen.passes.totals import totals
-from smidgen.passes.update import grad_entry, train_entry
-from smidgen.text import parse, to_text
 
 from . import small
 

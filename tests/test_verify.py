@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smidgen import api, ops, place, verify
-from smidgen.encode import encode
+from smidgen import api, ops
+from smidgen.compiler import verify
+from smidgen.compiler.encode import encode
+from smidgen.compiler.place import arena as place
+from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.errors import SmidgenError, UnsafeLayout
-from smidgen.layout import Layout, Slot
 
 from . import small
 

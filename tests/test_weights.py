@@ -19,8 +19,8 @@ from torch import nn
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.errors import SmidgenError
-from smidgen.optimizers import SGD, Adam
 from smidgen.train.job import Job
 from smidgen.train.weights import write_npz
 

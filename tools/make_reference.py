@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from smidgen import ops
-from smidgen.build import Builder
+from smidgen.compiler.graph.build import Builder
 from smidgen.errors import all_errors
 from smidgen.ir import DType, Node
 from smidgen.methods import all_methods

@@ -108,7 +108,7 @@ def interpret(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     return env
 
 
-# ── 3. Gradients, at compile time ──────────────────────────────────────────────────────────── passes/autodiff.py ──
+# ── 3. Gradients, at compile time ────────────────────────────────────────────────────── compiler/passes/autodiff.py ──
 #
 # Walk the list backwards and ask each node's rules for the gradients of its inputs, but only towards what learns.
 # A value that is read twice gets two gradients, and they ADD. Keeping only one of them is the classic mistake: a plain
@@ -134,7 +134,7 @@ def autodiff(
     return g, {name: grads[name] for name in learn}
 
 
-# ── 4. Learning ─────────────────────────────────────────────────────────────────────────────────── passes/update.py ──
+# ── 4. Learning ────────────────────────────────────────────────────────────────────────── compiler/passes/update.py ──
 #
 # An update reads w and yields w', the next version, in the same memory. So it must come after the last reader of w, and
 # it should come right there: then it can be ONE operation with the weight's gradient. Written in C, tile by tile, such

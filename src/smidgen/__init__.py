@@ -9,8 +9,8 @@ from .train.job import Job, load
 
 if TYPE_CHECKING:
     from .api import compile, max_batch, sweep
+    from .compiler.optimizers import SGD, Adam, AdamW
     from .methods import all_methods
-    from .optimizers import SGD, Adam, AdamW
     from .program.plan import Plan
     from .train.history import History
 
@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "train.history", "Plan": "program.plan",
+    "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
+    "History": "train.history", "Plan": "program.plan",
     "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .devices import room
-from .devices.device import Device
-from .effort import metered
-from .errors import BadOption, MissingPart
-from .fitting import as_parts, encode_for, in_time
-from .found import step_seconds
-from .ladder import encode_ladder
-from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
-from .optimizers import Optimizer
-from .options import (
+from .compiler.assemble import encode, placed, with_limits
+from .compiler.effort import metered
+from .compiler.fit.candidate import step_seconds
+from .compiler.fit.ladder import encode_ladder
+from .compiler.fit.search import as_parts, encode_for, in_time
+from .compiler.fit.sweep import Largest, Sweep, Told, largest_batch
+from .compiler.fit.sweep import sweep as sweep_all
+from .compiler.optimizers import Optimizer
+from .compiler.options import (
     Options,
     checked_aim,
     checked_budget,
@@ -28,18 +27,19 @@ from .options import (
     checked_prices,
     with_deadline,
 )
-from .planned import encode, placed, with_limits
-from .planner.cost import prices_of
-from .planner.measure import measured
-from .planner.within import Aim
+from .compiler.pipeline import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
+from .compiler.planner.cost import prices_of
+from .compiler.planner.measure import measured
+from .compiler.planner.within import Aim
+from .devices import room
+from .devices.device import Device
+from .errors import BadOption, MissingPart
 from .program.rungs import entry_at
 from .runtime.machine import Work, checked_kernels, checked_page_to
-from .sweeping import Largest, Sweep, Told, largest_batch
-from .sweeping import sweep as sweep_all
 from .train.job import Job
 
 if TYPE_CHECKING:
-    from .torch_import import Imported
+    from .compiler.torch_import.capture import Imported
 
 
 def compile(
@@ -247,7 +247,7 @@ def build(
 def _importer() -> Callable[..., Imported]:
     """Asked for first, so that a machine without torch says that and nothing else."""
     try:
-        from .torch_import import import_model  # torch is needed here and nowhere else
+        from .compiler.torch_import.capture import import_model  # torch is needed here and nowhere else
     except ModuleNotFoundError as error:
         raise MissingPart("compiling needs PyTorch", why=str(error), help="pip install 'smidgen[compile]'") from error
     return import_model

@@ -97,7 +97,7 @@ def _called(build: Any, source: str) -> Any:
 
 def _users_error(what: str, error: BaseException) -> BadModelSource:
     """What the user's code raised, with the innermost of the user's lines."""
-    from .aten.source import last_of, place
+    from .compiler.torch_import.aten.source import last_of, place
 
     at = last_of((f.filename, f.lineno or 0, f.line or "") for f in traceback.extract_tb(error.__traceback__))
     said = str(error).partition("\n")[0]

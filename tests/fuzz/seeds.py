@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import api, ops
+from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.ir import DType, Graph
-from smidgen.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
 from smidgen.program.program import Program
 from tests import small

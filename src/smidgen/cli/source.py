@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from .. import terminal
+from ..compiler.options import checked_budget, checked_device, checked_ladder, checked_seed
 from ..devices.device import Device
 from ..devices.room import OverLimit, with_slots
 from ..errors import MissingPart
-from ..options import checked_budget, checked_device, checked_ladder, checked_seed
 
 
 def source_files(args: argparse.Namespace) -> list[str]:
@@ -52,7 +52,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     need_torch(args.command)
     import numpy as np
 
-    from ..optimizers import by_name
+    from ..compiler.optimizers import by_name
     from ..source import example_of, load_example, load_function, load_model
 
     rng = np.random.default_rng(args.seed)

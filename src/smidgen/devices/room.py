@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from ..effort import Effort
+from ..compiler.effort import Effort
+from ..compiler.optimizers import SGD, Optimizer
+from ..compiler.place.arena import ALIGN
 from ..errors import BadOption, DoesNotFit, SmidgenError
-from ..optimizers import SGD, Optimizer
-from ..place import ALIGN
 from ..program.plan import Plan
 from ..program.program import REGION_BYTES, Program
 from ..runtime import machine

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from .. import interp
 from ..api import Entries
+from ..compiler.graph import interp
+from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..ir import Array, Graph
-from ..optimizers import SGD, Adam, AdamW, Optimizer
 from ..program.arrays import unlaid
 from ..program.program import Program
 from ..train.job import Job

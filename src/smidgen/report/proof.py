@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from .. import api
-from ..aten.source import line_of_error
+from ..compiler.optimizers import SGD, Adam, Optimizer
+from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
 from ..ir import Array
-from ..optimizers import SGD, Adam, Optimizer
 from ..program.plan import Plan
 from ..source import example_of, load_model
 from ..train.job import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .. import files
-from ..sweeping import Sweep
+from ..compiler.fit.sweep import Sweep
 from .plan_html import filled
 from .sweep_text import answer, sweep_json, sweep_text
 

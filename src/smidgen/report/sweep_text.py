@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..sweeping import MEANING, Largest, Point, Sweep
+from ..compiler.fit.sweep import MEANING, Largest, Point, Sweep
 from ..terminal import bytes_text, paint, seconds_text
 from .arena_picture import printable, wrapped
 

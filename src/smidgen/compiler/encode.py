@@ -1,0 +1,173 @@
+"""From graphs with their places to a program: nodes become instructions, values the initial CONST and STATE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..errors import BadShape, DoesNotFit, Internal
+from ..ir import Array, Batch, Graph, Node, Role, Tensor, at
+from ..ops.registry import Param
+from ..program.instructions import (
+    MAX_OPERANDS,
+    MAX_PARAMS,
+    MAX_RANK,
+    Buffer,
+    Entry,
+    Instruction,
+    Operand,
+    OperandRegion,
+    Word,
+)
+from ..program.program import REGION_BYTES, Program, checked_meta, trimmed
+from .graph.build import typed
+from .place.layout import Layout, Slot
+
+
+def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mapping[str, Any]) -> Program:
+    """Constants and state are shared by name among entries and lie at the same place in each."""
+    layouts = [layout for _, layout in entries.values()]
+    sizes = {
+        "const": max((layout.const_bytes for layout in layouts), default=0),
+        "state": max((layout.state_bytes for layout in layouts), default=0),
+        "arena": max((layout.arena_bytes for layout in layouts), default=0),
+        "page": max((layout.page_bytes for layout in layouts), default=0),
+    }
+    page_state_bytes = max((layout.page_state_bytes for layout in layouts), default=0)
+    for region, size in sizes.items():
+        if size > REGION_BYTES:
+            raise DoesNotFit(f"{region.upper()} needs {size} bytes, a program can address {REGION_BYTES}")
+    images = {region: np.zeros(sizes[region], np.uint8) for region in ("const", "state")}
+    images["page"] = np.zeros(page_state_bytes, np.uint8)
+    stored: dict[str, Slot] = {}
+    coded: dict[str, Entry] = {}
+    for name, (graph, layout) in entries.items():
+        for tensor in graph.of_role(Role.CONST, Role.PARAM, Role.OPTIM, Role.STAT, Role.SETTING):
+            if tensor.name in graph.data and tensor.name in layout.slots:
+                slot = layout.slots[tensor.name]
+                if stored.setdefault(tensor.name, slot) != slot:
+                    raise Internal(f"'{tensor.name}' lies at different places in different entry points")
+                _store(images[slot.region], slot, tensor, graph.data[tensor.name])
+        coded[name] = EntryCoder(name, graph, layout, batch).entry()
+    return Program(
+        batch=batch,
+        align=max((layout.align for layout in layouts), default=4),
+        entries=coded,
+        const=images["const"].tobytes(),
+        state=trimmed(images["state"].data),
+        state_bytes=sizes["state"],
+        arena_bytes=sizes["arena"],
+        meta=checked_meta(meta),
+        page=trimmed(bytes(images["page"])),
+        page_state_bytes=page_state_bytes,
+        page_bytes=sizes["page"],
+    )
+
+
+def _store(image: Array, slot: Slot, tensor: Tensor, value: Array) -> None:
+    with np.errstate(over="ignore"):  # beyond the largest f32 is infinity
+        data = np.ascontiguousarray(value, dtype=tensor.dtype.numpy.newbyteorder("<")).reshape(-1).view(np.uint8)
+    if len(data) != tensor.bytes(1) or slot.offset + len(data) > len(image):
+        raise Internal(f"the value of '{tensor.name}' does not fill its slot")
+    if data.any():  # memory that is never touched costs nothing, and optimizers start with zeros
+        image[slot.offset : slot.offset + len(data)] = data
+
+
+class EntryCoder:
+    """Nodes → instructions. Views yield none; operands are outputs, inputs that no output shares, scratch."""
+
+    def __init__(self, name: str, graph: Graph, layout: Layout, batch: int) -> None:
+        self.name, self.graph, self.layout, self.batch = name, graph, layout, batch
+        self.outside = {t: i for i, t in enumerate((*graph.inputs, *graph.outputs))}
+
+    def entry(self) -> Entry:
+        buffers = tuple(
+            Buffer(t, self.graph[t].dtype, self.graph[t].shape, "input" if i < len(self.graph.inputs) else "output")
+            for t, i in self.outside.items()
+        )
+        for buffer in buffers:
+            if len(buffer.dims) > MAX_RANK:
+                raise BadShape(f"'{buffer.name}' has {len(buffer.dims)} axes, at most {MAX_RANK} are possible")
+        return Entry(buffers, tuple(self._code()))
+
+    def _code(self) -> Iterator[Instruction]:
+        position = 0
+        while position < len(self.graph.nodes):
+            node = self.graph.nodes[position]
+            if node.op == "loop":
+                body = range(position + 1, position + 1 + node.attrs["body"])
+                inner = [step for i in body for step in self._step(i, True)]
+                if inner:
+                    yield Instruction("", body=len(inner))
+                    yield from inner
+                position += len(body)
+            else:
+                yield from self._step(position, False)
+            position += 1
+
+    def _step(self, position: int, in_loop: bool) -> Iterator[Instruction]:
+        node = self.graph.nodes[position]
+        record = ops.get(node.op)
+        if node.op == "loop":
+            raise Internal("a loop inside a loop", at=self._where(position))
+        for out, source in record.shares.items():
+            one, other = node.outs[out], node.ins[source]
+            if _at_slot(self._slot(one)) != _at_slot(self._slot(other)):
+                raise Internal(f"'{one}' and '{other}' must share memory", at=self._where(position))
+        if record.is_view:
+            return
+        call = typed(self.graph, node)
+        kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
+        operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
+        scratch = int(at(record.scratch(call), self.batch))
+        if scratch:
+            slot = self.layout.scratch[position]
+            if slot.bytes < scratch:
+                raise Internal(f"{slot.bytes} bytes of scratch, {scratch} needed", at=self._where(position))
+            operands.append(_at_slot(slot))
+        params = tuple(self._word(p, position) for p in record.params(call))
+        if len(params) > MAX_PARAMS or len(operands) > MAX_OPERANDS:
+            raise BadShape(
+                f"'{node.op}' takes {len(operands)} operands and {len(params)} parameters", at=self._where(position),
+                why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}",
+            )  # fmt: skip
+        yield Instruction(record.kernels[call.outs[0].dtype.value], tuple(operands), params)
+
+    def _operand(self, node: Node, name: str, in_loop: bool) -> Operand:
+        tensor = self.graph[name]
+        if name in self.outside:
+            sample = in_loop and node.attrs.get("sample")
+            region: OperandRegion = "input" if tensor.role is Role.INPUT else "output"
+            return Operand(region, self.outside[name], tensor.bytes(1) if sample else 0)
+        slot = self._slot(name)
+        if slot.bytes < tensor.bytes(self.batch):
+            raise Internal(f"'{name}' needs {tensor.bytes(self.batch)} bytes, its slot has {slot.bytes}")
+        return _at_slot(slot if in_loop else replace(slot, stride=0))
+
+    def _slot(self, name: str) -> Slot:
+        if name not in self.layout.slots:
+            raise Internal(f"'{name}' has no place in memory", at=self.name)
+        return self.layout.slots[name]
+
+    def _word(self, value: Param, position: int) -> Word:
+        """Floats become their f32 bits."""
+        if isinstance(value, (float, np.floating)):
+            return int(np.float32(value).view(np.int32))
+        largest = value.times * self.batch if isinstance(value, Batch) else int(value)
+        if not -(2**31) <= largest < 2**31:
+            raise BadShape(f"a size of {largest} does not fit 32 bits", at=self._where(position))
+        return value if isinstance(value, Batch) else int(value)
+
+    def _where(self, position: int) -> str:
+        node = self.graph.nodes[position]
+        return f"{node.src or node.op} ({self.name}, node {position} '{node.op}')"
+
+
+def _at_slot(slot: Slot) -> Operand:
+    if slot.offset % 4:
+        raise Internal(f"a slot at {slot.offset}, which is not a multiple of 4")
+    return Operand(slot.region, slot.offset, slot.stride)

@@ -1,0 +1,80 @@
+"""State whose home is in PAGE: the optimizer's tensors, which a step touches once, and parameters that it touches in
+few places. Every entry fetches what it reads, and returns what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Final
+
+from ...devices import room
+from ...devices.device import Device
+from ...ir import Role, Tensor
+from ...program.plan import Decision
+from ...terminal import bytes_text
+from ..passes.page import page_state, times_read
+from ..pipeline import Entries, checked, lowered
+from ..planner.within import Aim
+from .candidate import Found, counts_in, step_seconds
+from .squeeze import squeezed
+
+APART: Final = 8  # nodes between two readers, after which a parameter leaves RAM and is fetched again
+SELDOM: Final = 2  # times that a step may fetch a tensor
+OUTSIDE: Final = "page state"  # as a decision
+
+
+def movable(entries: Entries) -> list[Tensor]:
+    """State that could be outside, what is fetched least often first. Large tensors are last among those, since they
+    need room to come to."""
+    made = {out for graph in entries.graphs.values() for node in graph.nodes for out in node.outs}
+    roles = (Role.OPTIM, Role.PARAM) if entries.const == "f32" else (Role.OPTIM,)
+    state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(*roles)}
+    steps = [entries.plain[counts_in(entries)], *([entries.graphs["apply"]] if entries.step_samples else [])]
+    reads = [times_read(graph, [name for name in state if name in graph.tensors], APART) for graph in steps]
+    often = {name: max((one.get(name, 0) for one in reads), default=0) for name in state if name not in made}
+    seldom = [name for name, times in often.items() if times <= SELDOM]
+    return [state[name] for name in sorted(seldom, key=lambda name: (often[name], state[name].bytes(1), name))]
+
+
+def state_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
+    """With so much of the state outside that it should fit, and with what should take the least RAM; the optimizer's
+    alone, and parameters too."""
+    entries, need = least.given, least.need
+    tensors = movable(entries)
+    found: list[Found] = []
+    optimizers = [t for t in tensors if t.role is Role.OPTIM]
+    for some in [optimizers, tensors] if 0 < len(optimizers) < len(tensors) else [tensors]:
+        outside = list(accumulate(t.bytes(1) for t in some))
+        guesses = [
+            replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, tensor.bytes(1)))
+            for tensor, count in zip(some, outside, strict=True)
+        ]
+        fits = [k for k, guess in enumerate(guesses) if room.fits(device, guess)]
+        smallest = min(range(len(some)), key=lambda k: guesses[k].ram_bytes, default=None)
+        chosen = sorted({*fits[:1], *([] if smallest is None else [smallest])})
+        found += [_outside(device, entries, some[: k + 1], outside[k], aim) for k in chosen]
+        if any(room.fits(device, one.need) for one in found):
+            break
+    return found
+
+
+def _outside(device: Device, entries: Entries, tensors: Sequence[Tensor], count: int, aim: Aim) -> Found:
+    names = [t.name for t in tensors]
+    if any(t.role is Role.PARAM for t in tensors):  # a loop over samples would keep all that it reads in RAM
+        whole = {name: lowered(graph, loop=False) for name, graph in entries.forward.items()}
+        entries = replace(entries, graphs={**entries.graphs, **whole})
+    graphs = checked(page_state(entries.graphs, names, ahead=0, apart=APART), "page")
+    paged = replace(entries, graphs=graphs, plain=page_state(entries.plain, names, ahead=0, apart=APART))
+    what = "state" if any(t.role is Role.PARAM for t in tensors) else "the optimizer's state"
+    why = f"{bytes_text(count)} of {what} are outside RAM: each step fetches and returns them"
+    adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
+    decisions = (*paged.decisions, Decision(OUTSIDE, why, count, adds_s))
+    return squeezed(device, replace(paged, decisions=decisions), aim)
+
+
+def has_state_outside(entries: Entries) -> bool:
+    return any(d.what == OUTSIDE for d in entries.decisions)
+
+
+__all__ = ["has_state_outside", "movable", "state_outside"]

@@ -1,0 +1,1 @@
+"""Graphs: builder, checker, interpreter, textual form."""

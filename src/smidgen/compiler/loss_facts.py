@@ -1,0 +1,62 @@
+"""What a program notes about its training beside its plan: facts of the loss (program/loss.py) and of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import ops
+from ..ir import Graph, Role
+from ..program.loss import YES_OR_NO
+
+LABELS = frozenset({"cross_entropy", "nll_loss"})
+OPTIMIZER = ("momentum", "nesterov", "beta1", "beta2", "epsilon", "weight_decay", "decoupled")
+
+
+def run_facts(graphs: Mapping[str, Graph]) -> dict[str, Any]:
+    """What a program notes about its training beside its plan."""
+    train = graphs.get("train")
+    return {} if train is None else {"loss": loss_facts(train), "optimizer": optimizer_facts(train)}
+
+
+def loss_facts(graph: Graph) -> dict[str, Any]:
+    """What the last input of the `train` entry, the target, is compared with. Followed through whatever only moves or
+    converts it, so that it holds for any loss function."""
+    same = {graph.inputs[-1]} if graph.inputs else set()
+    found: list[dict[str, Any]] = []
+    for node in graph.nodes:
+        if node.op in ("feed", "permute", "cast") or ops.get(node.op).is_view:
+            same.update(node.outs if node.ins and node.ins[0] in same else ())
+        elif node.op in LABELS and node.ins[1] in same:
+            classes = graph[node.ins[0]].shape[-1]
+            facts = {
+                "classes": classes,
+                "ignore": node.attrs["ignore_index"],
+                "mean": node.attrs["reduction"] == "mean",
+            }
+            alone = {"alone": True} if _loss(graph) in node.outs else {}
+            found.append({"kind": "cross_entropy", **facts, **alone})
+        elif node.op == YES_OR_NO and node.ins[1] in same:
+            found.append({"kind": YES_OR_NO})
+    if len({f["kind"] for f in found}) != 1:
+        return {"kind": "other"}
+    return min(found, key=lambda f: int(f.get("classes", 0)))  # with two heads, a label must be a class of both
+
+
+def _loss(graph: Graph) -> str:
+    """The value that is given to the caller as the loss."""
+    producer, name = graph.producer(), graph.outputs[0] if graph.outputs else ""
+    while name in producer and (producer[name].op == "fetch" or ops.get(producer[name].op).is_view):
+        name = producer[name].ins[0]
+    return name
+
+
+def optimizer_facts(graph: Graph) -> dict[str, Any]:
+    """The numbers of the optimizer, from the `train` entry."""
+    producer = graph.producer()
+    for node in graph.nodes:
+        if any(graph[out].role is Role.PARAM for out in node.outs):
+            # A parameter outside RAM is replaced by the copy that was updated.
+            update = producer[node.ins[1]] if ops.get(node.op).page == "write" else node
+            return {k: update.attrs[k] for k in OPTIMIZER if k in update.attrs}
+    return {}

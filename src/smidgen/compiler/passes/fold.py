@@ -1,0 +1,160 @@
+"""What is known now is computed now: frozen tensors become constants, norms move into the weights before them.
+
+All of it in float64; values are rounded once, when they are encoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...ir import Array, DType, Graph, Node, Role, Tensor, batch_axis
+
+_GROWTH = 4  # a folded result may be this many times larger than what it is computed from
+
+
+def freeze(graph: Graph, learn: Collection[str], updated: Collection[str] = frozenset()) -> Graph:
+    """Parameters that do not learn, and statistics that no node of any graph updates, become constants."""
+
+    def role(tensor: Tensor) -> Role:
+        frozen = (tensor.role is Role.PARAM and tensor.name not in learn) or (
+            tensor.role is Role.STAT and tensor.name not in updated
+        )
+        return Role.CONST if frozen and tensor.name not in computed else tensor.role
+
+    computed = {out for node in graph.nodes for out in node.outs}
+    return graph.with_(tensors={k: Tensor(k, t.shape, t.dtype, role(t)) for k, t in graph.tensors.items()})
+
+
+def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Compute nodes that read constants only. A reshape of a constant that is read elsewhere too stays a view of it."""
+    known = {t.name: np.asarray(graph.data[t.name]) for t in graph.of_role(Role.CONST) if t.name in graph.data}
+    stored = set(known)
+    found: dict[int, Node] = {}
+    for i, node in enumerate(graph.nodes):
+        if all(name in known for name in node.ins) and _worth_it(graph, node):
+            results = ops.get(node.op).ref(*[known[name] for name in node.ins], **node.attrs)
+            known |= {out: _stored(graph[out], y) for out, y in zip(node.outs, results, strict=True)}
+            found[i] = node
+    readers = graph.readers()
+    for i, node in list(found.items()):
+        others = [r for r in readers[node.ins[0]] if r != i and (r not in found or ops.get(found[r].op).is_view)]
+        if (ops.get(node.op).is_view and node.ins[0] in stored and others) or any(out in keep for out in node.outs):
+            del found[i]
+    new = {out: named_by_content(out, known[out]) for node in found.values() for out in node.outs}
+    tensors = {name: t for name, t in graph.tensors.items() if name not in new}
+    tensors |= {name: Tensor(name, graph[out].shape, graph[out].dtype, Role.CONST) for out, name in new.items()}
+    data = {**graph.data, **{name: known[out] for out, name in new.items()}}
+    nodes = tuple(
+        node.with_(ins=tuple(new.get(i, i) for i in node.ins))
+        for position, node in enumerate(graph.nodes)
+        if position not in found
+    )
+    return _tidy(graph.with_(nodes=nodes, tensors=tensors, data=data)) if found else graph
+
+
+def named_by_content(hint: str, value: Array) -> str:
+    """Entry points share constants by name, so a name must never stand for two values."""
+    digest = hashlib.sha256(repr((value.dtype.str, value.shape)).encode() + np.ascontiguousarray(value).tobytes())
+    return f"{hint}.{digest.hexdigest()[:8]}"
+
+
+def _worth_it(graph: Graph, node: Node) -> bool:
+    """Pure, of a size known now, and not much larger than its inputs."""
+    record = ops.get(node.op)
+    outs = [graph[out] for out in node.outs]
+    fixed = all(t.role is Role.VALUE and batch_axis(t.shape) is None for t in outs)
+    if not node.ins or not fixed or record.needs_run or (record.shares and not record.is_view):
+        return False
+    return sum(t.bytes(1) for t in outs) <= _GROWTH * sum(graph[name].bytes(1) for name in set(node.ins))
+
+
+def _stored(tensor: Tensor, value: Array) -> Array:
+    kind = np.float64 if tensor.dtype is DType.F32 else tensor.dtype.numpy
+    return np.ascontiguousarray(value, dtype=kind).reshape(tensor.shape)
+
+
+def _tidy(graph: Graph) -> Graph:
+    """Without constants that only what is gone has read."""
+    read = {name for node in graph.nodes for name in node.ins}
+    tensors = {name: t for name, t in graph.tensors.items() if t.role is not Role.CONST or name in read}
+    layouts = {name: steps for name, steps in graph.layouts.items() if name in tensors}
+    return graph.with_(tensors=tensors, data={k: v for k, v in graph.data.items() if k in tensors}, layouts=layouts)
+
+
+# Batch-norm after a layer that is linear: y = a·(Wx + b - mean) + beta with a = gamma / sqrt(var + eps) per channel.
+
+_CHANNELS: Mapping[str, Callable[[Array, Array, Mapping[str, Any]], Array]] = {
+    "linear": lambda w, a, attrs: w * a[:, None],
+    "conv2d": lambda w, a, attrs: w * a[:, None, None, None],
+    # The results of group g are the last axis of the weight's rows of group g.
+    "conv_transpose2d": lambda w, a, attrs: (
+        w * np.repeat(a.reshape(attrs["groups"], -1), len(w) // attrs["groups"], axis=0)[:, None, None, :]
+    ),
+}
+"""Op → its weight with the channels of the result scaled by a."""
+
+
+def fold_batch_norm(graph: Graph) -> Graph:
+    """Move norms with constant gamma and statistics into the layer before them, if its weight is constant.
+
+    A constant beta becomes part of the bias; one that learns is added afterwards.
+    """
+    producer = graph.producer()
+    for name in [node.outs[0] for node in graph.nodes if node.op == "batch_norm"]:
+        layer = _layer_before(graph, producer, producer[name])
+        if layer is not None:
+            graph = _folded(graph, producer[name], layer)
+            producer = graph.producer()  # inputs of the norms behind it have other names now
+    return graph
+
+
+def _is_known(graph: Graph, name: str) -> bool:
+    return graph[name].role is Role.CONST and name in graph.data
+
+
+def _layer_before(graph: Graph, producer: Mapping[str, Node], norm: Node) -> Node | None:
+    """The layer whose result nothing but this norm reads, reshapes that leave channels alone in between."""
+    x, gamma, _beta, mean, var = norm.ins
+    if not all(_is_known(graph, name) for name in (gamma, mean, var)):
+        return None
+    readers = graph.readers()
+    while x in producer and len(readers[x]) == 1 and producer[x].op == "reshape":
+        x = producer[x].ins[0]
+        if not graph[x].shape or graph[x].shape[-1] != graph[norm.ins[0]].shape[-1]:
+            return None
+    layer = producer.get(x)
+    if layer is None or layer.op not in _CHANNELS or len(readers[x]) != 1:
+        return None
+    return layer if all(_is_known(graph, name) for name in layer.ins[1:]) else None
+
+
+def _folded(graph: Graph, norm: Node, layer: Node) -> Graph:
+    gamma, mean, var = (np.asarray(graph.data[norm.ins[k]], np.float64) for k in (1, 3, 4))
+    a = gamma / np.sqrt(var + norm.attrs["eps"])
+    weight, *bias = (np.asarray(graph.data[name], np.float64) for name in layer.ins[1:])
+    beta = norm.ins[2]
+    shift = (sum(bias) - mean) * a
+    if _is_known(graph, beta):
+        shift = shift + np.asarray(graph.data[beta], np.float64)
+    tensors, data = dict(graph.tensors), dict(graph.data)
+    names = []
+    for hint, value in ((layer.ins[1], _CHANNELS[layer.op](weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
+        names.append(named_by_content(f"{hint}.folded", value))
+        tensors[names[-1]] = Tensor(names[-1], value.shape, DType.F32, Role.CONST)
+        data[names[-1]] = value
+    scaled = layer.with_(ins=(layer.ins[0], *names))
+    gone = {norm.outs[0]: norm.ins[0]} if _is_known(graph, beta) else {}
+    added = () if gone else (norm.with_(op="add", ins=(norm.ins[0], beta), attrs={}),)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        current = scaled if node.outs == layer.outs else node
+        reads = any(i in gone for i in current.ins)
+        renamed = current.with_(ins=tuple(gone.get(i, i) for i in current.ins)) if reads else current
+        nodes += added if node.outs == norm.outs else (renamed,)
+    tensors = {name: t for name, t in tensors.items() if name not in gone}
+    return _tidy(graph.with_(nodes=tuple(nodes), tensors=tensors, data=data))

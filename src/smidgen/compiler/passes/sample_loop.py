@@ -1,0 +1,129 @@
+"""Run what does not learn sample by sample: same bits, memory independent of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ... import ops
+from ...ir import Batch, Graph, Node, Role, Tensor, batch_axis
+
+
+def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
+    """Move all nodes that depend on nothing learnable, and mix no samples, into one loop over the samples.
+
+    In an inference entry that is the whole network. The loop gathers what the rest of the graph reads. `learns` are
+    parameters that count as learnable though no node of this entry changes them.
+    """
+    before, inside = _split(graph, set(learns))
+    body = [graph.nodes[i] for i in sorted(inside)]
+    if not any(_works(node) for node in body):
+        return graph
+    first = [graph.nodes[i] for i in sorted(before)]
+    rest = [node for i, node in enumerate(graph.nodes) if i not in before and i not in inside]
+    needed = {i for node in rest for i in node.ins}
+    # What costs nothing is done on both sides: feeds of an input (the caller has it anyway), and views.
+    again: list[Node] = []
+    for node in reversed(body):
+        if node.outs[0] in needed and (node.op == "feed" or ops.get(node.op).is_view):
+            again.insert(0, node)
+            needed = (needed - set(node.outs)) | set(node.ins)
+    gathered = tuple(t for node in body for t in node.outs if t in needed)
+    if not gathered and not any(node.op == "fetch" for node in body):
+        return graph
+    tensors = dict(graph.tensors)
+    names = {t: _one_sample(graph[t], tensors) for node in body for t in node.outs if graph[t].role is Role.VALUE}
+    specs = tuple((tensors[names[t]].shape, tensors[names[t]].dtype) for t in gathered)
+    attrs = {"body": len(body), "yields": tuple(names[t] for t in gathered), "specs": specs}
+    loop = Node("loop", (), gathered, attrs, "forward", "")
+    nodes = (*first, loop, *(_in_loop(node, names) for node in body), *again, *rest)
+    return graph.with_(nodes=nodes, tensors=tensors)
+
+
+def _works(node: Node) -> bool:
+    return node.op not in ("feed", "fetch") and not ops.get(node.op).is_view
+
+
+def _split(graph: Graph, learns: set[str]) -> tuple[set[int], set[int]]:
+    """Positions of the nodes that run once before the loop, and of those inside it.
+
+    Both read only what no node of this entry changes. Inside are those with one axis of samples, the first.
+    """
+    changed = learns | {node.ins[i] for node in graph.nodes if not ops.get(node.op).is_view
+                        for i in ops.get(node.op).shares.values()}  # fmt: skip
+    fixed = {t.name for t in graph.tensors.values() if _given(t) and t.name not in changed}
+    fixed |= {t.name for t in graph.of_role(Role.SETTING)}
+    before: set[int] = set()
+    inside: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        if not all(name in fixed for name in node.ins) or ops.get(node.op).batchwise:
+            continue
+        outs = [graph[o] for o in node.outs]
+        if any(t.role.is_state for t in outs):
+            continue
+        if all(_unbatched(graph[name]) for name in (*node.ins, *node.outs)):
+            before.add(i)
+        elif _by_sample(graph, node):
+            inside.add(i)
+        else:
+            continue
+        fixed.update(node.outs)
+    inside = _without_stray_feeds(graph, inside)
+    return _needed(graph, before, inside), inside
+
+
+def _needed(graph: Graph, before: set[int], inside: set[int]) -> set[int]:
+    """Only what the loop reads has to come before it."""
+    read = {name for i in inside for name in graph.nodes[i].ins}
+    found: set[int] = set()
+    for i in sorted(before, reverse=True):
+        if any(out in read for out in graph.nodes[i].outs):
+            found.add(i)
+            read.update(graph.nodes[i].ins)
+    return found
+
+
+def _given(tensor: Tensor) -> bool:
+    return tensor.role in (Role.INPUT, Role.CONST) or tensor.role.is_state
+
+
+def _unbatched(tensor: Tensor) -> bool:
+    return batch_axis(tensor.shape) is None
+
+
+def _by_sample(graph: Graph, node: Node) -> bool:
+    """All results have their samples along axis 0, and so have the operands that have samples at all."""
+    perm = node.attrs.get("perm")
+    return (
+        all(batch_axis(graph[o].shape) == 0 for o in node.outs)
+        and all(batch_axis(graph[i].shape) in (0, None) for i in node.ins)
+        and (perm is None or perm[0] == 0)
+    )
+
+
+def _without_stray_feeds(graph: Graph, inside: set[int]) -> set[int]:
+    """A feed that no node of the loop reads (labels) stays outside."""
+    read = {name for i in inside for name in graph.nodes[i].ins}
+    return {i for i in inside if graph.nodes[i].op != "feed" or graph.nodes[i].outs[0] in read}
+
+
+def _one_sample(tensor: Tensor, tensors: dict[str, Tensor]) -> str:
+    name = f"{tensor.name}@1"
+    shape = tuple(d.times if isinstance(d, Batch) else d for d in tensor.shape)
+    tensors[name] = Tensor(name, shape, tensor.dtype, tensor.role)
+    return name
+
+
+def _in_loop(node: Node, names: dict[str, str]) -> Node:
+    attrs = {k: _times(v) for k, v in node.attrs.items()}
+    if node.op in ("feed", "fetch"):
+        attrs["sample"] = True
+    return node.with_(
+        ins=tuple(names.get(i, i) for i in node.ins), outs=tuple(names.get(o, o) for o in node.outs), attrs=attrs
+    )
+
+
+def _times(value: object) -> object:
+    """An attribute for one sample."""
+    if isinstance(value, Batch):
+        return value.times
+    return tuple(_times(v) for v in value) if isinstance(value, tuple) else value

@@ -1,0 +1,240 @@
+"""Drop what does nothing: dead code, repeated and cancelling movement, permutes that another layout makes needless.
+
+Parameters keep their names. Where all graphs read one only through the same rearrangement, it is stored that way and
+`Graph.layouts` says how to get there from the user's layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ...errors import Internal
+from ...ir import Array, Graph, Node, Role, Step, Tensor
+from .axes import RULES
+from .fold import fold_constants, named_by_content
+from .layout import Choice, Perm, Sweep, Swept, without_dead
+
+STORED = (Role.PARAM, Role.STAT, Role.CONST)
+_TRIALS = 32  # of other choices per graph; each costs one sweep
+
+
+def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """`simplify_all` of a single graph."""
+    return simplify_all({"": graph}, keep)[""]
+
+
+def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+    """The same meaning with as few nodes as possible that only move data; stored layouts agree among the graphs.
+
+    Values named in `keep` stay, under their names. A graph that hands nothing out is taken for its last result.
+    """
+    for graph in graphs.values():
+        if any(node.op == "loop" for node in graph.nodes):
+            raise Internal("simplify comes before loops are made")
+    exclusive = _exclusive(graphs)
+    while True:
+        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive)
+        # A weight rearranged for one graph's sake, which another graph reads as it was, would be copied every time.
+        failed = {name for name in relaid for g in done.values() if _still_moved(g, name)}
+        if not failed:
+            return _distinct(done)
+        exclusive -= failed
+
+
+def _fixpoint(
+    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str]
+) -> tuple[dict[str, Graph], set[str]]:
+    kept = {name: keep | _results(graph) for name, graph in graphs.items()}
+    done = current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
+    relaid: set[str] = set()
+    least = (math.inf, math.inf)
+    while True:
+        swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
+        absorbed = absorb_layouts({name: s.graph for name, s in swept.items()}, frozenset().union(*kept.values()))
+        current = {
+            name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()
+        }
+        relaid |= {w for s in swept.values() for w in s.relaid}
+        now = (sum(s.cost for s in swept.values()), sum(len(graph.nodes) for graph in current.values()))
+        if now >= least:
+            return done, relaid
+        done, least = current, now
+
+
+def _distinct(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """With other names where graphs use one name for different constants: entry points share constants by name."""
+    known: dict[str, Array] = {}
+    done: dict[str, Graph] = {}
+    for key, graph in graphs.items():
+        new: dict[str, str] = {}
+        for name in [t.name for t in graph.of_role(Role.CONST) if t.name in graph.data]:
+            value = graph.data[name]
+            if not _same_bytes(known.setdefault(name, value), value):
+                new[name] = named_by_content(name, np.ascontiguousarray(value))
+        done[key] = _renamed(graph, new) if new else graph
+    return done
+
+
+def _same_bytes(one: Array, other: Array) -> bool:
+    """Mostly they are the same array: weights may be large."""
+    if one is other:
+        return True
+    a, b = (np.ascontiguousarray(value).reshape(-1).view(np.uint8) for value in (one, other))
+    return np.array_equal(a, b)
+
+
+def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    tensors = {new.get(k, k): Tensor(new.get(k, k), t.shape, t.dtype, t.role) for k, t in graph.tensors.items()}
+    nodes = tuple(node.with_(ins=tuple(new.get(i, i) for i in node.ins)) for node in graph.nodes)
+    data, layouts = ({new.get(k, k): v for k, v in of.items()} for of in (graph.data, graph.layouts))
+    return graph.with_(tensors=tensors, nodes=nodes, data=data, layouts=layouts)
+
+
+def _exclusive(graphs: Mapping[str, Graph]) -> set[str]:
+    """Stored tensors that no graph reads in more than one place."""
+    readers = [graph.readers() for graph in graphs.values()]
+    names = {t.name for graph in graphs.values() for t in graph.of_role(*STORED)}
+    return {name for name in names if all(len(r.get(name, ())) <= 1 for r in readers)}
+
+
+def _still_moved(graph: Graph, name: str) -> bool:
+    family = {name}
+    for node in graph.nodes:
+        if node.ins and node.ins[0] in family:
+            if node.op == "permute":
+                return True
+            family |= set(node.outs) if node.op == "reshape" else set()
+    return False
+
+
+def _results(graph: Graph) -> set[str]:
+    if any(node.op == "fetch" for node in graph.nodes) or not graph.nodes:
+        return set()
+    return {out for out in graph.nodes[-1].outs if graph[out].role is Role.VALUE}
+
+
+def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> Swept:
+    """The cheapest sweep found by changing one choice at a time."""
+
+    def sweep(choice: Choice) -> Swept:
+        return Sweep(graph, RULES, keep, exclusive, choice).run()
+
+    choice = Choice({})
+    best = sweep(choice)
+    orders = _feed_orders(graph, best.graph)
+    for feeds in [dict(reversed(orders)), *({feed: perm} for feed, perm in orders)]:
+        other = Choice({**choice.feeds, **feeds})
+        found = sweep(other) if best.cost else best
+        choice, best = (other, found) if found.cost < best.cost else (choice, best)
+    waiting = _shared_origins(graph, best)
+    for _ in range(_TRIALS):
+        if not waiting:
+            break
+        other = Choice(choice.feeds, choice.as_written | {waiting.pop(0)})
+        found = sweep(other)
+        if found.cost < best.cost:
+            choice, best, waiting = other, found, _shared_origins(graph, found)
+    unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
+    return unmoved if unmoved.cost <= best.cost else best
+
+
+def _shared_origins(graph: Graph, swept: Swept) -> list[str]:
+    """Values of which one copy may serve where now several are made further down, most of them first."""
+    producer = graph.producer()
+    serves: Counter[str] = Counter()
+    for copied in swept.copied:
+        above = {copied}
+        waiting = [copied]
+        while waiting:
+            node = producer.get(waiting.pop())
+            new = {i for i in node.ins if i in swept.held and i in producer} - above if node else set()
+            above |= new
+            waiting += new
+        serves.update(above)
+    shared = [out for node in graph.nodes for out in node.outs if serves[out] > 1]
+    return sorted(shared, key=lambda name: -serves[name])
+
+
+def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:
+    """Orders of axes worth trying for each input: channels last, and those it is permuted to."""
+    found: list[tuple[str, Perm]] = []
+    for node in graph.nodes:
+        if node.op == "feed":
+            out, rank = node.outs[0], len(graph[node.outs[0]].shape)
+            found += [(out, (0, *range(2, rank), 1))] if rank > 2 else []
+            found += [(out, n.attrs["perm"]) for n in swept.nodes if n.op == "permute" and n.ins == (out,)]
+    return list(dict.fromkeys(found))
+
+
+def absorb_layouts(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+    """Store parameters, statistics and constants as they are read, where all readers in all graphs ask for the same."""
+    relaid = {key: _Relaid(graph) for key, graph in graphs.items()}
+    for name in sorted({t.name for graph in graphs.values() for t in graph.of_role(*STORED)}):
+        holders = [r for r in relaid.values() if name in r.tensors]
+        while (step := _common_step(holders, name, keep)) is not None:
+            moved: dict[int, Array] = {}
+            for holder in holders:
+                holder.absorb(name, step, moved)
+    return {key: r.graph() for key, r in relaid.items()}
+
+
+def _common_step(holders: Sequence[_Relaid], name: str, keep: Collection[str]) -> Step | None:
+    readers = [node for holder in holders for node in holder.readers_of(name)]
+    steps = {(node.op, tuple(node.attrs.get("shape", node.attrs.get("perm", ())))) for node in readers}
+    alike = {(holder.tensors[name].shape, holder.layouts.get(name, ())) for holder in holders}
+    if len(steps) != 1 or len(alike) != 1 or any(out in keep for node in readers for out in node.outs):
+        return None
+    step = steps.pop()
+    return step if step[0] in ("reshape", "permute") else None
+
+
+class _Relaid:
+    """A graph whose stored tensors change their layout, one after the other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._readers = graph, graph.readers()
+        self._nodes: list[Node | None] = list(graph.nodes)
+        self.tensors, self.data, self.layouts = dict(graph.tensors), dict(graph.data), dict(graph.layouts)
+
+    def readers_of(self, name: str) -> list[Node]:
+        return [node for i in self._readers.get(name, ()) if (node := self._nodes[i]) is not None]
+
+    def absorb(self, name: str, step: Step, moved: dict[int, Array]) -> None:
+        """`moved`: what the graphs share is moved once."""
+        old, after = self.tensors[name], list[int]()
+        for i in self._readers.pop(name, ()):
+            node, self._nodes[i] = self._nodes[i], None
+            assert node is not None
+            del self.tensors[node.outs[0]]
+            for k in self._readers.pop(node.outs[0], ()):
+                reader = self._nodes[k]
+                assert reader is not None
+                self._nodes[k] = reader.with_(ins=tuple(name if x == node.outs[0] else x for x in reader.ins))
+                after.append(k)
+        self._readers[name] = sorted(set(after))
+        shape = step[1] if step[0] == "reshape" else tuple(old.shape[p] for p in step[1])
+        self.tensors[name] = Tensor(name, shape, old.dtype, old.role)
+        if name in self.data:
+            value = self.data[name]
+            if id(value) not in moved:
+                moved[id(value)] = _rearranged(value, step).reshape(shape)
+                moved[id(value)].flags.writeable = False
+            self.data[name] = moved[id(value)]
+        steps = self.layouts.get(name, ())
+        if steps and steps[-1][0] == step[0]:  # two of a kind are one
+            before = steps[-1][1]
+            step = (step[0], step[1] if step[0] == "reshape" else tuple(before[p] for p in step[1]))
+            steps = steps[:-1]
+        self.layouts[name] = (*steps, step)
+
+    def graph(self) -> Graph:
+        nodes = tuple(node for node in self._nodes if node is not None)
+        return self._graph.with_(nodes=nodes, tensors=self.tensors, data=self.data, layouts=self.layouts)
+
+
+def _rearranged(value: Array, step: Step) -> Array:
+    return value.reshape(step[1]) if step[0] == "reshape" else np.ascontiguousarray(value.transpose(step[1]))

@@ -1,0 +1,242 @@
+"""Turn gradients into learning: the entries `train`, and `zero`, `grad`, `apply` for batches in several parts.
+
+An update node consumes W₀ and yields W₁ in the same slot, after the last reader of W₀. Wherever the gradient comes
+from a weight-gradient op and nothing else needs it, gradient and update become one op and the gradient never exists;
+except where the gradient is small and waiting for the update would keep something large alive (gamma of a norm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import ops
+from ...ir import COUNTER, LR, Graph, Node, Role
+from ..graph.build import Builder
+from ..optimizers import Optimizer
+from .accumulators import Totals, without
+
+SMALL = 4  # a gradient this many times smaller than what it would keep alive is kept itself
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An update to be placed once the last reader of its parameter is known."""
+
+    param: str
+    node: Node
+
+
+def train_entry(
+    graph: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, fuse: bool = True
+) -> Graph:
+    """Forward, backward and update of one batch, interleaved."""
+    b = Builder(graph)
+    b.stage = "update"
+    _settings(b, optimizer, seed)
+    if optimizer.clip_norm is not None:
+        grads = _clipped(b, grads, optimizer.clip_norm)
+    updates, sinks = [], _Sinks(b)
+    for param, grad in grads.items():
+        sources = _optimizer_inputs(b, param, optimizer)
+        fused = _fused(b, sinks, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
+        updates.append(fused or _plain(b, param, grad, optimizer, sources))
+    sinks.leave()
+    return _with_updates(b, updates)
+
+
+def grad_entry(graph: Graph, sums: Totals, seed: int = 0) -> Graph:
+    """Forward and backward of one part of a batch; sums over its samples are added to accumulators."""
+    b = Builder(without(graph, sums.later))
+    if COUNTER in b.tensors:
+        b.data[COUNTER] = np.array([seed, 0], np.int32)
+    b.stage = "update"
+    updates, sinks = [], _Sinks(b)
+    for name, accumulates in sums.accumulators.items():
+        acc = b.tensor(accumulates, b[name].shape, role=Role.ACCUM)
+        node = _fused(b, sinks, acc, name, "acc", (acc,), {})
+        updates.append(node or Pending(acc, _update(b, "accumulate", (acc, name), {})))
+    sinks.leave()
+    return _with_updates(b, updates, counts=False)
+
+
+def apply_entry(
+    graph: Graph, grads: Mapping[str, str], sums: Totals, optimizer: Optimizer, seed: int = 0
+) -> Graph:  # fmt: skip
+    """The update from accumulated sums."""
+    b = Builder()
+    b.stage = "update"
+    b.layouts.update(graph.layouts)
+    for param in grads:
+        b.stored(param, graph.data[param], Role.PARAM)
+    called = {name: b.tensor(acc, graph[name].shape, role=Role.ACCUM) for name, acc in sums.accumulators.items()}
+    for node in sums.later:
+        for name in node.ins:
+            if name in graph.data and name not in b.tensors:
+                b.stored(name, graph.data[name], graph[name].role)
+        for out in node.outs:
+            b.tensors[out] = graph[out]
+        b.append(node.with_(ins=tuple(called.get(i, i) for i in node.ins)))
+    _settings(b, optimizer, seed)
+    whole = {param: called.get(grad, grad) for param, grad in grads.items()}
+    if optimizer.clip_norm is not None:
+        whole = _clipped(b, whole, optimizer.clip_norm)
+    updates = [_plain(b, p, g, optimizer, _optimizer_inputs(b, p, optimizer)) for p, g in whole.items()]
+    return _with_updates(b, updates)
+
+
+def zero_entry(graph: Graph, sums: Totals) -> Graph:
+    """Clears the accumulators before the first part of a batch."""
+    b = Builder()
+    b.stage = "update"
+    for name, accumulates in sums.accumulators.items():
+        acc = b.tensor(accumulates, graph[name].shape, role=Role.ACCUM)
+        b.append(_update(b, "zero", (acc,), {}))
+    return b.graph()
+
+
+def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
+    b.stored(LR, np.array(optimizer.lr, np.float64), Role.SETTING)
+    start = np.array([seed, 0], np.int32)
+    if COUNTER not in b.tensors:
+        b.stored(COUNTER, start, Role.SETTING)
+    b.data[COUNTER] = start  # dropout brings the counter along, but does not know the seed
+
+
+def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
+    shape = b.data[param].shape
+    zeros = np.broadcast_to(np.float64(0), shape)  # takes no memory
+    slots = [b.stored(f"{param}:{slot}", zeros, Role.OPTIM) for slot in optimizer.slots]
+    return (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ()))
+
+
+def _update(b: Builder, op: str, ins: tuple[str, ...], attrs: Mapping[str, object], src: str = "") -> Node:
+    """A node whose outputs take over the memory and role of the inputs they share."""
+    record = ops.get(op)
+    specs = record.infer([b[i] for i in ins], attrs)
+    outs = []
+    for k, (shape, dtype) in enumerate(specs):
+        source = ins[record.shares[k]]
+        outs.append(b.tensor(f"{source}'", shape, dtype, b[source].role))
+    return Node(op, ins, tuple(outs), attrs, "update", src)
+
+
+class _Sinks:
+    """Nodes whose only result is a weight gradient that nobody reads; those that are taken leave the graph, and those
+    that must not wait for their update move to the earliest place."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b, self._taken, self._early = b, set[str](), set[str]()
+        self._views = _views(b)
+        self._made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
+        self._readers: dict[str, list[int]] = {}
+        for i, node in enumerate(b.nodes):
+            for name in () if ops.get(node.op).is_view else node.ins:
+                self._readers.setdefault(self._views.get(name, name), []).append(i)
+        read = {name for node in b.nodes for name in node.ins}
+        self._made = {
+            node.outs[0]: node
+            for node in b.nodes
+            if len(node.outs) == 1 and node.outs[0] not in read and ops.get(node.op).sink
+        }
+
+    def get(self, grad: str) -> Node | None:
+        return self._made.get(grad)
+
+    def take(self, grad: str) -> Node:
+        self._taken.add(grad)
+        return self._made.pop(grad)
+
+    def holds_back(self, grad: str, param: str) -> bool:
+        """Would the update, which waits for the last reader of its parameter, keep something alive that is larger than
+        the gradient? Then the gradient is computed as early as it can, and what it reads can die, or be overwritten."""
+        source, own = self._made[grad], self._made_at[grad]
+        last = max(self._readers.get(param, [-1]))
+        if self._first(source) > last:
+            return False
+        for name in {self._views.get(i, i) for i in source.ins}:
+            others = max((i for i in self._readers[name] if i != own), default=-1)
+            large = self._b[name].bytes(1) >= SMALL * self._b[grad].bytes(1)
+            if others <= last and large and self._b[name].role is Role.VALUE:
+                self._early.add(grad)
+                return True
+        return False
+
+    def _first(self, node: Node) -> int:
+        return max((self._made_at.get(i, -1) for i in node.ins), default=-1) + 1
+
+    def leave(self) -> None:
+        early: dict[int, list[Node]] = {}
+        for grad in self._early:
+            node = self._made[grad]
+            early.setdefault(self._first(node), []).append(node)
+        nodes: list[Node] = []
+        for i, node in enumerate(self._b.nodes):
+            nodes += sorted(early.get(i, ()), key=lambda n: self._made_at[n.outs[0]])
+            if not (self._taken | self._early).intersection(node.outs):
+                nodes.append(node)
+        self._b.nodes[:] = nodes
+
+
+def _fused(
+    b: Builder,
+    sinks: _Sinks,
+    param: str,
+    grad: str,
+    kind: str,
+    sources: tuple[str, ...],
+    attrs: Mapping[str, object],
+) -> Pending | None:
+    """The weight-gradient node joined with its consumer, if the gradient has no other reader and fits as it is."""
+    if sinks.get(grad) is None or b[grad].shape != b[param].shape:
+        return None
+    if kind != "acc" and sinks.holds_back(grad, param):
+        return None
+    source = sinks.take(grad)
+    node = _update(b, f"{source.op}_{kind}", (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
+    return Pending(param, node)
+
+
+def _plain(b: Builder, param: str, grad: str, optimizer: Optimizer, sources: tuple[str, ...]) -> Pending:
+    ins = (param, grad, *sources[1:])
+    return Pending(param, _update(b, optimizer.op, ins, optimizer.attrs))
+
+
+def _clipped(b: Builder, grads: Mapping[str, str], max_norm: float) -> dict[str, str]:
+    """Gradients scaled so that their joint norm is at most `max_norm`: all of them must exist at once."""
+    squares = [b.add("sum_squares", g) for g in grads.values()]
+    while len(squares) > 1:  # clip_factor takes few operands; sums of squares add up in any grouping
+        squares = [*squares[2:], b.add("add", squares[0], squares[1])]
+    factor = b.add("clip_factor", squares[0], max_norm=max_norm)
+    return {p: b.add("mul", g, factor) for p, g in grads.items()}
+
+
+def _with_updates(b: Builder, updates: list[Pending], counts: bool = True) -> Graph:
+    """Each update as early as its inputs and the last reader of what it overwrites allow; the step is counted last."""
+    made_at = {out: i for i, node in enumerate(b.nodes) for out in node.outs}
+    views = _views(b)
+    read_at = {views.get(name, name): i for i, node in enumerate(b.nodes) for name in node.ins}  # last
+    after: dict[int, list[Node]] = {}
+    for pending in updates:
+        record = ops.get(pending.node.op)
+        overwritten = {pending.node.ins[i] for i in record.shares.values()}
+        position = max(made_at.get(i, -1) for i in pending.node.ins)
+        position = max(position, *(read_at.get(name, -1) for name in overwritten))
+        after.setdefault(position, []).append(pending.node)
+    nodes = list(after.get(-1, ()))
+    for i, node in enumerate(b.nodes):
+        nodes += [node, *after.get(i, ())]
+    if counts:
+        nodes.append(_update(b, "count_step", (COUNTER,), {}))
+    return b.graph().with_(nodes=tuple(nodes))
+
+
+def _views(b: Builder) -> dict[str, str]:
+    """View → the tensor whose memory it shows."""
+    found: dict[str, str] = {}
+    for node in b.nodes:
+        if node.ins and ops.get(node.op).is_view:
+            found[node.outs[0]] = found.get(node.ins[0], node.ins[0])
+    return found

@@ -1,0 +1,1 @@
+"""Placement: offsets of all values in the arena, by their lifetimes."""

@@ -1,0 +1,242 @@
+"""Space: a fixed offset for every tensor. The only place where sharing of memory (in-place, views) is decided.
+
+Lifetimes are positions in the flat node list; two tensors may share bytes only if their lifetimes are disjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ... import ops
+from ...ir import Graph, Node, Role, at
+from ..graph.build import typed
+from .first_fit import Block, first_fit, hasty, peak, searched
+from .layout import Layout, Region, Slot
+from .solver import nearer, within
+
+ALIGN = 16
+PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
+
+
+class Families:
+    """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what the loop
+    gathers, wins."""
+
+    def __init__(self, graph: Graph, stored: Mapping[str, Slot]) -> None:
+        self.graph, self.stored = graph, stored
+        self.body = loop_range(graph)
+        self.in_body = {o for i in self.body for o in graph.nodes[i].outs}
+        self._parent: dict[str, str] = {}
+
+    def root(self, name: str) -> str:
+        while name in self._parent:
+            name = self._parent[name]
+        return name
+
+    def join(self, one: str, other: str) -> None:
+        a, b = self.root(one), self.root(other)
+        if a != b:
+            keep, drop = sorted((a, b), key=self._rank)
+            self._parent[drop] = keep
+
+    def _rank(self, name: str) -> tuple[bool, bool, bool]:
+        return (name not in self.stored, self.graph[name].role is not Role.ACCUM, name in self.in_body)
+
+    def stride(self, name: str) -> int:
+        """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""
+        top = self.root(name)
+        inside = name in self.in_body and top not in self.in_body and top not in self.stored
+        return self.graph[top].bytes(1) if inside else 0
+
+
+def align_up(count: int, align: int) -> int:
+    return -(-count // align) * align
+
+
+def page_room(count: int) -> int:
+    """What a tensor takes in PAGE: its checksum is behind it, whether a build compares it or not."""
+    return align_up(align_up(count, 4) + CHECKSUM, PAGE_ALIGN)
+
+
+def place_state(graphs: Iterable[Graph], align: int = ALIGN) -> tuple[dict[str, Slot], int, int]:
+    """Slots of constants and state, shared by all entry points; returns them with the bytes of CONST and STATE."""
+    slots: dict[str, Slot] = {}
+    ends: dict[Region, int] = {"const": 0, "state": 0, "page": 0}
+    for graph in graphs:
+        changed = {o for node in graph.nodes if not ops.get(node.op).is_view for o in node.outs}
+        for tensor in graph.tensors.values():
+            if tensor.name in slots or tensor.name in changed:
+                continue
+            if tensor.role is not Role.CONST and not tensor.role.is_state:
+                continue
+            region: Region = "const" if tensor.role is Role.CONST else "page" if tensor.paged else "state"
+            # A constant that several instructions read is stored once; sizes never depend on the batch.
+            count = tensor.bytes(1)
+            slots[tensor.name] = Slot(region, ends[region], count)
+            ends[region] += page_room(count) if region == "page" else align_up(count, align)
+    return slots, ends["const"], ends["state"]
+
+
+def place(
+    graph: Graph,
+    batch: int,
+    stored: Mapping[str, Slot],
+    const_bytes: int,
+    state_bytes: int,
+    align: int = ALIGN,
+    room_bytes: int | None = None,
+) -> Layout:
+    """Offsets in the arena for one entry point at its largest batch. What cannot be within `room_bytes` is not worth a
+    search, and what is within them is low enough."""
+    families, birth, death = _families(graph, stored)
+    scratch = _scratch(graph, batch)
+    pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
+    pinned_end = sum(b.bytes for b in pinned)
+    bound = pinned_end + peak(blocks)
+    hopeless = room_bytes is not None and bound > room_bytes
+    enough = max(bound, room_bytes or 0)
+    if hopeless:
+        offsets, top = hasty(blocks)
+    else:
+        offsets, top = _offsets(blocks, bound - pinned_end, enough - pinned_end, align)
+    where: dict[str, int] = {}
+    start = 0
+    for block in pinned:
+        where[block.name] = start
+        start += block.bytes
+    where |= {name: pinned_end + offset for name, offset in offsets.items()}
+    page_state = max((s.offset + page_room(s.bytes) for s in stored.values() if s.region == "page"), default=0)
+    pages, page_top = first_fit(_pages(families, birth, death, batch))
+    slots: dict[str, Slot] = {}
+    for tensor in graph.tensors.values():
+        if tensor.role in (Role.INPUT, Role.OUTPUT):
+            continue
+        root, stride, count = families.root(tensor.name), families.stride(tensor.name), tensor.bytes(batch)
+        if root in stored:
+            slots[tensor.name] = Slot(stored[root].region, stored[root].offset, count, stride)
+        elif root in where:
+            slots[tensor.name] = Slot("arena", where[root], count, stride)
+        elif root in pages:
+            slots[tensor.name] = Slot("page", page_state + pages[root], count)
+    scratch_slots = {i: Slot("arena", where[f"scratch:{i}"], count) for i, count in scratch.items()}
+    return Layout(
+        slots, scratch_slots, const_bytes, state_bytes, pinned_end + top, bound, align,
+        page_bytes=page_state + page_top, page_state_bytes=page_state,
+    )  # fmt: skip
+
+
+def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[dict[str, int], int]:
+    """Offsets, and the end of the last block: at most `enough` if that is found, else as near to the bound as is."""
+    offsets, top = searched(blocks, enough, most_rounds=0)
+    if top <= enough:
+        return offsets, top
+    found = within(blocks, enough, align)
+    if found is not None:
+        return found
+    offsets, top = searched(blocks, enough)
+    return nearer(blocks, offsets, top, bound, align) if (top - bound) * 100 > bound == enough else (offsets, top)
+
+
+def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
+    """The arena that this order of nodes needs at least, without searching for offsets."""
+    stored, _, _ = place_state([graph], align)
+    families, birth, death = _families(graph, stored)
+    pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
+    return sum(b.bytes for b in pinned) + peak(blocks)
+
+
+def loop_range(graph: Graph) -> range:
+    """Positions of the loop's body, empty without a loop."""
+    for i, node in enumerate(graph.nodes):
+        if node.op == "loop":
+            return range(i + 1, i + 1 + node.attrs["body"])
+    return range(0)
+
+
+def _scratch(graph: Graph, batch: int) -> dict[int, int]:
+    """Position → bytes of working memory that the node's kernel asks for."""
+    sizes = {i: int(at(ops.get(n.op).scratch(typed(graph, n)), batch)) for i, n in enumerate(graph.nodes)}
+    return {i: count for i, count in sizes.items() if count}
+
+
+def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[str, int], dict[str, int]]:
+    """Join views, updates, gathered yields, and in-place operations where the input dies; with birth and death."""
+    families = Families(graph, stored)
+    for node in graph.nodes:
+        for out, source in ops.get(node.op).shares.items():
+            families.join(node.outs[out], node.ins[source])
+        for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
+            families.join(gathered, piece)
+    birth, death = _lifetimes(families)
+    for i, node in enumerate(graph.nodes):
+        for source in ops.get(node.op).inplace:
+            if _may_overwrite(families, node, source, death, i):
+                taken, dying = families.root(node.outs[0]), families.root(node.ins[source])
+                families.join(taken, dying)
+                top = families.root(taken)
+                birth[top] = min(birth[taken], birth[dying])
+                death[top] = max(death[taken], death[dying])
+                break
+    return families, birth, death
+
+
+def _lifetimes(families: Families) -> tuple[dict[str, int], dict[str, int]]:
+    """First and last node that touches each family."""
+    birth: dict[str, int] = {}
+    death: dict[str, int] = {}
+    body = families.body
+    for i, node in enumerate(families.graph.nodes):
+        for name in (*node.ins, *node.outs):
+            top = families.root(name)
+            birth.setdefault(top, i)
+            # What lives outside the loop but is touched inside it stays until the last iteration ends.
+            last = body[-1] if i in body and top not in families.in_body else i
+            death[top] = max(death.get(top, -1), last)
+    return birth, death
+
+
+def _may_overwrite(families: Families, node: Node, source: int, death: Mapping[str, int], position: int) -> bool:
+    """May output 0 take the memory of this input, which nobody reads afterwards?"""
+    graph = families.graph
+    out, name = graph[node.outs[0]], graph[node.ins[source]]
+    top = families.root(name.name)
+    if top in families.stored or graph[top].role is not Role.VALUE or death[top] != position:
+        return False
+    if (out.shape, out.dtype) != (name.shape, name.dtype) or graph[top].size != name.size:
+        return False
+    if (name.name in families.in_body) != (out.name in families.in_body):
+        return False
+    # Other operands in the same memory would be read after being overwritten, unless they are walked alike.
+    return all(other == name.name or families.root(other) != top for other in node.ins)
+
+
+def _blocks(
+    families: Families,
+    birth: Mapping[str, int],
+    death: Mapping[str, int],
+    batch: int,
+    scratch: Mapping[int, int],
+    align: int,
+) -> tuple[list[Block], list[Block]]:
+    """What has to be placed: accumulators, which keep their place between entries, and everything else."""
+    graph = families.graph
+    pinned: list[Block] = []
+    blocks: list[Block] = []
+    for top in birth:
+        tensor = graph[top]
+        if tensor.role in (Role.INPUT, Role.OUTPUT) or top in families.stored or tensor.paged:
+            continue
+        block = Block(top, align_up(tensor.bytes(batch), align), birth[top], death[top])
+        (pinned if tensor.role is Role.ACCUM else blocks).append(block)
+    merged = [b for b in blocks if families.root(b.name) == b.name]
+    merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]
+    return sorted(pinned, key=lambda b: b.name), merged
+
+
+def _pages(
+    families: Families, birth: Mapping[str, int], death: Mapping[str, int], batch: int
+) -> list[Block]:  # fmt: skip
+    """What one step keeps in PAGE, the largest first. There is no shortage there, so nothing is searched for."""
+    tops = [top for top in birth if families.graph[top].paged and top not in families.stored]
+    blocks = [Block(top, page_room(families.graph[top].bytes(batch)), birth[top], death[top]) for top in tops]
+    return sorted(blocks, key=lambda b: (-b.bytes, b.birth))

@@ -1,0 +1,127 @@
+"""What a node costs, and what a byte costs outside RAM: seconds and joules on a machine of known speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from ... import ops
+from ...devices.device import Device, Paging
+from ...errors import Internal
+from ...ir import Graph, at
+from ..graph.build import typed
+from ..place.arena import loop_range
+
+PAGES_OUT: Final = ("out", "write")
+PAGES_IN: Final = ("in", "wait")  # `start` only asks; the time is counted where it is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Of one kind of kernel: arithmetic and traffic are added up, since kernels are in order and most are bound by
+    one of them."""
+
+    call_s: float  # of one instruction, whatever it does
+    mac_s: float
+    byte_s: float  # read or written
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Speed of one machine."""
+
+    macs_per_s: float
+    bytes_per_s: float
+    call_s: float
+    name: str = ""
+    watts: float = 1.0  # while it computes
+    page: Paging | None = None  # None: it has nowhere to page to
+    rates: Mapping[str, Rate] = field(default_factory=dict)  # of families that are known better than by these figures
+
+    def seconds(self, op: str, call: ops.Call, n: int) -> float:
+        record = ops.get(op)
+        if record.is_view:
+            return 0.0
+        if record.page:
+            return self._page_seconds(op, call.outs[0].bytes(n))
+        macs = int(at(record.macs(call), n))
+        traffic = sum(t.bytes(n) for t in (*call.ins, *call.outs))
+        rate = self.rates.get(family(op, call))
+        if rate is not None:
+            return rate.call_s + macs * rate.mac_s + traffic * rate.byte_s
+        return self.call_s + macs / self.macs_per_s + traffic / self.bytes_per_s
+
+    def joules(self, op: str, call: ops.Call, n: int) -> float:
+        return self.seconds(op, call, n) * self.watts_of(op)
+
+    def watts_of(self, op: str) -> float:
+        page = self.page if ops.get(op).page else None
+        return self.watts if page is None else page.watts
+
+    def _page_seconds(self, op: str, count: int) -> float:
+        if self.page is None:
+            raise Internal(f"'{op}' pages, and there is nowhere to page to")
+        kind = ops.get(op).page
+        if kind in PAGES_OUT:
+            return self.page.out_seconds(count)
+        return self.page.in_seconds(count) if kind in PAGES_IN else self.call_s
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What running something takes."""
+
+    seconds: float = 0.0
+    joules: float = 0.0
+
+    def plus(self, other: Spent, times: int = 1) -> Spent:
+        return Spent(self.seconds + times * other.seconds, self.joules + times * other.joules)
+
+
+def spent(graph: Graph, batch: int, prices: Prices) -> Spent:
+    """By one run of a graph with a full batch."""
+    body, found = loop_range(graph), Spent()
+    for i, node in enumerate(graph.nodes):
+        n, times = (1, batch) if i in body else (batch, 1)
+        seconds = prices.seconds(node.op, typed(graph, node), n)
+        found = found.plus(Spent(seconds, seconds * prices.watts_of(node.op)), times)
+    return found
+
+
+def family(op: str, call: ops.Call) -> str:
+    """Kernels of one speed: an op, and apart from it the op on groups of channels."""
+    return f"{op} in groups" if call.attrs.get("groups", 1) > 1 else op
+
+
+def _rates() -> dict[str, Rate]:
+    """Of fast kernels on one thread; written by benchmarks/prices.py."""
+    found = json.loads((Path(__file__).parent / "host.json").read_text())
+    return {name: Rate(*figures) for name, figures in found["rates"].items()}
+
+
+DISK: Final = Paging(out_s=5e-5, out_bytes_per_s=1e9, in_s=5e-5, in_bytes_per_s=1e9, watts=2.0)
+CARD: Final = Paging(out_s=1.13e-4, out_bytes_per_s=4.44e6, in_s=1.09e-4, in_bytes_per_s=4.6e6, watts=0.33)
+"""An SD card on a Cortex-M4; figures of POET's repository, poet/chipsets.py."""
+ROUGH: Final = Prices(macs_per_s=40e9, bytes_per_s=20e9, call_s=3e-7, name="host", watts=15.0, page=DISK)
+"""Nothing but counts: for what is decided without a budget, so that it does not depend on anyone's measurements."""
+HOST: Final = replace(ROUGH, rates=_rates())
+"""The same on every machine. Watts are assumed."""
+CYCLES_A_MAC: Final = {True: 12.0, False: 80.0}  # with an FPU or without, of exact kernels under QEMU
+
+
+def prices_of(device: Device | None) -> Prices:
+    """From the device's own file; without figures there, a microcontroller does one instruction a cycle and has a card
+    to page to, and anything else is like the host."""
+    if device is None or not device.clock_hz:
+        return HOST
+    hz, page = float(device.clock_hz), device.page or (CARD if device.is_bare else DISK)
+    if device.speed is not None:
+        v = device.speed
+        rates = hz / v.cycles_per_mac, hz / v.cycles_per_byte, v.cycles_per_call / hz
+        return Prices(*rates, device.name, v.watts, page)
+    if device.kind != "microcontroller":
+        return replace(HOST, page=page)
+    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, watts=0.33, page=page)
