@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results" / "demo_torch_memory.json"
-COPY = ROOT / "src" / "smidgen" / "demo_torch_memory.json"
+COPY = ROOT / "src" / "smidgen" / "demo" / "demo_torch_memory.json"
 BATCH = 8
 STEPS = 3
 MEANING = {

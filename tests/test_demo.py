@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import demo, load
+from smidgen import load
+from smidgen.demo import demo
 from smidgen.errors import MissingPart
 from smidgen.runtime import machine
 
@@ -169,7 +170,7 @@ def test_json_has_the_documented_keys_and_prints_nothing(capfd: pytest.CaptureFi
 
 
 def test_a_terminal_shows_a_progress_bar_and_no_torch_is_imported() -> None:
-    script = "import sys; from smidgen import demo; demo.run(epochs=6); print('torch' in sys.modules)"
+    script = "import sys; from smidgen.demo import demo; demo.run(epochs=6); print('torch' in sys.modules)"
     master, slave = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=slave, env=env)
@@ -197,13 +198,16 @@ def test_the_script_makes_the_shipped_file_again_byte_for_byte(
     from tools import make_demo
 
     monkeypatch.setattr(sys, "argv", ["make_demo.py", "--check"])
-    assert (make_demo.main(), capsys.readouterr().out) == (0, "src/smidgen/demo.smg is what tools/make_demo.py makes\n")
+    assert (make_demo.main(), capsys.readouterr().out) == (
+        0,
+        "src/smidgen/demo/demo.smg is what tools/make_demo.py makes\n",
+    )
 
     other = load(demo.PROGRAM)
     other.lr *= 2
     other.save(tmp_path / "other.smg")
     monkeypatch.setattr(make_demo, "make", lambda: load(tmp_path / "other.smg"))
-    said = "src/smidgen/demo.smg is NOT what tools/make_demo.py makes\n"
+    said = "src/smidgen/demo/demo.smg is NOT what tools/make_demo.py makes\n"
     assert (make_demo.main(), capsys.readouterr().out) == (1, said)
 
 

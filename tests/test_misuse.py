@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api, cli, methods, source
+from smidgen import api, cli, methods
+from smidgen.cli import model_source
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam, AdamW
 from smidgen.compiler.options import Options, checked_options
@@ -629,5 +630,5 @@ def test_a_seed_is_checked_before_any_work(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_largest_input_is_still_made() -> None:
     rng = np.random.default_rng(0)
-    made: Array = source.example_of("2x3:int2147483647", rng)
+    made: Array = model_source.example_of("2x3:int2147483647", rng)
     assert made.shape == (2, 3)

@@ -1,4 +1,4 @@
-"""Makes src/smidgen/demo.smg: the demo's network, pretrained on upright digits 0–7, as a program that goes on learning.
+"""Makes src/smidgen/demo/demo.smg: the demo's network, pretrained on upright digits 0–7, as a program that learns on.
 
 python tools/make_demo.py            # writes the file
 python tools/make_demo.py --check    # makes it again and compares: exit status 1 if a byte differs
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import smidgen  # noqa: E402
-from smidgen import demo  # noqa: E402
+from smidgen.demo import demo  # noqa: E402
 from smidgen.ops.random import hashed  # noqa: E402
 from smidgen.train.batches import order  # noqa: E402
 from tools.demo_net import build  # noqa: E402

@@ -222,7 +222,7 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def demo(args: argparse.Namespace) -> int:
-    from ..demo import run
+    from ..demo.demo import run
 
     figures = run(json=args.json, colour=terminal.has_colour(sys.stdout), width=terminal.width())
     if args.json:

@@ -53,7 +53,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ..compiler.optimizers import by_name
-    from ..source import example_of, load_example, load_function, load_model
+    from .model_source import example_of, load_example, load_function, load_model
 
     rng = np.random.default_rng(args.seed)
     optimizer = by_name(args.optimizer, lr=args.lr, momentum=args.momentum, weight_decay=args.weight_decay,

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from .. import api
+from ..cli.model_source import example_of, load_model
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
 from ..ir import Array
 from ..program.plan import Plan
-from ..source import example_of, load_model
 from ..train.job import Job
 from . import parity
 from .plan_text import plan_json

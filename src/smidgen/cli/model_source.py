@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .errors import BadModelSource, SmidgenError, did_you_mean
-from .ir import Array
-from .program.instructions import MAX_RANK
+from ..errors import BadModelSource, SmidgenError, did_you_mean
+from ..ir import Array
+from ..program.instructions import MAX_RANK
 
 LARGEST_BYTES: Final = 2**27
 """Of one example; a proof keeps twenty of them."""
@@ -97,7 +97,7 @@ def _called(build: Any, source: str) -> Any:
 
 def _users_error(what: str, error: BaseException) -> BadModelSource:
     """What the user's code raised, with the innermost of the user's lines."""
-    from .compiler.torch_import.aten.source import last_of, place
+    from ..compiler.torch_import.aten.source import last_of, place
 
     at = last_of((f.filename, f.lineno or 0, f.line or "") for f in traceback.extract_tb(error.__traceback__))
     said = str(error).partition("\n")[0]

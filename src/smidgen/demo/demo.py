@@ -16,13 +16,13 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
-from .errors import MissingPart
-from .ir import Array
-from .report.arena_picture import arena_picture
-from .terminal import Progress, bytes_text, paint, seconds_text
-from .train import batches
-from .train.history import Epoch, History
-from .train.job import Job, load
+from ..errors import MissingPart
+from ..ir import Array
+from ..report.arena_picture import arena_picture
+from ..terminal import Progress, bytes_text, paint, seconds_text
+from ..train import batches
+from ..train.history import Epoch, History
+from ..train.job import Job, load
 
 PROGRAM: Final = Path(__file__).with_name("demo.smg")
 TORCH: Final = Path(__file__).with_name("demo_torch_memory.json")

@@ -1,0 +1,266 @@
+"""The direction of imports, read from the source: DIRECTION is the one table of it. Imports within functions and those
+for type checkers count. Underscore attributes belong to the package that defines them."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
+SOURCE = ROOT / "src" / "smidgen"
+TOP = {"__init__", "api", "errors", "files", "ir", "terminal"}
+
+BASE = "errors ir terminal files"
+COMPILER = """graph optimizers options torch_import place passes encode planner pipeline plan_facts loss_facts verify
+assemble fit"""
+"""Parts of compiler/, in order: each may import those before it."""
+
+DIRECTION: dict[str, str] = {
+    "errors": "",
+    "ir": "errors",
+    "terminal": "errors",
+    "files": "errors",
+    "program": BASE,
+    "runtime": f"{BASE} program",
+    "ops": f"{BASE} program runtime",
+    "devices": f"{BASE} program runtime ops",
+    "methods": f"{BASE} program runtime ops",
+    "compiler": f"{BASE} program runtime ops devices methods",
+    "train": f"{BASE} program runtime",
+    "api": f"{BASE} program runtime ops devices methods compiler train",
+    "report": f"{BASE} program runtime ops devices methods compiler train api",
+    "deploy": f"{BASE} program runtime ops devices methods compiler train api",
+    "demo": f"{BASE} program runtime train report",
+    "cli": f"{BASE} program runtime ops devices methods compiler train api report deploy demo",
+    "__init__": "errors program runtime methods compiler train api",
+}
+"""What each package, or file at the top, may import."""
+
+WITHOUT_TORCH = ("errors", "ir", "terminal", "files", "program", "runtime", "ops", "devices", "methods", "train")
+HEAVY = ("torch", "ortools")
+
+WRONG_WAY = {
+    ("devices.room", "compiler.optimizers"),
+    ("devices.room", "compiler.place.arena"),
+    ("report.proof", "cli.model_source"),
+    ("compiler.options", "compiler.planner.within"),
+    ("compiler.options", "compiler.planner.cost"),
+    ("runtime.build", "ops"),
+    ("train.loop", "compiler.options"),
+}
+"""Known imports against the direction; nothing may be added, and what is cut is taken out."""
+
+DEBTS: dict[str, int] = {"deploy/board_run.py": 6}
+"""Uses of another package's underscore attributes, file by file; a count may only fall."""
+
+Edge = tuple[str, str]
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """`compiler.fit.search` → its file; a package is its `__init__`."""
+    return {".".join(p.relative_to(root).with_suffix("").parts): p for p in sorted(root.rglob("*.py"))}
+
+
+def plain(module: str) -> str:
+    return module.removesuffix(".__init__")
+
+
+def imported(module: str, tree: ast.Module, known: set[str]) -> Iterator[str]:
+    """Every module of smidgen that one imports, wherever in its file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("smidgen.") for a in node.names if a.name.startswith("smidgen."))
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = module.split(".")[: -node.level]
+            elif node.module and node.module.split(".")[0] == "smidgen":
+                base = []
+            else:
+                continue
+            rest = (node.module or "").removeprefix("smidgen").strip(".") if not node.level else node.module or ""
+            source = ".".join([*base, *([rest] if rest else [])])
+            for alias in node.names:
+                deeper = f"{source}.{alias.name}" if source else alias.name
+                yield deeper if deeper in known else source or "__init__"
+
+
+def edges(root: Path) -> set[Edge]:
+    files = modules(root)
+    known = {plain(m) for m in files}
+    return {
+        (plain(m), to)
+        for m, path in files.items()
+        for to in imported(m, ast.parse(path.read_text(encoding="utf-8")), known)
+        if to != plain(m)
+    }
+
+
+def is_allowed(edge: Edge) -> bool:
+    a, b = (name.split(".") for name in edge)
+    if a[0] != b[0]:
+        return b[0] in DIRECTION[a[0]].split()
+    if a[0] != "compiler" or len(a) == 1 or len(b) == 1 or a[1] == b[1]:
+        return True
+    order = COMPILER.split()
+    return order.index(b[1]) < order.index(a[1])
+
+
+def unknown(root: Path) -> list[str]:
+    """Files at the top, packages and parts of the compiler that the tables do not name."""
+    found = {p.stem for p in root.glob("*.py")} - TOP
+    folders = {p.parent.name for p in root.glob("*/__init__.py")} - set(DIRECTION)
+    parts = {m.split(".")[1] for m in modules(root) if m.startswith("compiler.")} - {"__init__", *COMPILER.split()}
+    return sorted([*found, *folders, *(f"compiler/{part}" for part in parts)])
+
+
+def wrong_way(root: Path) -> set[Edge]:
+    return {edge for edge in edges(root) if not is_allowed(edge)}
+
+
+def private(root: Path) -> Counter[str]:
+    """`file: count` of x._name that another package defines and the file's own does not; x is not self or cls."""
+    files = modules(root)
+    trees = {m: ast.parse(path.read_text(encoding="utf-8")) for m, path in files.items()}
+    defined: dict[str, set[str]] = {}
+    for module, tree in trees.items():
+        defined.setdefault(module.split(".")[0], set()).update(definitions(tree))
+    found: Counter[str] = Counter()
+    for module, tree in trees.items():
+        foreign = foreign_names(tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not is_private(node.attr):
+                continue
+            owner = root_of(node.value)
+            here = module.split(".")[0]
+            others = any(node.attr in names for package, names in defined.items() if package != here)
+            if others and node.attr not in defined[here] and owner not in {"self", "cls"} | foreign:
+                found[files[module].relative_to(root).as_posix()] += 1
+    return found
+
+
+def root_of(value: ast.expr) -> str:
+    """`torch` of torch.nn.functional.linear(x).y"""
+    while isinstance(value, ast.Attribute | ast.Call):
+        value = value.value if isinstance(value, ast.Attribute) else value.func
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def is_private(name: str) -> bool:
+    others = ("_replace", "_asdict", "_fields", "_make", "_version")  # of typing.NamedTuple and of torch.Tensor
+    return name.startswith("_") and not name.endswith("__") and name not in others
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root_of(node) in ("self", "cls"):
+            yield node.attr
+
+
+def foreign_names(tree: ast.Module) -> set[str]:
+    """Modules of others, whose private names are another matter."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update((a.asname or a.name).split(".")[0] for a in node.names if not a.name.startswith("smidgen"))
+        elif isinstance(node, ast.ImportFrom) and not node.level and not (node.module or "").startswith("smidgen"):
+            names.update(a.asname or a.name for a in node.names)
+    return names
+
+
+def heavy(root: Path) -> set[Edge]:
+    """Imports of torch or ortools in packages that run on a device, wherever in a file."""
+    found = set()
+    for module, path in modules(root).items():
+        if module.split(".")[0] not in WITHOUT_TORCH:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found |= {(plain(module), n.split(".")[0]) for n in names if n.split(".")[0] in HEAVY}
+    return found
+
+
+# -- the rules -----------------------------------------------------------------------------------------------------
+
+
+def test_every_file_has_a_place_in_the_tables() -> None:
+    assert unknown(SOURCE) == [], "a new file at the top, package or part of compiler/: give it a place in the tables"
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+
+
+def test_the_table_itself_has_one_direction() -> None:
+    rank = {name: i for i, name in enumerate(DIRECTION)}
+    assert all(rank[to] < rank[name] for name, may in DIRECTION.items() for to in may.split())
+
+
+def test_imports_go_one_way() -> None:
+    found = wrong_way(SOURCE)
+    assert found - WRONG_WAY == set(), "imports against the direction"
+    assert WRONG_WAY - found == set(), "no longer there: take it out of WRONG_WAY"
+
+
+def test_underscore_attributes_stay_in_their_package() -> None:
+    found = private(SOURCE)
+    more = {file: count for file, count in found.items() if count > DEBTS.get(file, 0)}
+    assert more == {}, f"private attributes of another package; known are {DEBTS}"
+    fallen = {file: found[file] for file, count in DEBTS.items() if found[file] < count}
+    assert fallen == {}, "fewer than DEBTS says: lower its counts"
+
+
+def test_what_runs_on_a_device_needs_no_torch() -> None:
+    assert heavy(SOURCE) == {("train.to_torch", "torch")}, "only job.load_into, which is given a module, has it"
+
+
+# -- the rules can fail --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SOURCE, tmp_path / "smidgen", ignore=shutil.ignore_patterns("*.so", "__pycache__")))
+
+
+@pytest.mark.parametrize("line", [
+    "from ..compiler import verify",
+    "def f():\n    from smidgen.compiler.fit import search\n",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..compiler.place.arena import place\n",
+    "import smidgen.report.plan_text\n",
+])  # fmt: skip
+def test_a_wrong_way_import_is_found(line: str, copy: Path) -> None:
+    with (copy / "train" / "weights.py").open("a") as file:
+        file.write(f"\n{line}\n")
+    (edge,) = wrong_way(copy) - wrong_way(SOURCE)
+    assert edge[0] == "train.weights"
+
+
+def test_a_wrong_way_import_within_the_compiler_is_found(copy: Path) -> None:
+    with (copy / "compiler" / "graph" / "check.py").open("a") as file:
+        file.write("\nfrom ..fit import search\n")
+    assert wrong_way(copy) - wrong_way(SOURCE) == {("compiler.graph.check", "compiler.fit.search")}
+
+
+@pytest.mark.parametrize("file", ["mine.py", "mine/__init__.py", "compiler/mine.py"])
+def test_a_new_file_is_found(file: str, copy: Path) -> None:
+    (copy / file).parent.mkdir(exist_ok=True)
+    (copy / file).write_text('"""Mine."""\n')
+    assert len(unknown(copy)) == 1
+
+
+def test_a_private_attribute_of_another_package_is_found(copy: Path) -> None:
+    with (copy / "report" / "by_layer.py").open("a") as file:
+        file.write("\n\ndef f(job):\n    return job._kernels\n")
+    assert private(copy) - private(SOURCE) == Counter({"report/by_layer.py": 1})
+
+
+def test_torch_in_a_package_without_it_is_found(copy: Path) -> None:
+    with (copy / "program" / "plan.py").open("a") as file:
+        file.write("\n\ndef f():\n    import torch.nn\n")
+    assert heavy(copy) - heavy(SOURCE) == {("program.plan", "torch")}
