@@ -79,7 +79,7 @@ boards: setup
 	$(BIN)/python -m benchmarks.boards
 
 targets: setup
-	SMIDGEN_TARGETS=all $(BIN)/python -m pytest tests/test_runner.py
+	SMIDGEN_TARGETS=all $(BIN)/python -m pytest tests/deploy/test_runner.py
 
 # Its own environment, so that nobody has to wait for PyTorch; installed again only when a source has changed.
 $(DEMO)/.installed: pyproject.toml setup.py $(SOURCES)
@@ -108,11 +108,11 @@ bits: setup
 
 generated: setup
 	rm -f docs/results/generated.json
-	SMIDGEN_NETWORKS=300 $(BIN)/python -m pytest -n $(JOBS) tests/test_generated.py
-	$(BIN)/python -m tests.generated_budget
+	SMIDGEN_NETWORKS=300 $(BIN)/python -m pytest -n $(JOBS) tests/acceptance/test_generated.py
+	$(BIN)/python -m tests.support.generated_budget
 
 kill: setup
-	SMIDGEN_KILLS=200 $(BIN)/python -m pytest -s tests/test_kill.py
+	SMIDGEN_KILLS=200 $(BIN)/python -m pytest -s tests/train/test_kill.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info src/smidgen/runtime/libsmidgen.so

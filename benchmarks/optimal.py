@@ -43,7 +43,7 @@ Json = dict[str, Any]
 
 def small_problems(count: int) -> Iterator[tuple[str, Problem]]:
     """Random networks of the tests, as many steps as are allowed but no trifles."""
-    from tests import generated
+    from tests.support import generated
 
     seed = found = 0
     while found < count:

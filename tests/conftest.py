@@ -1,5 +1,5 @@
 """One thread of linear algebra for each test process: tests run side by side. Exact kernels unless a test says
-otherwise: most compare bits. Every test is marked with what it needs (tests/needs.py); where torch is left out,
+otherwise: most compare bits. Every test is marked with what it needs (tests/support/needs.py); where torch is left out,
 it cannot be imported either."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .needs import excluded, needs
+from tests.support.needs import excluded, needs
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -26,7 +26,7 @@ import numpy as np
 
 import smidgen
 from smidgen.errors import SmidgenError
-from tests.test_transcripts import COMMANDS, MODEL, NETS, data, piped, without_clock
+from tests.cli.test_transcripts import COMMANDS, MODEL, NETS, data, piped, without_clock
 from tools.replay_nets import Task, all_tasks
 
 FORMAT = 1

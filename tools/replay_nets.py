@@ -14,7 +14,7 @@ from benchmarks.nets import NETS
 from benchmarks.nets.large import REDUCED
 from benchmarks.nets.workloads import SMALL
 from smidgen import SGD, Adam, AdamW
-from tests.generated import RandomNet
+from tests.support.generated import RandomNet
 
 
 @dataclass(frozen=True)

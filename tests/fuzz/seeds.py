@@ -18,11 +18,11 @@ from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.ir import DType, Graph
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
 from smidgen.program.program import Program
-from tests import small
 from tests.fuzz.build import CORPUS
-from tests.paged import paged
-from tests.test_ops import SAMPLES, inputs_of
-from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
+from tests.support import small
+from tests.support.encoded import RUNNABLE, chain, encoded, looped, one_op
+from tests.support.op_cases import SAMPLES, inputs_of
+from tests.support.paged import paged
 
 OPS_PER_PROGRAM = 6
 LARGEST = 7000
