@@ -10,7 +10,7 @@ from .trainer import Job, load
 if TYPE_CHECKING:
     from .api import compile, max_batch, sweep
     from .history import History
-    from .methods import all_methods
+    from .methods import Update, all_methods
     from .optimizers import SGD, Adam, AdamW
     from .plan import Plan
 
@@ -22,6 +22,7 @@ __all__ = [
     "Job",
     "Plan",
     "SmidgenError",
+    "Update",
     "all_methods",
     "compile",
     "load",
@@ -31,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "SGD": "optimizers", "Adam": "optimizers", "AdamW": "optimizers", "History": "history", "Plan": "plan",
-    "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
+    "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 
 

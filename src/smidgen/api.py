@@ -14,7 +14,8 @@ from .errors import BadOption, MissingPart
 from .fitting import as_parts, encode_for, in_time
 from .found import step_seconds
 from .ladder import encode_ladder
-from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
+from .lower import Entries, Lowering, assemble, lower, lowered, train_graph
+from .methods import Method, Part
 from .native import Work, checked_kernels, checked_page_to
 from .optimizers import Optimizer
 from .options import (
@@ -27,7 +28,7 @@ from .options import (
     checked_prices,
     with_deadline,
 )
-from .planned import encode, placed, with_limits
+from .planned import encode, placed, sized, with_limits
 from .planner.cost import prices_of
 from .planner.measure import measured
 from .planner.within import Aim
@@ -39,6 +40,9 @@ from .trainer import Job
 if TYPE_CHECKING:
     from .torch_import import Imported
 
+Wanted = Part | type[Method] | Sequence[Part | type[Method]]
+"""What may be given as `method`."""
+
 
 def compile(
     model: Any,
@@ -47,7 +51,7 @@ def compile(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     accumulate: bool | None = None,
@@ -69,18 +73,20 @@ def compile(
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts, `False` leaves them away; by
-    default fast kernels take a step in parts, `plan.batch` samples at a time, where that saves both RAM and time.
-    `spare_classes`: so many classes can be added later, with `job.add_class`; `class_names` are those of the known
-    ones. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of
-    `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as
-    "256KB", is a hard limit of RAM: what does not fit is computed again instead of kept, or a step is taken in parts,
-    at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time"
-    or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a
-    step may take; `effort` the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`,
-    adds the same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is
-    learned stays. `prices="measured"` times every kernel on this machine, once, instead of taking the same prices
-    everywhere. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
+    example's). `method` says what learns: the name of a method, a method of your own (class or object), or a list of
+    names, patterns of parameters' names and `Update`s. `accumulate=True` adds the entries that take larger batches in
+    parts, `False` leaves them away; by default fast kernels take a step in parts, `plan.batch` samples at a time, where
+    that saves both RAM and time. `spare_classes`: so many classes can be added later, with `job.add_class`;
+    `class_names` are those of the known ones. `const="int8"` stores weights that do not learn as int8 wherever that
+    loses nothing. `device`, a name of `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only
+    that fits). `budget`, in bytes or as "256KB", is a hard limit of RAM: what does not fit is computed again instead of
+    kept, or a step is taken in parts, at a price that the plan states; with `page_to`, a file, tensors may also leave
+    RAM for a while. `objective`, "time" or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the
+    step without a limit), how long a step may take; `effort` the seconds that are spent on looking for the optimum.
+    `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
+    `job.fit(follow_memory=…)` switch among them; what is learned stays. `prices="measured"` times every kernel on this
+    machine, once, instead of taking the same prices everywhere. `kernels` and `threads` are those of `smidgen.load`;
+    the work memory of fast ones counts.
     """
     rungs = checked_ladder(ladder)
     with _prepared(
@@ -112,7 +118,7 @@ def sweep(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     seed: int = 0,
@@ -154,7 +160,7 @@ def max_batch(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     bn: str = "frozen",
     seed: int = 0,
     const: str = "f32",
@@ -199,7 +205,8 @@ def _prepared(
     page_to: Any, objective: str, deadline: Any, effort: float, prices: str, **rest: Any,
 ) -> Iterator[_Task]:  # fmt: skip
     """Prices that are measured meanwhile are remembered at the end."""
-    place_for, ram_bytes = checked_device(device), checked_budget(budget)
+    asked_for, ram_bytes = checked_device(device), checked_budget(budget)
+    place_for = asked_for
     checked_page_to(page_to)
     measure = checked_prices(prices, place_for)
     import_model = _importer()
@@ -209,7 +216,9 @@ def _prepared(
     if ram_bytes is not None:
         place_for = limits.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(model, **rest)
-    lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    lowering = Lowering(imported, device=asked_for, price=lambda entries: sized(entries, place_for).need.ram_bytes)
+    lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
     fixed = contextlib.nullcontext(prices_of(place_for))
     with measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as priced:
         aim = checked_aim(objective, effort, page_to is not None, priced)
@@ -225,7 +234,7 @@ def build(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     accumulate: bool = False,
@@ -236,7 +245,8 @@ def build(
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
     )
-    return lower_as(import_model(model, example, loss=loss, target=target, bn=options.bn), options)
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    return Lowering(imported, price=lambda entries: sized(entries, None).need.ram_bytes).entries(options)
 
 
 def _importer() -> Callable[..., Imported]:
