@@ -185,13 +185,14 @@ def _expression(name: str, made: Mapping[str, Node]) -> str:
 
 
 def methods_page() -> str:
-    rows = [(f"`{m.name}{':k' if m.takes_count else ''}`", m.doc) for m in all_methods().values()]
+    rows = [(f"`{m.name}{f':{m.argument}' if m.argument else ''}`", m.doc) for m in all_methods().values()]
     rows.append(("a name or glob", "parameters by the names that `model.named_parameters()` gives: `head.*`"))
     return f"""# Methods: what learns
 
 {NOTE}
-`smidgen.compile(model, example, method="bias")`, or `smidgen plan … --method bias`. From Python a list may mix methods,
-names and globs: `method=["bn", "head.*"]`. Parameters with `requires_grad=False` never learn.
+`smidgen.compile(model, example, method="bias")`, or `smidgen plan … --method bias`. From Python, `method` may
+also be a method of your own, an `Update`, or a list that mixes methods, names and patterns of parameters and updates:
+`method=["bn", "head.*", smidgen.Update("stem.bias")]`. Parameters with `requires_grad=False` never learn.
 [Add a method](../howto/add_a_method.md) shows how to write one.
 
 """ + _table(("method", "what learns"), rows)

@@ -10,7 +10,7 @@ from .train.job import Job, load
 if TYPE_CHECKING:
     from .api import compile, max_batch, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
-    from .methods import all_methods
+    from .methods import Update, all_methods
     from .program.plan import Plan
     from .train.history import History
 
@@ -22,6 +22,7 @@ __all__ = [
     "Job",
     "Plan",
     "SmidgenError",
+    "Update",
     "all_methods",
     "compile",
     "load",
@@ -32,7 +33,7 @@ __all__ = [
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
     "History": "train.history", "Plan": "program.plan",
-    "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
+    "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .compiler.assemble import encode, placed, with_limits
+from .compiler.assemble import encode, placed, sized, with_limits
 from .compiler.effort import metered
 from .compiler.fit.candidate import step_seconds
 from .compiler.fit.ladder import encode_ladder
@@ -27,19 +27,23 @@ from .compiler.options import (
     checked_prices,
     with_deadline,
 )
-from .compiler.pipeline import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
+from .compiler.pipeline import Entries, Lowering, assemble, lower, lowered, train_graph
 from .compiler.planner.cost import prices_of
 from .compiler.planner.measure import measured
 from .compiler.planner.within import Aim
 from .devices import room
 from .devices.device import Device
 from .errors import BadOption, MissingPart
+from .methods import Method, Part
 from .program.rungs import entry_at
 from .runtime.machine import Work, checked_kernels, checked_page_to
 from .train.job import Job
 
 if TYPE_CHECKING:
     from .compiler.torch_import.capture import Imported
+
+Wanted = Part | type[Method] | Sequence[Part | type[Method]]
+"""What may be given as `method`."""
 
 
 def compile(
@@ -49,7 +53,7 @@ def compile(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     accumulate: bool | None = None,
@@ -71,18 +75,20 @@ def compile(
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `accumulate=True` adds the entries that take larger batches in parts, `False` leaves them away; by
-    default fast kernels take a step in parts, `plan.batch` samples at a time, where that saves both RAM and time.
-    `spare_classes`: so many classes can be added later, with `job.add_class`; `class_names` are those of the known
-    ones. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing. `device`, a name of
-    `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only that fits). `budget`, in bytes or as
-    "256KB", is a hard limit of RAM: what does not fit is computed again instead of kept, or a step is taken in parts,
-    at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a while. `objective`, "time"
-    or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the step without a limit), how long a
-    step may take; `effort` the seconds that are spent on looking for the optimum. `ladder`, more sizes like `budget`,
-    adds the same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is
-    learned stays. `prices="measured"` times every kernel on this machine, once, instead of taking the same prices
-    everywhere. `kernels` and `threads` are those of `smidgen.load`; the work memory of fast ones counts.
+    example's). `method` says what learns: the name of a method, a method of your own (class or object), or a list of
+    names, patterns of parameters' names and `Update`s. `accumulate=True` adds the entries that take larger batches in
+    parts, `False` leaves them away; by default fast kernels take a step in parts, `plan.batch` samples at a time, where
+    that saves both RAM and time. `spare_classes`: so many classes can be added later, with `job.add_class`;
+    `class_names` are those of the known ones. `const="int8"` stores weights that do not learn as int8 wherever that
+    loses nothing. `device`, a name of `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only
+    that fits). `budget`, in bytes or as "256KB", is a hard limit of RAM: what does not fit is computed again instead of
+    kept, or a step is taken in parts, at a price that the plan states; with `page_to`, a file, tensors may also leave
+    RAM for a while. `objective`, "time" or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the
+    step without a limit), how long a step may take; `effort` the seconds that are spent on looking for the optimum.
+    `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
+    `job.fit(follow_memory=…)` switch among them; what is learned stays. `prices="measured"` times every kernel on this
+    machine, once, instead of taking the same prices everywhere. `kernels` and `threads` are those of `smidgen.load`;
+    the work memory of fast ones counts.
     """
     rungs = checked_ladder(ladder)
     with _prepared(
@@ -114,7 +120,7 @@ def sweep(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     seed: int = 0,
@@ -156,7 +162,7 @@ def max_batch(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     bn: str = "frozen",
     seed: int = 0,
     const: str = "f32",
@@ -201,7 +207,8 @@ def _prepared(
     page_to: Any, objective: str, deadline: Any, effort: float, prices: str, **rest: Any,
 ) -> Iterator[_Task]:  # fmt: skip
     """Prices that are measured meanwhile are remembered at the end."""
-    place_for, ram_bytes = checked_device(device), checked_budget(budget)
+    asked_for, ram_bytes = checked_device(device), checked_budget(budget)
+    place_for = asked_for
     checked_page_to(page_to)
     measure = checked_prices(prices, place_for)
     import_model = _importer()
@@ -211,7 +218,9 @@ def _prepared(
     if ram_bytes is not None:
         place_for = room.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(model, **rest)
-    lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    lowering = Lowering(imported, device=asked_for, price=lambda entries: sized(entries, place_for).need.ram_bytes)
+    lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
     fixed = contextlib.nullcontext(prices_of(place_for))
     with (
         metered(checked_effort(effort)),
@@ -230,7 +239,7 @@ def build(
     loss: Any = "cross_entropy",
     target: Any = None,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
     accumulate: bool = False,
@@ -241,7 +250,8 @@ def build(
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
     )
-    return lower_as(import_model(model, example, loss=loss, target=target, bn=options.bn), options)
+    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
+    return Lowering(imported, price=lambda entries: sized(entries, None).need.ram_bytes).entries(options)
 
 
 def _importer() -> Callable[..., Imported]:

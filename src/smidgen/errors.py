@@ -108,6 +108,19 @@ class NotAdditive(SmidgenError):
     code = "E306"
 
 
+class CannotUpdate(SmidgenError):
+    """An update that a method or the user asks for cannot be honoured."""
+
+    code = "E307"
+
+
+class BadMethod(SmidgenError):
+    """A method of the user's own does not keep the contract of methods."""
+
+    code = "E308"
+    exit_status = 2
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

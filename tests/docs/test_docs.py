@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,11 @@ def test_everything_on_the_page_happens_as_it_says(page: Path, tmp_path: Path, m
 def in_a_copy(page: Path, folder: Path) -> None:
     """Put the page's files into a copy of the project, build its runtime, and run the rest of the page there."""
     copied(folder)
-    for block in blocks(page.read_text(encoding="utf-8")):
+    for name in ("docs", "tools"):
+        shutil.copytree(ROOT / name, folder / name)
+    before = contents(folder)
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(text):
         if block.file:
             write_file(block, folder)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SMIDGEN"))}
@@ -64,6 +69,23 @@ def in_a_copy(page: Path, folder: Path) -> None:
     for command in (["-c", BUILD], ["-m", "tests.support.doc_pages", str(page)]):
         done = subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+    after = contents(folder)
+    touched = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert touched <= named_files(page, text), "the page changes files that it does not name"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a copy of the project; without what Python and the compiler make of it."""
+    made = {"__pycache__", ".pytest_cache", "lib.so"}
+    files = [path for path in folder.rglob("*") if path.is_file() and not made & {*path.parts, path.name}]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def named_files(page: Path, text: str) -> set[str]:
+    """Files that a reader of the page is told of: its blocks are, or change them, or a link leads there."""
+    links = re.findall(r"\]\(([^)\s#]+)", text)
+    linked = {os.path.relpath((page.parent / link).resolve(), ROOT) for link in links if ":" not in link}
+    return {block.file for block in blocks(text) if block.file} | linked
 
 
 def test_hardly_a_block_is_not_run() -> None:

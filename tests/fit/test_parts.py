@@ -59,7 +59,7 @@ def test_parts_learn_the_bits_of_the_whole(tmp_path: Path) -> None:
     parts, whole = smidgen.load(tmp_path / "net.smg", kernels="exact"), compiled(images(), kernels="exact")
     assert parts.plan.batch < whole.plan.batch == SAMPLES
     for _ in range(3):
-        assert parts.train_step(X.numpy(), Y) == pytest.approx(whole.train_step(X.numpy(), Y), rel=1e-6)
+        assert parts.train_step(X.numpy(), Y) == whole.train_step(X.numpy(), Y)
     for name, value in whole.state_dict().items():
         np.testing.assert_array_equal(parts.state_dict()[name], value)
 

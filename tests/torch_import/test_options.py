@@ -23,7 +23,9 @@ from tests.support.small import N
 MODEL = nn.Linear(3, 2)
 ANY = "optimizer=smidgen.SGD(lr=0.01), smidgen.Adam(lr=0.001) or smidgen.AdamW(lr=0.001)"
 FOREIGN = "is not an optimizer of smidgen\n  help: "
-METHOD = "is not understood\n  why  it is a name, or a list of names of methods and parameters\n  help: "
+METHOD = (
+    "is not understood\n  why  it is a name, a method, or a list of methods, names of parameters and updates\n  help: "
+)
 METHOD += "method='full', or method=['head.*', 'norm.bias']"
 SEED = "is not a seed\n  why  it is an integer from 0 to 2**31 - 1\n  help: seed=0"
 SAMPLES = "is not a number of samples\n  help: batch=8, for instance"
@@ -87,7 +89,8 @@ def test_options_come_back_as_the_pipeline_wants_them() -> None:
 
 
 def _chosen(method: Any, trainable: tuple[str, ...] = small.ALL, known: Any = None) -> list[str]:
-    return [u.param for u in methods.choose(method, small.forward()[0], trainable, known)]
+    context = methods.Context(tuple(trainable), known or {}, len)
+    return [u.param for u in methods.choose(method, small.forward()[0], context)]
 
 
 def test_a_list_may_hold_methods_and_parameters() -> None:
@@ -97,7 +100,7 @@ def test_a_list_may_hold_methods_and_parameters() -> None:
     b = Builder()
     bias, weight = (b.stored(name, np.ones(2), Role.PARAM) for name in ("bias", "scale.bias"))
     b.add("add", b.add("mul", feed(b, "x", (N, 2)), weight), bias)
-    chosen = methods.choose(["bias"], b.graph(), ["bias", "scale.bias"])
+    chosen = methods.choose(["bias"], b.graph(), methods.Context(("bias", "scale.bias"), {}, len))
     assert [u.param for u in chosen] == ["bias"], "a parameter before the method of the same name"
 
 

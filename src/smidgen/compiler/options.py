@@ -16,6 +16,7 @@ from .optimizers import SGD, Adam, AdamW, Optimizer
 
 SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
 if TYPE_CHECKING:
+    from ..methods import Method, Part
     from .planner.cost import Prices
     from .planner.within import Aim
 
@@ -26,7 +27,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 @dataclass(frozen=True, slots=True)
 class Options:
     optimizer: Optimizer
-    method: str | tuple[str, ...]
+    method: str | tuple[Part, ...]
     batch: int | None  # None: the example's
     bn: str
     accumulate: bool
@@ -180,15 +181,31 @@ def _optimizer_like(optimizer: Any) -> str:
     return f"optimizer=smidgen.{name}({numbers})"
 
 
-def _checked_method(method: Any) -> str | tuple[str, ...]:
+def _checked_method(method: Any) -> str | tuple[Part, ...]:
+    from ..methods import Method, Update  # only a compiler needs methods
+
+    def is_part(part: Any) -> bool:
+        return isinstance(part, (str, Method, Update)) or (isinstance(part, type) and issubclass(part, Method))
+
     if isinstance(method, str):
         return method
-    if isinstance(method, Sequence) and method and all(isinstance(m, str) for m in method):
-        return tuple(method)
+    parts = [method] if is_part(method) else method
+    if isinstance(parts, Sequence) and parts and all(map(is_part, parts)):
+        return tuple(_made(part) if isinstance(part, type) else part for part in parts)
     raise BadOption(
-        f"method={method!r} is not understood", why="it is a name, or a list of names of methods and parameters",
+        f"method={method!r} is not understood",
+        why="it is a name, a method, or a list of methods, names of parameters and updates",
         help="method='full', or method=['head.*', 'norm.bias']",
-    )  # fmt: skip
+    )
+
+
+def _made(method: type[Method]) -> Method:
+    """A class of a method stands for the method with its own settings."""
+    try:
+        return method()
+    except TypeError as error:
+        help = f"method={method.__name__}(…)"
+        raise BadOption(f"method={method.__name__} needs arguments", why=str(error), help=help) from error
 
 
 def _checked_batch(batch: Any) -> int | None:

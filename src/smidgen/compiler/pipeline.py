@@ -3,14 +3,15 @@ Each stage is a function of graphs, checked after it ran."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import methods
-from ..errors import NotDifferentiable
-from ..ir import Graph, dead_removed, unnamed_removed
+from ..errors import BadMethod, Internal, NotDifferentiable
+from ..ir import Graph, Role, dead_removed, unnamed_removed
+from ..methods import Method, Update, Wanted
 from ..program.plan import Decision
 from .graph.build import Builder, fetch
 from .graph.check import check
@@ -32,6 +33,7 @@ from .place import arena
 from .planner.cheap import cheapened
 
 if TYPE_CHECKING:
+    from ..devices.device import Device
     from .torch_import.capture import Imported
 
 
@@ -54,17 +56,14 @@ class Entries:
     forward: Mapping[str, Graph] = field(default_factory=dict)  # entries that do not learn, before they were lowered
     const: str = "f32"
     step_samples: int = 0  # of a step that is taken in parts; 0: up to `batch`, at once
-
-
-def lower_as(imported: Imported, options: Options) -> Entries:
-    return Lowering(imported).entries(options)
+    updates: tuple[Update, ...] = ()  # of what learns: which part of it
 
 
 def lower(
     imported: Imported,
     *,
     optimizer: Optimizer | None = None,
-    method: str | Sequence[str] = "full",
+    method: Wanted = "full",
     batch: int,
     accumulate: bool = False,
     seed: int = 0,
@@ -72,31 +71,79 @@ def lower(
     class_names: tuple[str, ...] = (),
 ) -> Entries:
     """simplify → choose what learns → fold → autodiff → update."""
-    learning = _learning(_simplified(imported, spare_classes), method, class_names)
-    return at_batch(_built(learning, optimizer or SGD(lr=0.01), accumulate, seed), batch)
+    options = Options(
+        optimizer or SGD(lr=0.01), method if isinstance(method, str) else tuple(method), batch, "", accumulate, seed,
+        spare_classes, class_names,
+    )  # fmt: skip
+    return Lowering(imported).entries(options)
 
 
 class Lowering:
-    """One model for many choices of options: what they have in common is done once."""
+    """One model for many choices of options: what they have in common is done once. A method chooses once, for the
+    options with which it is first asked for: other ways to fit them learn the same."""
 
-    def __init__(self, imported: Imported) -> None:
+    def __init__(
+        self,
+        imported: Imported,
+        *,
+        device: Device | None = None,
+        data: Any = None,
+        price: Callable[[Entries], int] | None = None,
+    ) -> None:
+        """`price` gives the bytes of RAM that entries take; `device` and `data` are for methods to look at."""
         self.imported = imported
+        self._device, self._data, self._price = device, data, price
         self._simplified: dict[int, _Simplified] = {}  # by spare classes
-        self._learning: dict[str, _Learning] = {}
-        self._built: dict[str, Built] = {}
+        self._chosen: dict[Hashable, _Chosen] = {}
+        self._learning: dict[Hashable, _Learning] = {}
+        self._built: dict[Hashable, Built] = {}
+
+    def choose(self, options: Options) -> tuple[Update, ...]:
+        """What learns."""
+        return self._choice(options).updates
 
     def entries(self, options: Options, explained: bool = True) -> Entries:
         """Unless explained, without the decisions that lowering takes anyway."""
-        spare, names = options.spare_classes, options.class_names
-        if spare not in self._simplified:
-            self._simplified[spare] = _simplified(self.imported, spare)
-        key = repr((spare, options.method, names))
-        if key not in self._learning:
-            self._learning[key] = _learning(self._simplified[spare], options.method, names)
-        full = repr((key, options.optimizer, options.accumulate, options.seed))
-        if full not in self._built:
-            self._built[full] = _built(self._learning[key], options.optimizer, options.accumulate, options.seed)
-        entries = at_batch(self._built[full], options.batch or self.imported.batch, explained)
+        return self._entries(self._choice(options), options, explained)
+
+    def _choice(self, options: Options) -> _Chosen:
+        spare, wanted = options.spare_classes, options.method
+        # Methods are objects of anybody: they are told apart by identity, and kept so that no other one has theirs.
+        parts = wanted if isinstance(wanted, str) else tuple(id(p) if isinstance(p, Method) else p for p in wanted)
+        key = spare, parts
+        if key not in self._chosen:
+            if spare not in self._simplified:
+                self._simplified[spare] = _simplified(self.imported, spare)
+            model = _adapted(self._simplified[spare], wanted)
+            updates = methods.choose(wanted, model.forward["train"], self._context(model, options))
+            self._chosen[key] = _Chosen(model, wanted, tuple(updates))
+        return self._chosen[key]
+
+    def _context(self, model: _Simplified, options: Options) -> methods.Context:
+        known: dict[tuple[Update, ...], int] = {}
+
+        def memory(updates: Sequence[Update]) -> int:
+            if self._price is None:
+                raise Internal("a method asks for a price, but nobody gives one")
+            text = methods.text_of(list(updates))
+            wanted = tuple(methods.settled(updates, model.forward["train"], context, text))
+            if wanted not in known:
+                chosen = _Chosen(model, text, wanted)
+                known[wanted] = self._price(self._entries(chosen, options, explained=False, keep=False))
+            return known[wanted]
+
+        context = methods.Context(model.trainable, model.names, memory, self._device, self._data)
+        return context
+
+    def _entries(self, chosen: _Chosen, options: Options, explained: bool, keep: bool = True) -> Entries:
+        names = options.class_names
+        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names
+        learning = self._learning.get(key) or _learning(chosen, names)
+        full = key, repr(options.optimizer), options.accumulate, options.seed
+        built = self._built.get(full) or _built(learning, options.optimizer, options.accumulate, options.seed)
+        if keep:
+            self._learning[key], self._built[full] = learning, built
+        entries = at_batch(built, options.batch or self.imported.batch, explained)
         return narrowed(entries) if options.const == "int8" else entries
 
 
@@ -105,19 +152,39 @@ class _Simplified:
     imported: Imported  # with spare classes
     head: Head | None
     forward: Mapping[str, Graph]
+    added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        return (*(p.name for p in self.imported.parameters if p.requires_grad), *self.added)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Every name of a parameter → the first name of the same tensor."""
+        own = {alias: p.name for p in self.imported.parameters for alias in (p.name, *p.aliases)}
+        return own | {name: name for name in self.added}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What learns, of which network."""
+
+    model: _Simplified
+    wanted: Wanted
+    updates: tuple[Update, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Learning:
     """Forward and backward, whatever the optimizer and the batch."""
 
-    imported: Imported
-    head: Head | None
+    model: _Simplified
     class_names: tuple[str, ...]
     method: str
     forward: Mapping[str, Graph]
     whole: Graph
     grads: Mapping[str, str]
+    updates: tuple[Update, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +202,7 @@ class Built:
     head: Head | None = None
     class_names: tuple[str, ...] = ()
     forward: Mapping[str, Graph] = field(default_factory=dict)
+    updates: tuple[Update, ...] = ()
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -147,16 +215,33 @@ def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
     return _Simplified(imported, head, checked(simplify_all(captured, {imported.loss}), "simplify"))
 
 
-def _learning(model: _Simplified, method: str | Sequence[str], class_names: tuple[str, ...]) -> _Learning:
+def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
+    """The network as the methods change it, with the parameters that they add."""
+    parts = methods.methods_of(wanted, model.names)
+    forward = methods.adapted(parts, model.forward, model.imported.loss)
+    if all(forward[name] is graph for name, graph in model.forward.items()):
+        return model
+    try:
+        checked(forward, "adapt")
+    except Internal as error:
+        what = f"method '{methods.text_of(wanted)}' makes a network that is not valid"
+        raise BadMethod(what, at="adapt", why=f"{error.what} {error.why}".strip()) from error
+    before = {p.name for p in (*model.imported.parameters, *model.imported.buffers)}
+    params = {t.name: graph.data[t.name].shape for graph in forward.values() for t in graph.of_role(Role.PARAM)}
+    return replace(model, forward=forward, added={k: v for k, v in params.items() if k not in before})
+
+
+def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
+    model, name = chosen.model, methods.text_of(chosen.wanted)
     imported, forward = model.imported, model.forward
-    trainable = [p.name for p in imported.parameters if p.requires_grad]
-    known = {alias: p.name for p in imported.parameters for alias in (p.name, *p.aliases)}
-    chosen = [u.param for u in methods.choose(method, forward["train"], trainable, known)]
-    learns = autodiff(forward["train"], imported.loss, chosen)[1]  # what the loss does not reach stays as it is
+    methods.check_honoured(chosen.updates)
+    wanted = [u.param for u in chosen.updates]
+    learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:
         raise NotDifferentiable(
-            "the loss does not depend on anything that learns", why=f"method '{method}' selects {', '.join(chosen)}"
+            "the loss does not depend on anything that learns", why=f"method '{name}' selects {', '.join(wanted)}"
         )
+    methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
     folded = checked(simplify_all(_frozen(forward, set(learns)), {imported.loss}), "fold")
@@ -164,22 +249,23 @@ def _learning(model: _Simplified, method: str | Sequence[str], class_names: tupl
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
     check(whole, "autodiff")
-    name = method if isinstance(method, str) else ", ".join(method)
-    return _Learning(imported, model.head, class_names, name, folded, whole, grads)
+    updates = tuple(u for u in chosen.updates if u.param in grads)
+    return _Learning(model, class_names, name, folded, whole, grads, updates)
 
 
-def _built(model: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
-    imported = model.imported
+def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
+    imported, added = learning.model.imported, learning.model.added
     if accumulate:
-        check_additive(model.whole, imported.loss)
+        check_additive(learning.whole, imported.loss)
     named = (*imported.parameters, *imported.buffers)
     built = build(
-        model.whole, model.forward["infer"], model.grads, optimizer, model.method,
-        {p.name: tuple(p.aliases) for p in named},
-        {p.name: tuple(p.shape) for p in named},
-        accumulate, seed, model.forward.get("evaluate"), tuple(p.name for p in imported.parameters),
+        learning.whole, learning.forward["infer"], learning.grads, optimizer, learning.method,
+        {p.name: tuple(p.aliases) for p in named} | dict.fromkeys(added, ()),
+        {p.name: tuple(p.shape) for p in named} | dict(added),
+        accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *added),
     )  # fmt: skip
-    return replace(built, head=model.head, class_names=model.class_names)
+    head, names = learning.model.head, learning.class_names
+    return replace(built, head=head, class_names=names, updates=learning.updates)
 
 
 def assemble(
@@ -246,6 +332,7 @@ def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
+        updates=built.updates,
     )  # fmt: skip
 
 

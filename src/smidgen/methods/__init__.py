@@ -1,6 +1,16 @@
-"""What learns. One file a method; importing it registers it."""
+"""What learns. One file a method: every file of this package is imported, which registers what it defines."""
 
-from . import bias, bn, full, last  # noqa: F401
-from .registry import Method, Update, all_methods, choose
+import importlib
+import pkgutil
 
-__all__ = ["Method", "Update", "all_methods", "choose"]
+from .contract import Context, Method, Update
+from .registry import all_methods, register
+from .selection import Part, Wanted, adapted, check_given, check_honoured, choose, methods_of, settled, text_of
+
+for _found in pkgutil.iter_modules(__path__):
+    importlib.import_module(f".{_found.name}", __name__)
+
+__all__ = [
+    "Context", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given", "check_honoured",
+    "choose", "methods_of", "register", "settled", "text_of",
+]  # fmt: skip

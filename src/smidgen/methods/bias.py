@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from .registry import Update, register
+from collections.abc import Sequence
+
+from ..ir import Graph
+from .contract import Context, Method, Update
+from .registry import register
 from .uses import uses
 
-register("bias", "biases of layers and shifts of norms",
-         lambda graph, k: [Update(u.param) for u in uses(graph) if u.role in ("bias", "shift")])  # fmt: skip
+
+@register
+class Bias(Method):
+    name, doc = "bias", "biases of layers and shifts of norms"
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return [Update(u.param) for u in uses(graph) if u.role in ("bias", "shift")]

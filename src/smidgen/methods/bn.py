@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir import Graph
+from .contract import Context, Method, Update
 from .last import last
-from .registry import Update, register
+from .registry import register
 from .uses import uses
 
 
@@ -14,5 +15,17 @@ def norms(graph: Graph) -> Sequence[Update]:
     return [Update(u.param) for u in uses(graph) if u.op in ("batch_norm", "batch_norm_batch")]
 
 
-register("bn", "scale and shift of batch-norm layers", lambda graph, k: norms(graph))
-register("bn+last", "batch-norm layers and the last layer", lambda graph, k: [*norms(graph), *last(graph, 1)])
+@register
+class Norms(Method):
+    name, doc = "bn", "scale and shift of batch-norm layers"
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return norms(graph)
+
+
+@register
+class NormsAndLast(Method):
+    name, doc = "bn+last", "batch-norm layers and the last layer"
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return [*norms(graph), *last(graph, 1)]

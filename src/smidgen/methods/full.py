@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ..ir import Role
-from .registry import Update, register
+from collections.abc import Sequence
 
-register("full", "every parameter", lambda graph, k: [Update(t.name) for t in graph.of_role(Role.PARAM)])
+from ..ir import Graph, Role
+from .contract import Context, Method, Update
+from .registry import register
+
+
+@register
+class Full(Method):
+    name, doc = "full", "every parameter"
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return [Update(t.name) for t in graph.of_role(Role.PARAM)]

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
+from ..errors import BadOption
 from ..ir import Graph
-from .registry import Update, register
+from .contract import Context, Method, Update
+from .registry import register
 from .uses import uses
 
 
-def last(graph: Graph, k: int | None) -> Sequence[Update]:
+def last(graph: Graph, k: int) -> Sequence[Update]:
     found = uses(graph)
     weighted = sorted({u.position for u in found if u.role == "weight"})
     if not weighted:
         return []
-    start = weighted[-min(k or 1, len(weighted))]
+    start = weighted[-min(k, len(weighted))]
     return [Update(u.param) for u in found if u.position >= start]
 
 
-register("last_layer", "weight and bias of the last layer", lambda graph, k: last(graph, 1))
-register("last", "the last k layers, as in last:3", last, takes_count=True)
+@register
+class LastLayer(Method):
+    name, doc = "last_layer", "weight and bias of the last layer"
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return last(graph, 1)
+
+
+@register
+@dataclass(frozen=True)
+class Last(Method):
+    name: ClassVar[str] = "last"
+    doc: ClassVar[str] = "the last k layers, as in last:3"
+    argument: ClassVar[str] = "k"
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.k) is not int or self.k < 1:
+            raise BadOption(f"Last({self.k!r}) is not a number of layers", help="Last(2)")
+
+    @classmethod
+    def of(cls, argument: str) -> Self:
+        if argument and (not argument.isdecimal() or int(argument) < 1):
+            raise ValueError(argument)
+        return cls(int(argument or 1))
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        return last(graph, self.k)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.k}"

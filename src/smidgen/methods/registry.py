@@ -1,101 +1,47 @@
-"""What a method is, and how the rest of smidgen finds one by name.
-
-A method looks at the forward graph and says which parameters learn. It knows nothing of planning or code.
-"""
+"""Methods by name. Importing a file of this package registers its methods; a name is given once."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from typing import TypeVar
 
-from ..errors import BadOption, Internal, NothingToTrain, UnknownMethod, did_you_mean
-from ..ir import Graph, Role
+from ..errors import BadMethod, BadOption
+from .contract import Method
 
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One parameter that learns: whole, or only `indices` along `axis`."""
-
-    param: str
-    axis: int | None = None
-    indices: tuple[int, ...] = ()
+M = TypeVar("M", bound=type[Method])
+_METHODS: dict[str, type[Method]] = {}
+_NAME = re.compile(r"[a-z][a-z0-9_+-]*")
 
 
-Choose = Callable[[Graph, int | None], Sequence[Update]]
+def register(method: M) -> M:
+    """Class decorator: the method can be asked for by its name."""
+    if not _NAME.fullmatch(method.name) or not method.doc:
+        raise BadMethod(
+            f"the method {method.__name__} has no name or no doc",
+            why=f"name is {method.name!r}, doc is {method.doc!r}",
+            help="a name of small letters, digits, _, - and +; one line that says what learns",
+        )
+    if method.name in _METHODS:
+        raise BadMethod(f"method '{method.name}' is registered twice", help="give one of them another name")
+    _METHODS[method.name] = method
+    return method
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    name: str
-    doc: str
-    choose: Choose  # (forward graph, k of `name:k`) → updates
-    takes_count: bool = False
-
-
-_METHODS: dict[str, Method] = {}
-
-
-def register(name: str, doc: str, choose: Choose, takes_count: bool = False) -> None:
-    if name in _METHODS:
-        raise Internal(f"method '{name}' is registered twice")
-    _METHODS[name] = Method(name, doc, choose, takes_count)
-
-
-def all_methods() -> dict[str, Method]:
+def all_methods() -> dict[str, type[Method]]:
     return dict(_METHODS)
 
 
-def choose(
-    method: str | Sequence[str], graph: Graph, trainable: Sequence[str], known: Mapping[str, str] | None = None
-) -> list[Update]:
-    """Updates for a method name, `name:k`, names and globs of parameters, or a list of these; only `trainable` ones
-    learn. `known` gives every name of a parameter, used or not, and the first name of the same tensor."""
-    params = [t.name for t in graph.of_role(Role.PARAM)]
-    names = {**{p: p for p in (*params, *trainable)}, **(known or {})}
-    wanted = [method] if isinstance(method, str) else list(method)
-    found: list[Update] = []
-    for text in wanted:
-        name, _, count = text.partition(":")
-        # In a list, which may mix both, a parameter called `bias` is meant before the method of that name.
-        if name in _METHODS and (isinstance(method, str) or text not in names):
-            found += _METHODS[name].choose(graph, _count(_METHODS[name], text, count))
-        else:
-            found += [Update(p) for p in _matching(text, names)]
-    return _kept(found, set(params), set(trainable), ", ".join(wanted))
-
-
-def _count(method: Method, text: str, count: str) -> int | None:
-    if not count:
+def named(text: str) -> Method | None:
+    """The method that `name` or `name:argument` means; None if there is no such name."""
+    name, _, argument = text.partition(":")
+    if name not in _METHODS:
         return None
-    if not method.takes_count or not count.isdigit() or int(count) < 1:
-        raise BadOption(f"method '{text}' is not understood", help="a count goes with 'last', as in 'last:3'")
-    return int(count)
+    kind = _METHODS[name]
+    try:
+        return kind.of(argument)
+    except ValueError:
+        takes = f"{name}:{kind.argument}" if kind.argument else name
+        raise BadOption(f"method '{text}' is not understood", help=f"{takes}: {kind.doc}") from None
 
 
-def _matching(pattern: str, names: Mapping[str, str]) -> list[str]:
-    found = [first for name, first in names.items() if name == pattern or fnmatch.fnmatchcase(name, pattern)]
-    if not found:
-        raise UnknownMethod(
-            f"'{pattern}' is neither a method nor a parameter of this model",
-            help=did_you_mean(pattern, {*_METHODS, *names}),
-        )
-    return found
-
-
-def _kept(found: Sequence[Update], used: set[str], trainable: set[str], method: str) -> list[Update]:
-    unique = {u.param: u for u in found}
-    kept = [u for u in unique.values() if u.param in used and u.param in trainable]
-    if not kept:
-        raise NothingToTrain(
-            f"method '{method}' finds nothing to train in this model",
-            why=_why_not(len(unique), sum(p not in used for p in unique)),
-            help='method="full" trains every parameter with requires_grad=True',
-        )
-    return kept
-
-
-def _why_not(selected: int, unused: int) -> str:
-    reasons = ("with requires_grad=False", selected - unused), ("that the loss does not use", unused)
-    said = [f"{count} {reason}" for reason, count in reasons if count]
-    return f"it selects {', '.join(said)}" if said else "no parameter selected"
+__all__ = ["all_methods", "named", "register"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import BadData, BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Run, Spec, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Run, Running, Spec, case, define
 
 IGNORE = -100
 """torch's default `ignore_index`."""
@@ -41,13 +41,21 @@ def _mean(counted: float, run: Run) -> float:
     return counted / run.n * run.total
 
 
-def _reduced(total: Any, counted: float, reduction: str, run: Run, like: Array) -> Sequence[Array]:
+def reduced(total: Any, counted: float, reduction: str, run: Run, like: Array) -> Sequence[Array]:
     if reduction == "mean":
         if counted == 0 and run.n < run.total:  # a micro-batch where every row is ignored adds nothing
             return (np.zeros((), like.dtype),)
         with np.errstate(invalid="ignore", divide="ignore"):
             total = np.float64(total) / _mean(counted, run)
     return (np.asarray(total, like.dtype),)
+
+
+CARRIED_ROWS, CARRIED_TERMS = 4, 13
+"""Numbers that a loss of rows, or of terms, carries from one micro-batch to the next (running_loss.py)."""
+
+
+def _running(name: str, words: int) -> Running:
+    return Running(f"{name}_running", lambda shape: (words,))
 
 
 def _scale(dloss: Array, counted: float, reduction: str, run: Run) -> Any:
@@ -107,7 +115,7 @@ _of_input = _labels_params(lambda call: call.ins[0].shape)
 _of_output = _labels_params(lambda call: call.outs[0].shape)
 
 
-def _rows(target: Array, weight: Array | None, classes: int, ignore_index: int, kind: Any) -> tuple[Array, ...]:
+def counted_rows(target: Array, weight: Array | None, classes: int, ignore_index: int, kind: Any) -> tuple[Array, ...]:
     """Per row: does it count, its label (0 if it does not), the weight of its label (0 if it does not)."""
     target = target.reshape(-1).astype(np.int64)
     counts = target != ignore_index
@@ -129,13 +137,13 @@ def _cross_entropy(
     label_smoothing: float, ignore_index: int, reduction: str, run: Run,
 ) -> Sequence[Array]:  # fmt: skip
     classes = x.shape[-1]
-    counts, label, taken = _rows(target, weight, classes, ignore_index, x.dtype)
+    counts, label, taken = counted_rows(target, weight, classes, ignore_index, x.dtype)
     logp = _log_softmax(x.reshape(-1, classes))
     loss = -(1 - label_smoothing) * taken * logp[np.arange(len(label)), label]
     if label_smoothing:
         smooth = -(logp if weight is None else logp * weight).sum(axis=-1)
         loss = loss + label_smoothing / classes * np.where(counts, smooth, 0)
-    return _reduced(np.where(counts, loss, 0).sum(), float(taken.sum()), reduction, run, x)
+    return reduced(np.where(counts, loss, 0).sum(), float(taken.sum()), reduction, run, x)
 
 
 def _cross_entropy_dx(
@@ -143,7 +151,7 @@ def _cross_entropy_dx(
     label_smoothing: float, ignore_index: int, reduction: str, run: Run,
 ) -> Sequence[Array]:  # fmt: skip
     classes = x.shape[-1]
-    counts, label, taken = _rows(target, weight, classes, ignore_index, x.dtype)
+    counts, label, taken = counted_rows(target, weight, classes, ignore_index, x.dtype)
     per_class = np.ones(classes, x.dtype) if weight is None else weight
     wanted = np.tile(label_smoothing / classes * per_class, (len(label), 1))
     wanted[np.arange(len(label)), label] += (1 - label_smoothing) * taken
@@ -156,16 +164,16 @@ def _nll_loss(
     logp: Array, target: Array, weight: Array | None = None, *, ignore_index: int, reduction: str, run: Run
 ) -> Sequence[Array]:
     classes = logp.shape[-1]
-    counts, label, taken = _rows(target, weight, classes, ignore_index, logp.dtype)
+    counts, label, taken = counted_rows(target, weight, classes, ignore_index, logp.dtype)
     loss = -taken * logp.reshape(-1, classes)[np.arange(len(label)), label]
-    return _reduced(np.where(counts, loss, 0).sum(), float(taken.sum()), reduction, run, logp)
+    return reduced(np.where(counts, loss, 0).sum(), float(taken.sum()), reduction, run, logp)
 
 
 def _nll_loss_dx(
     dloss: Array, target: Array, weight: Array | None = None, *,
     shape: tuple[int, ...], ignore_index: int, reduction: str, run: Run,
 ) -> Sequence[Array]:  # fmt: skip
-    counts, label, taken = _rows(target, weight, shape[-1], ignore_index, dloss.dtype)
+    counts, label, taken = counted_rows(target, weight, shape[-1], ignore_index, dloss.dtype)
     scale = _scale(dloss, float(taken.sum()), reduction, run)
     dx = np.zeros((len(label), shape[-1]), dloss.dtype)
     dx[np.arange(len(label)), label] = np.where(counts, -scale * taken, 0)
@@ -206,6 +214,7 @@ define(
     "cross_entropy", doc="mean or sum over rows of -log softmax(x)[target], as torch.nn.functional.cross_entropy",
     infer=_labels_infer("cross_entropy"), ref=_cross_entropy, vjp=_for_first("cross_entropy_dx"),
     kernels={"f32": "cross_entropy_f32"}, params=_of_input, batchwise=True, needs_run=True,
+    running=_running("cross_entropy", CARRIED_ROWS),
     cases=[
         case((N, 5), _labels(5, "n"), label_smoothing=0.0, **_PLAIN),
         case((N, 4, 3, 11), _labels(11, "n", 4, 3), label_smoothing=0.1, **_PLAIN),
@@ -237,13 +246,13 @@ define(
     "nll_loss", doc="mean or sum over rows of -logp[target], as torch.nn.functional.nll_loss",
     infer=_labels_infer("nll_loss"), ref=_nll_loss, vjp=_nll_loss_vjp,
     kernels={"f32": "nll_loss_f32"}, params=_of_input, batchwise=True, needs_run=True,
+    running=_running("nll_loss", CARRIED_ROWS),
     cases=[
         case((N, 5), _labels(5, "n"), **_PLAIN),
         case((N, 2, 9), _labels(9, "n", 2, ignore=IGNORE), _weight(9), **_PLAIN),
         case((N, 3), _labels(3, "n", ignore=1), ignore_index=1, reduction="sum"),
     ],
 )  # fmt: skip
-
 
 define(
     "nll_loss_dx", doc="gradient of nll_loss for logp, which it does not read: -weight · dloss / count at the target",
@@ -281,6 +290,10 @@ def _pair_infer(name: str, limit: str = "") -> Callable[[Sequence[Tensor], Mappi
     return infer
 
 
+PAIRS: dict[str, Callable[..., Array]] = {}
+"""Loss → its term for a difference x - t."""
+
+
 def _define_pair(
     name: str, doc: str, term: Callable[..., Array], slope: Callable[..., Array], limit: str = "", **attrs: Any
 ) -> None:
@@ -291,7 +304,7 @@ def _define_pair(
         return [call.ins[-2].size, int(call["reduction"] == "mean"), *own]
 
     def ref(x: Array, t: Array, reduction: str, run: Run, **own: float) -> Sequence[Array]:
-        return _reduced(term(x - t, **own).sum(), x.size, reduction, run, x)
+        return reduced(term(x - t, **own).sum(), x.size, reduction, run, x)
 
     def ref_dx(dloss: Array, x: Array, t: Array, reduction: str, run: Run, **own: float) -> Sequence[Array]:
         return ((_scale(dloss, x.size, reduction, run) * slope(x - t, **own)).astype(x.dtype),)
@@ -303,9 +316,11 @@ def _define_pair(
         dx = b.add(f"{name}_dx", str(dys[0]), x, t, **node.attrs)
         return [dx if b.need(x) else None, b.add("scale", dx, by=-1.0) if b.need(t) else None]
 
+    PAIRS[name] = term
     define(
         name, doc=doc, infer=_pair_infer(name, limit), ref=ref, vjp=vjp,
         kernels={"f32": f"{name}_f32"}, params=params, batchwise=True, needs_run=True,
+        running=_running(name, CARRIED_TERMS),
         cases=[
             case((N, 5), (N, 5), reduction="mean", **attrs),
             case((N, 3, 7, 5), (N, 3, 7, 5), reduction="sum", **attrs),
@@ -349,10 +364,14 @@ _define_pair(
 )  # fmt: skip
 
 
-def _bce(x: Array, t: Array, pos_weight: Array | None = None, *, reduction: str, run: Run) -> Sequence[Array]:
+def bce_terms(x: Array, t: Array, pos_weight: Array | None) -> Array:
     rest = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
-    loss = (1 - t) * x + (1 if pos_weight is None else 1 + (pos_weight - 1) * t) * rest
-    return _reduced(loss.sum(), x.size, reduction, run, x)
+    terms: Array = (1 - t) * x + (1 if pos_weight is None else 1 + (pos_weight - 1) * t) * rest
+    return terms
+
+
+def _bce(x: Array, t: Array, pos_weight: Array | None = None, *, reduction: str, run: Run) -> Sequence[Array]:
+    return reduced(bce_terms(x, t, pos_weight).sum(), x.size, reduction, run, x)
 
 
 def _bce_dx(
@@ -381,6 +400,7 @@ define(
     "bce_with_logits", doc="binary cross-entropy of sigmoid(x) with t, as binary_cross_entropy_with_logits of torch",
     infer=_pair_infer("bce_with_logits"), ref=_bce, vjp=_for_first("bce_with_logits_dx"),
     kernels={"f32": "bce_with_logits_f32"}, params=_bce_params(0), batchwise=True, needs_run=True,
+    running=_running("bce_with_logits", CARRIED_TERMS),
     cases=[
         case((N, 5), _shares("n", 5), reduction="mean"),
         case((N, 4, 6), _shares("n", 4, 6), _weight(6), reduction="sum"),

@@ -275,6 +275,13 @@ define(
 )  # fmt: skip
 
 define(
+    "running_sum", doc="acc' = acc + x; y = acc', of what a micro-batch gives",
+    infer=lambda ins, attrs: [(ins[1].shape, DType.F32)] * 2, ref=lambda acc, x: (acc + x, acc + x),
+    vjp=NOT_DIFFERENTIABLE, kernels={"f32": "running_sum_f32"}, params=lambda call: [call.outs[0].size],
+    shares={1: 0}, batchwise=True, cases=[case((), ()), case((3, 5), (3, 5))],
+)  # fmt: skip
+
+define(
     "sum_squares", doc="y = Σ g²", infer=_scalar, ref=lambda g: (np.asarray(np.square(g).sum()),),
     vjp=NOT_DIFFERENTIABLE, kernels={"f32": "sum_squares_f32"}, params=lambda call: [call.ins[0].size],
     batchwise=True, cases=[case((3, 5)), case((1,)), case((17, 13))],

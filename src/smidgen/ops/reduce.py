@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor, batch_axis, size
 from .movement import as_shape
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Spec, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Running, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, lines, merged, reduce_params, show
 
 Dys = Sequence[str | None]
@@ -121,7 +121,7 @@ def _batch_sum_ref(x: Array, axes: Axes, keepdim: bool, shape: tuple[int, ...] |
 define(
     "batch_sum", doc="y = Σx over axes, the samples among them; the result may be given another `shape`",
     infer=_reduce_infer("batch_sum", across=True), ref=_batch_sum_ref, vjp=_expand_vjp, batchwise=True, sink=True,
-    kernels={"f32": "batch_sum_f32"}, params=_batch_params,
+    running=Running("batch_sum_running", lambda shape: shape), kernels={"f32": "batch_sum_f32"}, params=_batch_params,
     cases=[*ACROSS, case((N, 4, 3), axes=(0, 2), keepdim=True, shape=(4, 1))],
 )  # fmt: skip
 
@@ -138,8 +138,44 @@ def _batch_mean_ref(x: Array, axes: Axes, keepdim: bool, run: Run) -> Sequence[A
 define(
     "batch_mean", doc="y = mean of x over axes, the samples of the whole batch among them",
     infer=_reduce_infer("batch_mean", across=True, empty=False), ref=_batch_mean_ref, vjp=_mean_vjp("batch_mean_dx"),
-    batchwise=True, needs_run=True, kernels={"f32": "batch_mean_f32"}, params=_batch_params, cases=ACROSS,
+    batchwise=True, needs_run=True, running=Running("batch_mean_running", lambda shape: shape),
+    kernels={"f32": "batch_mean_f32"}, params=_batch_params, cases=ACROSS,
 )  # fmt: skip
+
+
+def _running_infer(what: str) -> Infer:
+    infer = _reduce_infer(what, across=True)
+
+    def running(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        [(shape, dtype)] = infer(ins[1:], attrs)
+        if (ins[0].shape, ins[0].dtype) != (shape, dtype):
+            raise BadShape(f"{what}_running goes on with {ins[0]}", why=f"its result has shape {show(shape)}")
+        return [(shape, dtype), (shape, dtype)]
+
+    return running
+
+
+def _batch_sum_running_ref(acc: Array, x: Array, **attrs: Any) -> Sequence[Array]:
+    total = acc + _batch_sum_ref(x, **attrs)[0]
+    return (total, total)
+
+
+def _batch_mean_running_ref(acc: Array, x: Array, axes: Axes, keepdim: bool, run: Run) -> Sequence[Array]:
+    total = acc + x.sum(axis=axes, keepdims=keepdim)
+    return (total / _whole(math.prod(x.shape[i] for i in axes), run), total)
+
+
+for _name, _ref in (("batch_sum", _batch_sum_running_ref), ("batch_mean", _batch_mean_running_ref)):
+    define(
+        f"{_name}_running", doc=f"acc' = acc + Σx; y = {_name} of this micro-batch and those before",
+        infer=_running_infer(_name), ref=_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True, needs_run=_name == "batch_mean",
+        kernels={"f32": f"{_name}_running_f32"}, shares={1: 0},
+        params=lambda call: batch_reduce_params(call.ins[1].shape, call["axes"]),
+        cases=[
+            Case((reduced_shape(c.inputs[0], c.attrs["axes"], c.attrs["keepdim"]), *c.inputs), c.attrs)  # type: ignore[arg-type]
+            for c in ACROSS if 300 not in c.inputs[0]  # type: ignore[operator]
+        ],
+    )  # fmt: skip
 
 
 def _mean_dx_infer(what: str, across: bool) -> Infer:

@@ -105,6 +105,15 @@ class Bits:
 
 
 @dataclass(frozen=True)
+class Running:
+    """The op of a sum that goes on where the micro-batch before ended: it takes what is carried, then the inputs of the
+    sum, and yields the result so far (after the last one, with the bits of the whole batch) and what is carried on."""
+
+    op: str
+    carried: Callable[[Shape], Shape]  # shape of the result → shape of what is carried, f32, first all zero
+
+
+@dataclass(frozen=True)
 class Op:
     name: str
     doc: str
@@ -122,6 +131,7 @@ class Op:
     sink: bool  # a weight gradient that can be consumed tile by tile by an optimizer
     bits: Callable[[Mapping[str, Any]], Bits] | None
     lean: str | None  # the op to use instead when only output 0 is read
+    running: Running | None  # a sum over samples: how it goes on over micro-batches
     page: Page
     cases: tuple[Case, ...]
 
@@ -152,6 +162,7 @@ def define(
     sink: bool = False,
     bits: Callable[[Mapping[str, Any]], Bits] | None = None,
     lean: str | None = None,
+    running: Running | None = None,
     page: Page = "",
     cases: Sequence[Case] = (),
 ) -> Op:
@@ -163,7 +174,7 @@ def define(
         params or (lambda call: ()),
         scratch or (lambda call: 0),
         macs or (lambda call: 0),
-        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, page, tuple(cases),
+        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, running, page, tuple(cases),
     )  # fmt: skip
     _OPS[name] = op
     return op

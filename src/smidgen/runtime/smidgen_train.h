@@ -22,8 +22,9 @@ SmgStatus smg_train_step(SmgContext *x, const SmgBuffer *inputs, int count, int3
                          const SmgChannel *channel);
 
 /* The same in parts, for batches that do not fit: once smg_zero, smg_grad for each part, once smg_apply. The bits are those of
- * the undivided batch. samples: how many are at hand, of how many in all, and how many came before. *loss is this part's
- * share. Needs a program built with --accumulate. */
+ * the undivided batch. samples: how many are at hand, of how many in all, and how many came before. *loss is that of all
+ * parts so far, as their share of the batch: after the last part, that of the batch, with its bits. Needs a program built
+ * with --accumulate. */
 SmgStatus smg_zero(SmgContext *x);
 SmgStatus smg_grad(SmgContext *x, const SmgBuffer *inputs, int count, SmgSamples samples, float *loss,
                    const SmgChannel *channel);

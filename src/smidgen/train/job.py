@@ -202,15 +202,13 @@ class Job:
 
             check_rows(self.program, self._machine.run, inputs, buffers, n)
         self._machine.run("zero", [], [], 1, 1)
-        total = 0.0
+        loss = np.zeros((), np.float32)  # of all parts so far
         for first in range(0, n, self.program.batch):
             count = min(self.program.batch, n - first)
             part = [rows(a, b, first, count) for a, b in zip(inputs, buffers, strict=True)]
-            loss = np.zeros((), np.float32)
             self._machine.run(entry, part, [loss], count, n, first)
-            total += float(loss)
         self._machine.run("apply", [], [], 1, 1)
-        return total
+        return float(loss)
 
     def _without_ignored(self, inputs: Sequence[Array], n: int) -> tuple[Sequence[Array], int]:
         """Samples whose label is ignored count for nothing, but a part of a batch cannot know how many there are."""

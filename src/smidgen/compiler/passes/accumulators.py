@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...ir import Graph, Node, Role, batch_axis
+from .running_loss import RunningLoss, running_loss
 
 SUMS = frozenset({"add", "sub"})  # what may join several sums
 
@@ -15,10 +16,11 @@ SUMS = frozenset({"add", "sub"})  # what may join several sums
 @dataclass(frozen=True, slots=True)
 class Totals:
     """`accumulators`: tensor in which samples have been summed → where its sum over all parts is; `later`: the nodes
-    that make gradients of them, from parameters and constants besides."""
+    that make gradients of them, from parameters and constants besides; `loss`: how the loss is added up."""
 
     accumulators: Mapping[str, str]
     later: tuple[Node, ...]
+    loss: RunningLoss
 
 
 def accumulator(name: str) -> str:
@@ -34,7 +36,8 @@ def totals(graph: Graph, grads: Mapping[str, str]) -> Totals:
         later |= nodes
         for name in sums:
             kept.setdefault(name, accumulator(param if name == grad else name))
-    return Totals(kept, tuple(node for i, node in enumerate(graph.nodes) if i in later))
+    made = tuple(node for i, node in enumerate(graph.nodes) if i in later)
+    return Totals(kept, made, running_loss(graph, walk.sampled))
 
 
 class _Walk:

@@ -17,6 +17,7 @@ from ...ir import COUNTER, LR, Graph, Node, Role
 from ..graph.build import Builder
 from ..optimizers import Optimizer
 from .accumulators import Totals, without
+from .running_loss import carries, with_running_loss
 
 SMALL = 4  # a gradient this many times smaller than what it would keep alive is kept itself
 
@@ -48,7 +49,8 @@ def train_entry(
 
 
 def grad_entry(graph: Graph, sums: Totals, seed: int = 0) -> Graph:
-    """Forward and backward of one part of a batch; sums over its samples are added to accumulators."""
+    """Forward and backward of one part of a batch; sums over its samples are added to accumulators. The loss is that of
+    all parts so far."""
     b = Builder(without(graph, sums.later))
     if COUNTER in b.tensors:
         b.data[COUNTER] = np.array([seed, 0], np.int32)
@@ -59,13 +61,15 @@ def grad_entry(graph: Graph, sums: Totals, seed: int = 0) -> Graph:
         node = _fused(b, sinks, acc, name, "acc", (acc,), {})
         updates.append(node or Pending(acc, _update(b, "accumulate", (acc, name), {})))
     sinks.leave()
+    with_running_loss(b, sums.loss)
     return _with_updates(b, updates, counts=False)
 
 
 def apply_entry(
     graph: Graph, grads: Mapping[str, str], sums: Totals, optimizer: Optimizer, seed: int = 0
 ) -> Graph:  # fmt: skip
-    """The update from accumulated sums."""
+    """The update from accumulated sums. The loss is known by then: what it carried is cleared, and has its place here,
+    too."""
     b = Builder()
     b.stage = "update"
     b.layouts.update(graph.layouts)
@@ -79,6 +83,7 @@ def apply_entry(
         for out in node.outs:
             b.tensors[out] = graph[out]
         b.append(node.with_(ins=tuple(called.get(i, i) for i in node.ins)))
+    _clear_loss(b, sums)
     _settings(b, optimizer, seed)
     whole = {param: called.get(grad, grad) for param, grad in grads.items()}
     if optimizer.clip_norm is not None:
@@ -94,7 +99,13 @@ def zero_entry(graph: Graph, sums: Totals) -> Graph:
     for name, accumulates in sums.accumulators.items():
         acc = b.tensor(accumulates, graph[name].shape, role=Role.ACCUM)
         b.append(_update(b, "zero", (acc,), {}))
+    _clear_loss(b, sums)
     return b.graph()
+
+
+def _clear_loss(b: Builder, sums: Totals) -> None:
+    for name, shape in sums.loss.sums.items():
+        b.append(_update(b, "zero", (b.tensor(carries(name), shape, role=Role.ACCUM),), {}))
 
 
 def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:

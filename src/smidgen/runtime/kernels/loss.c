@@ -1,7 +1,15 @@
 /* Losses and their gradients. The output is one number; reduction "mean" divides by what counts at hand times
  * total/n, so that micro-batches add up to the batch. Rows are summed in sample order, in double: one addition a row,
  * or one for 64 elements, costs nothing even where double is software.
- * A label outside the classes is found before anything is indexed with it. */
+ * A label outside the classes is found before anything is indexed with it.
+ *
+ * `name_running` goes on with the sum of the micro-batches before, so that its result after the last of them has the bits
+ * of the undivided batch. What is carried from one to the next, all floats, all zero before the first:
+ *
+ *   [0..3)  the sum: three floats hold the digits of a double      [3]  not 0: they are scaled by 2^-64
+ *   [4..12) the eight lanes of a block of terms that is not full   [12] how many terms are in it: 0 to 63
+ *
+ * Losses of rows have no blocks, and carry the first four only. */
 #include "../exact_math.h"
 #include "../kernel.h"
 #include "sum.h"
@@ -19,6 +27,55 @@ static float reduced(double sum, double counted, int mean, SmgRun run) {
 
 static float gradient_scale(float dloss, double counted, int mean, SmgRun run) {
     return mean ? dloss / smg_to_float(mean_over(counted, run)) : dloss;
+}
+
+enum { CARRIED_ROWS = 4, CARRIED_TERMS = 13 };
+
+static double carried(const float *from) {
+    const double sum = (double)from[0] + (double)from[1] + (double)from[2];
+    return from[3] != 0.0f ? sum * 0x1p64 : sum;
+}
+
+static void carry(float *to, double sum) {
+    const int large = sum > 0x1p127 || sum < -0x1p127;
+    double rest = large ? sum * 0x1p-64 : sum;
+    for (int i = 0; i < 3; i++) {
+        to[i] = smg_to_float(rest);
+        rest -= (double)to[i];
+        if (!(rest - rest == 0.0)) { rest = 0.0; /* infinite or NaN: there are no further digits */ }
+    }
+    to[3] = large ? 1.0f : 0.0f;
+}
+
+/* Terms of a loss that are summed in blocks, wherever a micro-batch ends. */
+typedef struct {
+    double sum;
+    float lane[8];
+    int32_t filled;
+} Terms;
+
+static Terms terms_of(const float *from) {
+    Terms t = {.sum = carried(from)};
+    memcpy(t.lane, from + 4, sizeof t.lane);
+    t.filled = from[12] > 0.0f && from[12] < (float)SMG_BLOCK ? (int32_t)from[12] : 0;
+    return t;
+}
+
+static inline void terms_add(Terms *t, float term) {
+    t->lane[t->filled & 7] += term;
+    if (++t->filled == SMG_BLOCK) {
+        t->sum += (double)smg_lanes8(t->lane);
+        memset(t->lane, 0, sizeof t->lane);
+        t->filled = 0;
+    }
+}
+
+/* Carries the terms on; returns their sum so far. */
+static double terms_end(const Terms *t, float *to) {
+    carry(to, t->sum);
+    memcpy(to + 4, t->lane, sizeof t->lane);
+    to[12] = (float)t->filled;
+    return t->filled ? t->sum + (double)smg_lanes8(t->lane) : t->sum;
 }
 
 /* Sums the weights of the labels that count; NULL, or the complaint that a label is no class. */
@@ -49,6 +106,34 @@ static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) 
 #define NOT_IN_USE      -1e30f
 #define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
 
+/* Kernels of a loss of rows, at once and going on. */
+#define ROW_LOSS(name, count)                            \
+    EXTENT(name##_f32) {                                 \
+        EXTENT_UNUSED;                                   \
+        need[0] = 4;                                     \
+        return rows_need(p, operands, 1, need);          \
+    }                                                    \
+    KERNEL(name##_f32, "oiii?", count) {                 \
+        double sum = 0.0, counted;                       \
+        const char *wrong = name(c, 1, &sum, &counted);  \
+        if (wrong) { return wrong; }                     \
+        OUT(0)[0] = reduced(sum, counted, P(3), c->run); \
+        return NULL;                                     \
+    }                                                    \
+    EXTENT(name##_running_f32) {                         \
+        EXTENT_UNUSED;                                   \
+        need[0] = 4, need[1] = CARRIED_ROWS * 4;         \
+        return rows_need(p, operands, 2, need);          \
+    }                                                    \
+    KERNEL(name##_running_f32, "ouiii?", count) {        \
+        double sum = carried(OUT(1)), counted;           \
+        const char *wrong = name(c, 2, &sum, &counted);  \
+        if (wrong) { return wrong; }                     \
+        carry(OUT(1), sum);                              \
+        OUT(0)[0] = reduced(sum, counted, P(3), c->run); \
+        return NULL;                                     \
+    }
+
 static float row_max(const float *x, int32_t C) {
     float m = x[0];
     for (int32_t k = 1; k < C; k++) { m = x[k] > m ? x[k] : m; }
@@ -78,19 +163,13 @@ static float smooth_sum(const float *x, const float *weight, float m, float log_
     return smg_lanes8(a);
 }
 
-EXTENT(cross_entropy_f32) {
-    EXTENT_UNUSED;
-    need[0] = 4;
-    return rows_need(p, operands, 1, need);
-}
-KERNEL(cross_entropy_f32, "oiii?", 5) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+/* Adds the rows to *sum; `first` is the operand of the logits. */
+static const char *cross_entropy(const SmgCall *c, int first, double *sum, double *counted) {
+    const float *x = IN(first), *weight = LABEL_WEIGHT(first + 2);
+    const int32_t *target = IN_I32(first + 1), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
-    double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
     if (wrong) { return wrong; }
-    double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
         if (t == ignore) { continue; }
@@ -99,11 +178,11 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
         const float nll = log_sum - (x[t] - m);
         float row = keep * (weight ? weight[t] * nll : nll);
         if (smoothing != 0.0f) { row += spread * smooth_sum(x, weight, m, log_sum, C); }
-        sum += (double)row;
+        *sum += (double)row;
     }
-    OUT(0)[0] = reduced(sum, counted, P(3), c->run);
     return NULL;
 }
+ROW_LOSS(cross_entropy, 5)
 
 /* dx[k] = scale * (p[k] * pull - spread * weight[k] - (k == t) * keep * weight[t]), pull the sum of what is taken off.
  * dx may be the logits' own memory. */
@@ -141,24 +220,17 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     return NULL;
 }
 
-EXTENT(nll_loss_f32) {
-    EXTENT_UNUSED;
-    need[0] = 4;
-    return rows_need(p, operands, 1, need);
-}
-KERNEL(nll_loss_f32, "oiii?", 4) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
-    double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+static const char *nll_loss(const SmgCall *c, int first, double *sum, double *counted) {
+    const float *x = IN(first), *weight = LABEL_WEIGHT(first + 2);
+    const int32_t *target = IN_I32(first + 1), rows = P(0), C = P(1), ignore = P(2);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
     if (wrong) { return wrong; }
-    double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
-        if (target[r] != ignore) { sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
+        if (target[r] != ignore) { *sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
     }
-    OUT(0)[0] = reduced(sum, counted, P(3), c->run);
     return NULL;
 }
+ROW_LOSS(nll_loss, 4)
 
 /* The log-probabilities themselves are not needed: operands are dx, dloss, target, weight. */
 EXTENT(nll_loss_dx_f32) {
@@ -202,6 +274,14 @@ static inline float smooth_l1_loss_term(float d, float a) {
 }
 static inline float smooth_l1_loss_slope(float d, float a) { return smg_absf(d) < a ? d / a : sign_of(d); }
 
+/* Of a loss that goes on: the loss, what is carried, x, t. */
+static int running_need(const int32_t *p, uint64_t *need) {
+    if (p[0] < 0) { return -1; }
+    need[0] = 4, need[1] = CARRIED_TERMS * 4;
+    need[2] = need[3] = (uint64_t)p[0] * 4;
+    return 0;
+}
+
 static int pair_need(const int32_t *p, int outs, uint64_t *need) {
     if (p[0] < 0) { return -1; }
     need[0] = outs ? (uint64_t)p[0] * 4 : 4, need[1] = 4; /* dx, dloss or just the loss */
@@ -225,6 +305,18 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
             sum += (double)smg_sum8(term, len);                                                \
         }                                                                                      \
         OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
+        return NULL;                                                                           \
+    }                                                                                          \
+    EXTENT(name##_running_f32) {                                                               \
+        EXTENT_UNUSED;                                                                         \
+        return running_need(p, need);                                                          \
+    }                                                                                          \
+    KERNEL(name##_running_f32, "ouii", count) {                                                \
+        const float *x = IN(2), *t = IN(3), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
+        const int32_t N = P(0);                                                                \
+        Terms terms = terms_of(OUT(1));                                                        \
+        for (int32_t i = 0; i < N; i++) { terms_add(&terms, name##_term(x[i] - t[i], a)); }    \
+        OUT(0)[0] = reduced(terms_end(&terms, OUT(1)), (double)N, P(1), c->run);               \
         return NULL;                                                                           \
     }                                                                                          \
     EXTENT(name##_dx_f32) {                                                                    \
@@ -278,6 +370,21 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
         sum += (double)smg_sum8(term, len);
     }
     OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);
+    return NULL;
+}
+
+EXTENT(bce_with_logits_running_f32) {
+    EXTENT_UNUSED;
+    if (p[2] < 1 || running_need(p, need)) { return -1; }
+    if (operands > 4) { need[4] = (uint64_t)p[2] * 4; }
+    return 0;
+}
+KERNEL(bce_with_logits_running_f32, "ouiii?", 3) {
+    const float *x = IN(2), *t = IN(3), *weight = LABEL_WEIGHT(4);
+    const int32_t N = P(0), W = P(2);
+    Terms terms = terms_of(OUT(1));
+    for (int32_t i = 0; i < N; i++) { terms_add(&terms, bce_term(x[i], t[i], weight ? weight[i % W] : 1.0f)); }
+    OUT(0)[0] = reduced(terms_end(&terms, OUT(1)), (double)N, P(1), c->run);
     return NULL;
 }
 

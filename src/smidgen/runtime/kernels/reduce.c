@@ -267,6 +267,42 @@ KERNEL(batch_mean_f32, "oi", BATCH_PARAMS) {
     return NULL;
 }
 
+/* Both go on with the sums of the micro-batches before. Operands y, sums so far, x. */
+static int running_need(const int32_t *p, uint64_t *need) {
+    uint64_t in, out;
+    if (batch_need(p, &in, &out)) { return -1; }
+    need[0] = need[1] = smg_mul(out, 4), need[2] = smg_mul(in, 4);
+    return 0;
+}
+static void running(const SmgCall *c, const Groups *g, float count) {
+    EACH_TILE(*g, t) {
+        float *total = OUT(1) + t.y;
+        float tile[TILE];
+        memcpy(tile, total, (size_t)t.w * sizeof(float));
+        batch_tile(c->p, g, &t, IN(2), tile);
+        memcpy(total, tile, (size_t)t.w * sizeof(float));
+        for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = tile[w] / count; }
+    }
+}
+EXTENT(batch_sum_running_f32) {
+    EXTENT_UNUSED;
+    return running_need(p, need);
+}
+KERNEL(batch_sum_running_f32, "oui", BATCH_PARAMS) {
+    const Groups g = groups_of(c->p + 2);
+    running(c, &g, 1.0f);
+    return NULL;
+}
+EXTENT(batch_mean_running_f32) {
+    EXTENT_UNUSED;
+    return running_need(p, need);
+}
+KERNEL(batch_mean_running_f32, "oui", BATCH_PARAMS) {
+    const Groups g = groups_of(c->p + 2);
+    running(c, &g, (float)((double)(int64_t)smg_product(g.rd, g.reduced) * (double)c->run.total));
+    return NULL;
+}
+
 /* dx = dy / count, dy repeated. p: count per sample, rank, dims[rank], dy_strides[rank]; dx is dense. */
 static int mean_dx_need(const int32_t *p, int params, uint64_t *need) {
     if (params < 2 || p[0] < 1 || p[1] < 0 || p[1] > SMG_MAX_RANK || params != 2 + 2 * p[1]) { return -1; }

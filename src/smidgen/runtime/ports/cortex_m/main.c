@@ -79,22 +79,19 @@ static int append(Files *f, const void *from, size_t bytes) {
 
 static const SmgBuffer buffers[NET_MOST_BUFFERS]; /* none of them has memory */
 
-/* A step of n samples: at once, or in parts whose gradients add up. */
+/* A step of n samples: at once, or in parts whose gradients and losses add up. */
 static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
     if (n <= most) {
         next_run(f, "train", NET_TRAIN_INPUTS, n);
         return smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, loss, channel);
     }
-    double sum = 0;
     SmgStatus status = smg_zero(&context);
     for (int32_t done = 0; !status && done < n; done += most) {
         const SmgSamples part = {n - done < most ? n - done : most, n, done};
         next_run(f, "grad", NET_TRAIN_INPUTS, part.n);
         status = smg_grad(&context, buffers, NET_TRAIN_INPUTS, part, loss, channel);
-        sum += (double)*loss;
     }
-    *loss = (float)sum;
     return status ? status : smg_apply(&context);
 }
 

@@ -1,0 +1,93 @@
+"""What a method is: `adapt` may change the network, `choose` says what learns, as `Update`s.
+
+A method knows graphs, parameters and prices in bytes; it imports neither planner nor kernels. Nothing else knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ..errors import CannotUpdate
+from ..ir import Graph
+
+if TYPE_CHECKING:
+    from ..devices.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One parameter that learns: whole, or only `indices` along `axis`, in the layout of the user's model."""
+
+    param: str
+    axis: int | None = None
+    indices: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.param, str) or not self.param:
+            raise CannotUpdate(f"Update({self.param!r}) names no parameter", help="Update('head.weight')")
+        if (self.axis is None) != (self.indices is None):
+            raise CannotUpdate(
+                f"Update('{self.param}') has an axis or indices, but not both",
+                help=f"Update('{self.param}'), or Update('{self.param}', axis=0, indices=(0, 3))",
+            )
+        if self.indices is not None:
+            object.__setattr__(self, "indices", self._checked(self.indices))
+
+    def _checked(self, indices: Any) -> tuple[int, ...]:
+        found = tuple(indices) if isinstance(indices, (Sequence, range)) and not isinstance(indices, str) else ()
+        whole = all(type(i) is int and i >= 0 for i in (self.axis, *found))
+        if not found or not whole or len(set(found)) != len(found):
+            why = "an axis is a number from 0, indices are different numbers from 0, at least one of them"
+            raise CannotUpdate(f"Update('{self.param}') has no slice that can be meant", why=why)
+        return found
+
+    @property
+    def is_whole(self) -> bool:
+        return self.axis is None
+
+    def __str__(self) -> str:
+        return self.param if self.indices is None else f"{self.param}[axis {self.axis}, {len(self.indices)} indices]"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a method may ask for while it chooses."""
+
+    trainable: tuple[str, ...]  # parameters that may learn: requires_grad=True
+    aliases: Mapping[str, str]  # every name of a parameter → the first name of the same tensor
+    memory: Callable[[Sequence[Update]], int]  # bytes of RAM of a step in which these learn, planned without a search
+    device: Device | None = None
+    data: Any = None  # the user's samples, or samples and labels
+
+
+class Method:
+    """Base of all methods. A subclass has a name and one line of `doc`, and says in `choose` what learns."""
+
+    name: ClassVar[str] = ""
+    doc: ClassVar[str] = ""
+    argument: ClassVar[str] = ""  # of a method that takes one: what `name:…` is followed by, as in last:k
+
+    @classmethod
+    def of(cls, argument: str) -> Self:
+        """The method that `name:argument` means; ValueError if that means nothing."""
+        if argument:
+            raise ValueError(argument)
+        return cls()
+
+    def adapt(self, graph: Graph) -> Graph:
+        """The network, changed: called for every forward graph (training, inference, evaluation), which share what is
+        stored under one name. Parameters that it adds may learn."""
+        return graph
+
+    def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        """What learns of the forward graph of training. What has requires_grad=False, or what the loss does not
+        use, is left out afterwards."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+
+__all__ = ["Context", "Method", "Update"]
