@@ -1,7 +1,7 @@
 /* One bit an element: made from a comparison, and turned back into a gradient. Parameters and operands are those of
  * kernels/activation.c: bits lie in rows of whole bytes, least significant bit first. Eight lanes are one byte. */
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "vector.h"
 
 #define SMALL 2048 /* bytes of bits that are not worth waking a thread */

@@ -2,7 +2,7 @@
  * into the sink. Positions are cut into pieces that depend on the shape alone; threads take rows or columns of dw. */
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 #include "sink.h"
 
 #define HIGH                (ROWS2 == 6 ? 66 : 64) /* rows of a block */

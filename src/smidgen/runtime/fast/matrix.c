@@ -1,7 +1,7 @@
 /* Linear layers and products of matrices. Parameters and operands are those of kernels/matrix.c. */
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 #include "sink.h"
 
 FAST_KERNEL(linear_f32) {

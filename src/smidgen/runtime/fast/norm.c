@@ -1,7 +1,7 @@
 /* Batch normalisation with given statistics. Parameters and operands are those of kernels/batch_norm.c. Threads take
  * rows, or for the gradient of the scale columns, so that no sum depends on their number. */
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "sink.h"
 #include "vector.h"
 

@@ -1,7 +1,7 @@
 /* Products of matrices, block by block. The sum over K is cut into pieces that depend on the shape alone; a thread
  * takes some rows and columns of C, so that every element is summed in the same order whoever does it. */
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 
 #define PIECE         320   /* of the sum: a panel of B, PIECE by NR, and a strip of A share the first cache */
 #define PACKED_FLOATS 16384 /* of B, at least: four panels of 256 */

@@ -2,7 +2,7 @@
  * activation.c. A row is one thread's work, so that no sum depends on their number. */
 #include "../kernels/gelu.h"
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "vector.h"
 
 #define ENOUGH (1 << 13) /* elements a thread */

@@ -3,7 +3,7 @@
  * One image is one thread's work, so that sums do not depend on the number of threads. */
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 
 #define PIXELS  24  /* of dy at a time */
 #define WINDOW  448 /* floats of a window of dx */

@@ -1,7 +1,7 @@
 /* See posix.h. A read or write outside STATE or ARENA ends the process instead of passing unnoticed. */
 #define _GNU_SOURCE
 #include "posix.h"
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 #include "../format.h"
 #include "posix_pager.h"
 #include <errno.h>
@@ -119,7 +119,7 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
 void smg_posix_close(SmgPosix *p) {
     if (!p) { return; }
 #ifdef SMG_HAS_FAST
-    if (p->work.pool) { smg_pool_stop(p->work.pool); }
+    if (p->work.workers) { smg_threads_stop(p->work.workers); }
 #endif
     smg_posix_pager_close(&p->pager); /* its thread may still be reading into the arena */
     unmap(&p->file);
@@ -194,15 +194,15 @@ static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 const SmgWork *smg_posix_work(const SmgPosix *p) { return &p->work; }
 
 #ifdef SMG_HAS_FAST
-static size_t pool_bytes(int threads) { return threads > 1 ? aligned(smg_pool_bytes()) : 0; }
+static size_t thread_bytes(int threads) { return threads > 1 ? aligned(smg_threads_bytes()) : 0; }
 
 static size_t work_each(size_t program_bytes) {
     return program_bytes < SMG_WIDE_FROM ? SMG_WORK_BYTES : SMG_WIDE_BYTES;
 }
 
 size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
-    const size_t stacks = (size_t)(threads - 1) * (SMG_POOL_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
-    return (size_t)threads * work_each(program_bytes) + pool_bytes(threads) + stacks;
+    const size_t stacks = (size_t)(threads - 1) * (SMG_THREAD_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
+    return (size_t)threads * work_each(program_bytes) + thread_bytes(threads) + stacks;
 }
 
 size_t smg_posix_wide_from(void) { return SMG_WIDE_FROM; }
@@ -216,10 +216,12 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     if (threads < 1 || threads > SMG_MAX_THREADS) { return "the number of threads is out of range"; }
     if (p->set) { return "fast kernels are in use already"; }
     const size_t each = work_each(program_bytes(p)), work = (size_t)threads * each;
-    uint8_t *memory = map_guarded(&p->work_memory, work + pool_bytes(threads), 64, SMG_GUARD_START);
+    uint8_t *memory = map_guarded(&p->work_memory, work + thread_bytes(threads), 64, SMG_GUARD_START);
     if (!memory) { return "the system does not give the memory that fast kernels need"; }
     p->work = (SmgWork){.memory = memory, .each = each, .bytes = work, .threads = threads};
-    if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) { return "threads cannot be started"; }
+    if (threads > 1 && !(p->work.workers = smg_threads_start(memory + work, threads))) {
+        return "threads cannot be started";
+    }
     p->set = s->name;
     p->context.runs = s->runs;
     p->context.work = &p->work;
