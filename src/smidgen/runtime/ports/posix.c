@@ -3,6 +3,7 @@
 #include "posix.h"
 #include "../fast/threads.h"
 #include "../format.h"
+#include "posix_cpu.h"
 #include "posix_pager.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -177,24 +178,10 @@ void smg_posix_trim(SmgPosix *p, size_t keep) {
 
 /* ---- fast kernels ---- */
 
-static int has(const char *set) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__TINYC__)
-    __builtin_cpu_init();
-    if (strcmp(set, "avx512") == 0) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-    }
-    if (strcmp(set, "avx2") == 0) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#endif
-    return strcmp(set, "sse2") == 0 || strcmp(set, "neon") == 0;
-}
-
-static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 const SmgWork *smg_posix_work(const SmgPosix *p) { return &p->work; }
 
 #ifdef SMG_HAS_FAST
-static size_t thread_bytes(int threads) { return threads > 1 ? aligned(smg_threads_bytes()) : 0; }
+static size_t thread_bytes(int threads) { return threads > 1 ? (smg_threads_bytes() + 63) / 64 * 64 : 0; }
 
 static size_t work_each(size_t program_bytes) {
     return program_bytes < SMG_WIDE_FROM ? SMG_WORK_BYTES : SMG_WIDE_BYTES;
@@ -209,7 +196,7 @@ size_t smg_posix_wide_from(void) { return SMG_WIDE_FROM; }
 
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     const SmgKernelSet *s = smg_kernel_sets;
-    while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) { s++; }
+    while (s->name && !(smg_cpu_runs(s->name) && (!*set || strcmp(set, s->name) == 0))) { s++; }
     if (!s->name) {
         return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
     }
@@ -228,10 +215,17 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     return NULL;
 }
 #else
-size_t smg_posix_work_bytes(int threads, size_t program_bytes) { return (void)threads, (void)program_bytes, 0; }
+size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
+    (void)threads;
+    (void)program_bytes;
+    return 0;
+}
 size_t smg_posix_wide_from(void) { return 0; }
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
-    return (void)p, (void)set, (void)threads, (void)has, (void)aligned, "built without fast kernels";
+    (void)p;
+    (void)set;
+    (void)threads;
+    return "built without fast kernels";
 }
 #endif
 
