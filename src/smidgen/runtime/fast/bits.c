@@ -36,7 +36,10 @@ typedef struct {
 /* Elements without a gap between them are one row. */
 static Job whole(Job job, const SmgWork *work) {
     const int64_t all = (int64_t)job.rows * job.per_row;
-    if (job.per_row % 8 == 0 && all <= INT32_MAX) { job.per_row = (int32_t)all, job.rows = all > 0; }
+    if (job.per_row % 8 == 0 && all <= INT32_MAX) {
+        job.per_row = (int32_t)all;
+        job.rows = all > 0;
+    }
     job.parts = all / 8 < SMALL ? 1 : work->threads;
     return job;
 }
@@ -44,7 +47,8 @@ static Job whole(Job job, const SmgWork *work) {
 /* Part i of a row, in bytes. */
 static inline void part_of(const Job *job, ptrdiff_t i, int32_t *first, int32_t *last) {
     const int64_t bytes = ((int64_t)job->per_row + 7) / 8;
-    *first = (int32_t)(bytes * i / job->parts), *last = (int32_t)(bytes * (i + 1) / job->parts);
+    *first = (int32_t)(bytes * i / job->parts);
+    *last = (int32_t)(bytes * (i + 1) / job->parts);
 }
 
 static inline int within(float x, float lo, float hi, int closed) {

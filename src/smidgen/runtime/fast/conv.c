@@ -35,11 +35,14 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
                  .c_row = v->O,
                  .grid = conv_is_plain(v) ? NULL : &g};
     if (p.grid && v->G == 1 && v->DW == 1 && v->C < FEW_CHANNELS && v->KW * v->C <= LONGEST_ROW) {
-        g.whole_rows = 1, p.depth = v->KW * v->C;
+        g.whole_rows = 1;
+        p.depth = v->KW * v->C;
     }
     for (int32_t i = 0; i < v->G; i++) {
-        p.a = x + (ptrdiff_t)i * Cg, p.b = w + i * Og * filter;
-        p.c = y + (ptrdiff_t)i * Og, p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
+        p.a = x + (ptrdiff_t)i * Cg;
+        p.b = w + i * Og * filter;
+        p.c = y + (ptrdiff_t)i * Og;
+        p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
         SMG_LOCAL(product)(work, &p);
     }
 }
@@ -75,8 +78,10 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
             g.w = SMG_LOCAL(phase_of)(u, v->W, v->OW, v->PL, v->KW, v->SW, v->DW);
             p.M = (ptrdiff_t)v->N * g.h.count * g.w.count;
             for (int32_t i = 0; i < v->G; i++) {
-                p.a = dy + (ptrdiff_t)i * Og, p.b = w + i * Og * filter;
-                p.c = dx + (ptrdiff_t)i * Cg, p.bias = b ? b + (ptrdiff_t)i * Cg : NULL;
+                p.a = dy + (ptrdiff_t)i * Og;
+                p.b = w + i * Og * filter;
+                p.c = dx + (ptrdiff_t)i * Cg;
+                p.bias = b ? b + (ptrdiff_t)i * Cg : NULL;
                 SMG_LOCAL(product)(work, &p);
             }
         }

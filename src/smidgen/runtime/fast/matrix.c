@@ -50,7 +50,9 @@ typedef struct {
 static void one_product(const SmgWork *work, const Products *job, ptrdiff_t i) {
     Product p = job->p;
     const ptrdiff_t K = p.depth;
-    p.a += i * p.M * K, p.b += i * K * p.N, p.c += i * p.M * p.N;
+    p.a += i * p.M * K;
+    p.b += i * K * p.N;
+    p.c += i * p.M * p.N;
     if (job->turned) {
         const Sink store = {.mode = SMG_STORE, .w = p.c};
         const Gradient g = {.M = K, .O = (int32_t)p.M, .J = p.N, .dy = p.a, .dy_row = p.M, .x = p.b, .x_row = p.N};

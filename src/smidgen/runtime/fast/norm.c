@@ -42,11 +42,11 @@ INLINE void affine_lanes(const Affine *a, ptrdiff_t from, ptrdiff_t to, int32_t 
     float *y = a->y + from * a->C + a->from + l;
     if (a->mean) {
         for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
-            UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, (vload(x + j * VL) - m[j]) * s[j] + t[j]);
+            UNROLL for (int j = 0; j < vectors; j++) { vstore(y + j * VL, (vload(x + j * VL) - m[j]) * s[j] + t[j]); }
         }
     } else {
         for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
-            UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, vload(x + j * VL) * s[j]);
+            UNROLL for (int j = 0; j < vectors; j++) { vstore(y + j * VL, vload(x + j * VL) * s[j]); }
         }
     }
 }
@@ -114,11 +114,14 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
     const ptrdiff_t C = s->C;
     const float *x = s->x + c, *d = s->dy + c;
     vf m[4], all[4];
-    UNROLL for (int j = 0; j < vectors; j++) m[j] = vload(s->mean + c + j * VL), all[j] = vzero();
+    UNROLL for (int j = 0; j < vectors; j++) {
+        m[j] = vload(s->mean + c + j * VL);
+        all[j] = vzero();
+    }
     for (ptrdiff_t r = 0; r < s->rows; r += TERMS) {
         const ptrdiff_t rows = s->rows - r < TERMS ? s->rows - r : TERMS;
         vf even[4], odd[4];
-        UNROLL for (int j = 0; j < vectors; j++) even[j] = odd[j] = vzero();
+        UNROLL for (int j = 0; j < vectors; j++) { even[j] = odd[j] = vzero(); }
         ptrdiff_t i = 0;
         for (; i + 2 <= rows; i += 2, x += 2 * C, d += 2 * C) {
             UNROLL for (int j = 0; j < vectors; j++) {
@@ -127,12 +130,13 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
             }
         }
         if (i < rows) {
-            UNROLL for (int j = 0; j < vectors; j++) even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]);
-            x += C, d += C;
+            UNROLL for (int j = 0; j < vectors; j++) { even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]); }
+            x += C;
+            d += C;
         }
-        UNROLL for (int j = 0; j < vectors; j++) all[j] += even[j] + odd[j];
+        UNROLL for (int j = 0; j < vectors; j++) { all[j] += even[j] + odd[j]; }
     }
-    UNROLL for (int j = 0; j < vectors; j++) vstore(total + j * VL, all[j]);
+    UNROLL for (int j = 0; j < vectors; j++) { vstore(total + j * VL, all[j]); }
 }
 
 static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {

@@ -31,7 +31,8 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
             const float d = g[i] + decay * w[i];
             const float first = take1 < 0.5f ? m[i] + take1 * (d - m[i]) : d - beta1 * (d - m[i]);
             const float second = beta2 * v[i] + take2 * (d * d);
-            m[i] = first, v[i] = second;
+            m[i] = first;
+            v[i] = second;
             w[i] = w[i] * shrink - lr * (first / (__builtin_sqrtf(second) * scale + eps));
         }
     }

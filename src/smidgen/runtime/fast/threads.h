@@ -1,5 +1,5 @@
-/* A pool of threads that wait for work. smg_parallel splits 0..count into one run of neighbours per thread, always the same
- * for the same number of threads, and returns when all is done. Not for use from two callers at a time. */
+/* A pool of threads that wait for work. smg_parallel splits 0..count into one run of neighbours per thread, always the
+ * same for the same number of threads, and returns when all is done. Not for use from two callers at a time. */
 #ifndef SMG_THREADS_H
 #define SMG_THREADS_H
 #include "fast.h"
@@ -15,7 +15,8 @@ typedef void (*SmgTask)(void *arg, ptrdiff_t i, int thread);
 
 /* Bytes of the memory that smg_threads_start needs. */
 size_t smg_threads_bytes(void);
-/* Starts threads - 1 workers, kept in `memory` (aligned to 64); the caller is one more. NULL if one cannot be started. */
+/* Starts threads - 1 workers, kept in `memory` (aligned to 64); the caller is one more. NULL if one cannot be
+ * started. */
 struct SmgThreads *smg_threads_start(void *memory, int threads);
 void smg_threads_stop(struct SmgThreads *workers);
 void smg_threads_run(struct SmgThreads *workers, SmgTask task, void *arg, ptrdiff_t count);
