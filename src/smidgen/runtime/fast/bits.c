@@ -8,6 +8,7 @@
 
 typedef int32_t i8 __attribute__((vector_size(32)));
 
+/* Eight lanes of all ones or all zeros as bits of a byte, lane 0 in bit 0; and back. */
 INLINE unsigned byte_of(i8 mask) {
 #if defined(__AVX__)
     return (unsigned)__builtin_ia32_movmskps256((v8)mask);
@@ -25,6 +26,7 @@ INLINE unsigned byte_of(i8 mask) {
 
 INLINE i8 mask_of(unsigned byte) { return (((int32_t)byte - (i8){0}) & (i8){1, 2, 4, 8, 16, 32, 64, 128}) != 0; }
 
+/* bits[rows][(per_row + 7) / 8], floats [rows][per_row]. */
 typedef struct {
     uint8_t *bits;
     float *to; /* of the gradient */
@@ -62,6 +64,7 @@ INLINE void range_run(uint8_t *bits, const float *x, int32_t bytes, v8 lo, v8 hi
     }
 }
 
+/* Part i of every row: whole bytes as vectors, and the row's last bits one by one by whoever has its end. */
 static void range_part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     const v8 lo = job->a - (v8){0}, hi = job->b - (v8){0};
@@ -86,6 +89,7 @@ static void range_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
+/* p: rows, per_row, lo, hi, closed. A bit is set where x lies between lo and hi, ends included if `closed`. */
 FAST_KERNEL(range_bits_u8) {
     Job job = {.bits = (uint8_t *)c->op[0],
                .from = IN(1),
@@ -99,7 +103,8 @@ FAST_KERNEL(range_bits_u8) {
     return NULL;
 }
 
-/* A factor of 0 gives 0 even if dy is infinite. */
+/* dx = dy times the factor inside where the bit is set, outside where not. A factor of 0 gives 0 even if dy is
+ * infinite: the product is masked. Factors 1 and 0 (relu) need no product at all. */
 static void weigh_part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     const v8 inside = job->a - (v8){0}, outside = job->b - (v8){0};
@@ -133,6 +138,7 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
+/* p: rows, per_row, factor inside, factor outside. */
 FAST_KERNEL(bits_dx_f32) {
     Job job = {.bits = (uint8_t *)c->op[2],
                .from = IN(1),

@@ -36,6 +36,8 @@ INLINE void lanes(int KW, int S, int pixels, const Block *t, int c, int slot) {
     }
 }
 
+/* The last vector overlaps the one before where fewer lanes are left; its sums go to a slot of their own, from which
+ * run takes the lanes that count. */
 INLINE void block(int KW, int S, int pixels, const Block *t) {
     for (int c = 0; c < t->channels; c += VL) {
         lanes(KW, S, pixels, t, c <= t->channels - VL ? c : t->channels - VL, c);

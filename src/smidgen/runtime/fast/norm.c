@@ -9,6 +9,7 @@
 #define TERMS  256       /* rows whose sum is added to the total at once, which keeps the error of long sums small */
 #define ENOUGH (1 << 14) /* elements a thread */
 
+/* y[rows][C] = (x - mean[C]) * scale[C] + shift[C], for `count` channels from `from` on. */
 typedef struct {
     const SmgWork *work;
     float *y;
@@ -19,6 +20,7 @@ typedef struct {
     int parts;
 } Affine;
 
+/* A row's n channels; the factors are loaded again for every row. */
 INLINE void affine_row(float *y, const float *x, const float *m, const float *s, const float *t, int32_t n) {
     int32_t l = 0;
     if (m) {
@@ -74,7 +76,7 @@ static void affine_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-/* scale = gamma / sqrt(var + eps) */
+/* scale = gamma / sqrt(var + eps), computed once for all rows by the caller's thread and then only read */
 static void affine(Affine *a, const float *gamma, const float *var, float eps) {
     float *scale = (float *)smg_work_of(a->work, 0);
     a->scale = scale;
@@ -100,6 +102,7 @@ FAST_KERNEL(batch_norm_dx_f32) {
     return NULL;
 }
 
+/* dgamma[C] = sum over rows of dy[rows][C] * (x[rows][C] - mean[C]) / sqrt(var[C] + eps) */
 typedef struct {
     const SmgWork *work;
     const Sink *sink;
@@ -139,6 +142,7 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
     UNROLL for (int j = 0; j < vectors; j++) { vstore(total + j * VL, all[j]); }
 }
 
+/* One channel, for those that do not fill a vector: the pieces of the sum are the same. */
 static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {
     float all = 0.0f;
     for (ptrdiff_t r = 0; r < s->rows; r += TERMS) {
@@ -150,6 +154,7 @@ static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {
     *total = all;
 }
 
+/* Whole vectors of channels are a thread's, so that no sum is split. */
 static void slope_part(void *arg, ptrdiff_t i, int thread) {
     const Slope *s = (const Slope *)arg;
     float *total = (float *)smg_work_of(s->work, thread);

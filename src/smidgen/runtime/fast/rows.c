@@ -10,6 +10,7 @@
 
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 
+/* One row function over all rows of `length` elements. */
 typedef struct Rows Rows;
 struct Rows {
     float *out;
@@ -70,6 +71,7 @@ static float largest(const float *x, ptrdiff_t n) {
     return top;
 }
 
+/* y = exp(x - max) / sum; with neighbours far apart element by element, else in vectors */
 static void softmax_row(const Rows *job, size_t at) {
     const float *x = job->a + at;
     const ptrdiff_t n = job->length;
@@ -89,6 +91,7 @@ static void softmax_row(const Rows *job, size_t at) {
     for (size_t i = 0; i < (size_t)n; i++) { y[i * step] /= sum; }
 }
 
+/* dx = y * (dy - sum of dy * y) */
 static void softmax_dx_row(const Rows *job, size_t at) {
     const float *dy = job->a + at, *y = job->b + at;
     const ptrdiff_t n = job->length;
@@ -126,6 +129,7 @@ static void stats(const float *x, ptrdiff_t n, float eps, float *mean, float *in
     *inverse = 1.0f / __builtin_sqrtf(squares / (float)n + eps);
 }
 
+/* y = (x - mean) / sqrt(var + eps) * gamma + beta */
 static void layer_norm_row(const Rows *job, size_t at) {
     const float *x = job->a + at, *gamma = job->gamma, *beta = job->beta;
     float *y = job->out + at, mean, inverse;
@@ -133,6 +137,7 @@ static void layer_norm_row(const Rows *job, size_t at) {
     for (ptrdiff_t i = 0; i < job->length; i++) { y[i] = (x[i] - mean) * inverse * gamma[i] + beta[i]; }
 }
 
+/* With h = dy * gamma: dx = (h - mean(h) - xhat * mean(h * xhat)) / sqrt(var + eps) */
 static void layer_norm_dx_row(const Rows *job, size_t at) {
     const float *dy = job->a + at, *x = job->b + at, *gamma = job->gamma;
     const ptrdiff_t n = job->length;

@@ -5,6 +5,8 @@
 #include "gemm.h"
 #include "threads.h"
 
+/* What a line adds is computed for PIXELS of its pixels at a time: PIXELS * WINDOW floats, 43 KB at most, and 14 KB for
+ * a 7 x 7 kernel of three channels. */
 #define PIXELS  24  /* of dy at a time */
 #define WINDOW  448 /* floats of a window of dx */
 #define DEEPEST 256 /* channels of dy */
@@ -23,6 +25,7 @@ typedef struct {
     const float *dy, *w, *bias;
 } Job;
 
+/* Gathering would leave most lanes of a vector of channels empty; here the lanes are taps and channels together. */
 int SMG_LOCAL(scatters)(const Conv *v) {
     return v->G == 1 && v->C < VL && v->O >= VL / 2 && v->O <= DEEPEST && v->KH * v->KW > 1 &&
            (int64_t)v->KH * v->KW * v->C <= WINDOW;
@@ -83,6 +86,7 @@ static void add_up(const Job *job, const ScatterWorkspace *room, float *image, i
     }
 }
 
+/* dx of an image starts from the bias, and every line of dy adds its windows to it. */
 static void one_image(void *arg, ptrdiff_t n, int thread) {
     const Job *job = (const Job *)arg;
     const Conv *v = job->v;

@@ -4,7 +4,9 @@
 #include "../kernels/sink.h"
 #include "fast.h"
 
-/* The finished gradient g of elements at..at+count; an accumulator continues from what it holds. */
+/* The finished gradient g[count] of elements at..at+count of the parameter: stored, added to an accumulator, which
+ * continues from what it holds, or used at once to update the weight w and the optimizer's m and v. Each mode is a loop
+ * of its own, with all it needs of the sink in locals: only then does the compiler make vectors of it. */
 static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const float *restrict g, size_t at,
                                                         size_t count) {
     float *restrict w = s->w + at;

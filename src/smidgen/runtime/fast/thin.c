@@ -1,4 +1,9 @@
-/* Products with one to three rows: each weight is read once, so what counts is to read along memory. */
+/* Products with one to three rows: each weight is read once, so what counts is to read along memory.
+ *
+ *   thin_dot   b_k = 1: rows of memory are columns of B. Four columns at a time, so that an element of A is used four
+ *              times; a dot product is the sum over the lanes of its vector, plus what is left over.
+ *   thin_sum   b_n = 1: rows of memory are rows of B. c += a[k] * b[k][..], four rows at a time, over SPAN columns
+ *              whose sums stay in the first cache. */
 #include "gemm.h"
 
 /* rows (of A) by four columns: out[i * 4 + j] = a[i] . b[j] */
@@ -36,6 +41,7 @@ INLINE void dots(int rows, float *out, const float *a, ptrdiff_t a_row, const fl
     }
 }
 
+/* c[i][n] = a[i] . b[n] + bias[n] for columns from..to */
 INLINE void dot_columns(int rows, const Product *p, int32_t from, int32_t to) {
     float out[12];
     for (int32_t n = from; n < to; n += 4) {

@@ -45,6 +45,7 @@ static inline void pause_a_moment(void) {
 #endif
 }
 
+/* Share `number` of the job, done by `thread`: it works in that thread's memory, whoever it is. */
 static void share(const struct SmgThreads *p, int number, int thread) {
     const ptrdiff_t each = p->count / p->threads, more = p->count % p->threads;
     const ptrdiff_t first = each * number + (number < more ? number : more);
@@ -55,6 +56,7 @@ static void share(const struct SmgThreads *p, int number, int thread) {
 /* Whether the share was there to take. `task`, `arg` and `count` are read after this, so they are those of its job. */
 static int take(struct SmgThreads *p, int number) { return atomic_exchange(&p->open[number], 0); }
 
+/* A worker: spins, then sleeps, until there is a job; does its share unless the caller has taken it. */
 static void *work(void *argument) {
     const Worker *w = (const Worker *)argument;
     struct SmgThreads *p = w->threads;
@@ -79,6 +81,7 @@ static void *work(void *argument) {
     }
 }
 
+/* The sequentially consistent add comes before the look for sleepers: see the top. */
 static void tell(struct SmgThreads *p) {
     atomic_fetch_add(&p->job, 1);
     if (!atomic_load(&p->sleepers)) { return; }

@@ -35,6 +35,7 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v8_any __attribute__((vector_size(32), aligned(4), may_alias));
 
+/* `_any` types may lie anywhere and alias floats; vf and the like are values in registers. */
 INLINE vf vload(const float *p) { return *(const vf_any *)p; }
 INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf vzero(void) { return (vf){0}; }
@@ -89,6 +90,7 @@ INLINE vf vload_lanes(const float *p, int from, int to) {
 }
 #endif
 
+/* Sums of all lanes, by halves: the same order for every way to get at the lanes. */
 INLINE float vsum4(v4 v) {
     v4 w = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
     return w[0] + w[1];
