@@ -67,7 +67,10 @@ static const char *map_path(Mapping *m, const char *path) {
     if (!why) {
         m->bytes = (size_t)info.st_size;
         m->start = (uint8_t *)mmap(NULL, m->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (m->start == (uint8_t *)MAP_FAILED) { m->start = NULL, why = strerror(errno); }
+        if (m->start == (uint8_t *)MAP_FAILED) {
+            m->start = NULL;
+            why = strerror(errno);
+        }
     }
     close(fd);
     return why;
@@ -95,7 +98,7 @@ static SmgStatus open_mapped(SmgPosix *p, unsigned flags, const char **why) {
     uint8_t *state = map_guarded(&p->state, state_bytes, align, flags);
     uint8_t *arena = map_guarded(&p->arena, arena_bytes, align, flags);
     if (!state || !arena) {
-        *why = "the system does not give the memory that the program asks for";
+        *why = "not enough memory for STATE and ARENA";
         return SMG_BAD_CALL;
     }
     status = smg_open(&p->context, p->file.start, p->file.bytes, state, state_bytes, arena, arena_bytes);
@@ -108,7 +111,8 @@ SmgPosix *smg_posix_empty(void) { return (SmgPosix *)calloc(1, sizeof(SmgPosix))
 SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsigned flags, SmgStatus *status,
                          char message[SMG_MESSAGE_BYTES]) {
     SmgPosix *p = smg_posix_empty();
-    const char *why = p ? path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes) : "out of memory";
+    const char *why = "out of memory";
+    if (p) { why = path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes); }
     *status = why ? SMG_BAD_CALL : open_mapped(p, flags, &why);
     message[0] = 0;
     if (*status == SMG_OK) { return p; }
@@ -147,7 +151,7 @@ size_t smg_posix_mapped_bytes(const SmgPosix *p) {
 SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]) {
     SmgContext *x = &p->context;
     message[0] = 0;
-    const char *why = p->pager.pager.self ? "it pages already" : NULL;
+    const char *why = p->pager.pager.self ? "a page file is already open" : NULL;
     if (!why) { why = smg_posix_pager_open(&p->pager, path, x); }
     SmgStatus status = why ? SMG_BAD_CALL : smg_set_pager(x, &p->pager.pager);
     if (status) { strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1); }
@@ -156,17 +160,18 @@ SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESS
 }
 
 void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_bytes) {
-    *read_bytes = p->pager.read_bytes, *written_bytes = p->pager.written_bytes;
+    *read_bytes = p->pager.read_bytes;
+    *written_bytes = p->pager.written_bytes;
 }
 
 const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes) {
     const SmgPager *pager = p->context.pager;
-    return pager ? pager->read(pager->self, offset, to, bytes) : "the program has nowhere to page to";
+    return pager ? pager->read(pager->self, offset, to, bytes) : "no page file is open";
 }
 
 const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, size_t bytes) {
     const SmgPager *pager = p->context.pager;
-    return pager ? pager->write(pager->self, offset, from, bytes) : "the program has nowhere to page to";
+    return pager ? pager->write(pager->self, offset, from, bytes) : "no page file is open";
 }
 
 void smg_posix_trim(SmgPosix *p, size_t keep) {
@@ -204,10 +209,11 @@ const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     if (p->set) { return "fast kernels are in use already"; }
     const size_t each = work_each(program_bytes(p)), work = (size_t)threads * each;
     uint8_t *memory = map_guarded(&p->work_memory, work + thread_bytes(threads), 64, SMG_GUARD_START);
-    if (!memory) { return "the system does not give the memory that fast kernels need"; }
+    if (!memory) { return "not enough memory for the work of fast kernels"; }
     p->work = (SmgWork){.memory = memory, .each = each, .bytes = work, .threads = threads};
-    if (threads > 1 && !(p->work.workers = smg_threads_start(memory + work, threads))) {
-        return "threads cannot be started";
+    if (threads > 1) {
+        p->work.workers = smg_threads_start(memory + work, threads);
+        if (!p->work.workers) { return "threads cannot be started"; }
     }
     p->set = s->name;
     p->context.runs = s->runs;
