@@ -45,11 +45,11 @@ def build(out: Path, isa: str, cc: str = "cc", flags: Sequence[str] = (), main: 
         table.write_text("".join(f"ENTRY({name})\n" for name in sorted(names)))
         objects, jobs = [], []
         probe = HERE / "c" / "fast_probe.c"
-        pool = [] if isa in ("sse2", "neon") else [RUNTIME / "fast" / "pool.c"]
-        for i, path in enumerate([*sources, probe, *pool, *main]):
+        threads = [] if isa in ("sse2", "neon") else [RUNTIME / "fast" / "threads.c"]
+        for i, path in enumerate([*sources, probe, *threads, *main]):
             objects.append(f"{folder}/{i}.o")
             own = [*command, f'-DFAST_TABLE="{table}"']
-            if i > len(sources) and path in pool:
+            if i > len(sources) and path in threads:
                 own = [*command, "-USMG_ISA", "-DSMG_ISA=plain"]
             jobs.append(subprocess.Popen([*own, "-c", str(path), "-o", objects[-1]]))
         codes = [job.wait() for job in jobs]  # all of them, or some would be left running

@@ -1,6 +1,6 @@
 /* Runs fast kernels on operands from malloc in exactly the sizes given, so that a sanitizer sees every step outside.
  * stdin, one case a line: kernel threads operands bytes… params words…; prints the number of cases. */
-#include "fast/pool.h"
+#include "fast/threads.h"
 #include <stdio.h>
 #include <stdlib.h>
 

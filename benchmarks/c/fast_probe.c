@@ -1,7 +1,7 @@
 /* Runs and times one fast kernel by name, outside any program, and measures the arithmetic peak of one core.
  * FAST_TABLE names a generated file with a line ENTRY(kernel) for each kernel. */
 #define _POSIX_C_SOURCE 200809L
-#include "fast/pool.h"
+#include "fast/threads.h"
 #include "peak.h"
 #include <stdlib.h>
 #include <time.h>
@@ -29,14 +29,18 @@ int fast_has(const char *name) { return find(name) != NULL; }
 SmgWork *fast_open(int threads, int wide) {
     SmgWork *work = calloc(1, sizeof *work);
     if (!work) { return NULL; }
-    work->threads = threads, work->each = wide ? SMG_WIDE_BYTES : SMG_WORK_BYTES;
+    work->threads = threads;
+    work->each = wide ? SMG_WIDE_BYTES : SMG_WORK_BYTES;
     work->bytes = (size_t)threads * work->each;
     work->memory = aligned_alloc(64, work->bytes);
-    if (threads > 1) { work->pool = smg_pool_start(malloc(smg_pool_bytes()), threads); }
+    if (threads > 1) { work->workers = smg_threads_start(malloc(smg_threads_bytes()), threads); }
     return work;
 }
 void fast_close(SmgWork *work) {
-    if (work->pool) { smg_pool_stop(work->pool), free(work->pool); }
+    if (work->workers) {
+        smg_threads_stop(work->workers);
+        free(work->workers);
+    }
     free(work->memory);
     free(work);
 }

@@ -14,8 +14,8 @@
 
 typedef float PeakVector __attribute__((vector_size(4 * PEAK_LANES)));
 
-/* Where each chain starts, and what it does, is read from memory that the compiler may not know: it leaves out a chain whose
- * values it finds to repeat. */
+/* Where each chain starts, and what it does, is read from memory that the compiler may not know: it leaves out a chain
+ * whose values it finds to repeat. */
 static void peak_rounds(float *out, long rounds) {
     volatile float given[] = {0.999f, 0.0015f, 1.0f};
     PeakVector sum[PEAK_CHAINS], factor = given[0] - (PeakVector){0}, term = given[1] - (PeakVector){0};

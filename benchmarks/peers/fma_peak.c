@@ -1,5 +1,5 @@
-/* The arithmetic peak of this machine: GFLOP/s of fused multiply-adds in registers, with as many threads as argv[1] says.
- * cc -O3 -march=native -ffp-contract=fast -pthread fma_peak.c */
+/* The arithmetic peak of this machine: GFLOP/s of fused multiply-adds in registers, with as many threads as argv[1]
+ * says. cc -O3 -march=native -ffp-contract=fast -pthread fma_peak.c */
 #include "../c/peak.h"
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Adds classes to a program from C: classes program.smg state.out name…  Prints the label of each, then what a training step
- * says to every label; STATE goes to the file. */
+/* Adds classes to a program from C: classes program.smg state.out name…  Prints the label of each, then what a
+ * training step says to every label; STATE goes to the file. */
 #include "classes.h"
 #include "ports/posix.h"
 #include "smidgen_train.h"

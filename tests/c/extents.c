@@ -1,6 +1,6 @@
-/* `hostile extents`: holds every kernel to the extents it declares. Reads calls from stdin: u32 length of the name, name, u32 operands,
- * u32 parameters, parameters, i32 n. Each operand and the parameters are allocated to the byte, under the sanitizers.
- * One line per call: "refused", "large", "ran", or "slow: kernel". */
+/* `hostile extents`: holds every kernel to the extents it declares. Reads calls from stdin: u32 length of the name,
+ * name, u32 operands, u32 parameters, parameters, i32 n. Each operand and the parameters are allocated to the byte,
+ * under the sanitizers. One line per call: "refused", "large", "ran", or "slow: kernel". */
 #define _GNU_SOURCE
 #include "format.h"
 #include <setjmp.h>

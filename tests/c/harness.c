@@ -2,9 +2,9 @@
  *
  *     harness program.smg [steps]
  *
- * Inputs are pseudo-random and the same on every machine; integers are 0 or 1, so that they are valid labels and indices.
- * Prints FNV-1a hashes of STATE and of everything the program put out: equal bits give equal lines, so the output of
- * builds by different compilers can be compared. */
+ * Inputs are pseudo-random and the same on every machine; integers are 0 or 1, so that they are valid labels and
+ * indices. Prints FNV-1a hashes of STATE and of everything the program put out: equal bits give equal lines, so the
+ * output of builds by different compilers can be compared. */
 #define _GNU_SOURCE
 #include "ports/posix.h"
 #include <stdio.h>
@@ -33,7 +33,10 @@ void __libc_free(void *old);
 void *malloc(size_t bytes) { return stop("malloc"), __libc_malloc(bytes); }
 void *calloc(size_t count, size_t bytes) { return stop("calloc"), __libc_calloc(count, bytes); }
 void *realloc(void *old, size_t bytes) { return stop("realloc"), __libc_realloc(old, bytes); }
-void free(void *old) { stop("free"), __libc_free(old); }
+void free(void *old) {
+    stop("free");
+    __libc_free(old);
+}
 void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     return stop("mmap"), (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
 }
@@ -84,7 +87,10 @@ int main(int argc, char **argv) {
     char message[SMG_MESSAGE_BYTES];
     SmgStatus status;
     SmgPosix *p = argc > 1 ? smg_posix_open(argv[1], NULL, 0, SMG_GUARD_END, &status, message) : NULL;
-    if (!p) { return fprintf(stderr, "%s\n", argc > 1 ? message : "usage: harness program.smg [steps]"), 2; }
+    if (!p) {
+        fprintf(stderr, "%s\n", argc > 1 ? message : "usage: harness program.smg [steps]");
+        return 2;
+    }
     const int steps = argc > 2 ? atoi(argv[2]) : 6;
     SmgContext *x = smg_posix_context(p);
     for (int entry = 0; entry < smg_entry_count(x); entry++) {
@@ -102,7 +108,10 @@ int main(int argc, char **argv) {
         }
     }
     forbidden = 0;
-    if (failed) { return fprintf(stderr, "%s\n", smg_error(x)), 1; }
+    if (failed) {
+        fprintf(stderr, "%s\n", smg_error(x));
+        return 1;
+    }
     const uint64_t state = fnv(14695981039346656037u, smg_posix_state(p), smg_state_bytes(x));
     printf("state %016llx\noutputs %016llx\n", (unsigned long long)state, (unsigned long long)outputs);
     printf("mapped_bytes %zu\ncontext_bytes %zu\n", smg_posix_mapped_bytes(p), smg_context_bytes());

@@ -1,6 +1,6 @@
-/* Opens and runs every program that arrives on stdin (u32 length, bytes), built with the address and undefined-behaviour
- * sanitizers. All memory is allocated to the byte, so that a touch outside it is found. One line per program:
- * "refused: why", "ran: why the last step stopped", or "slow". */
+/* Opens and runs every program that arrives on stdin (u32 length, bytes), built with the address and
+ * undefined-behaviour sanitizers. All memory is allocated to the byte, so that a touch outside it is found. One line
+ * per program: "refused: why", "ran: why the last step stopped", or "slow". */
 #define _GNU_SOURCE
 #include "smidgen.h"
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static void run_all(SmgContext *x, SmgBuffer *buffers) {
     const int32_t batch = smg_batch(x);
     for (int round = 0; round < 3; round++) {
         for (int entry = 0; entry < smg_entry_count(x); entry++) {
-            const int32_t n = round == 1 ? 1 : round == 2 && batch > 1 ? batch - 1 : batch;
+            const int32_t almost = batch > 1 ? batch - 1 : batch, sizes[3] = {batch, 1, almost}, n = sizes[round];
             const int count = smg_buffer_count(x, entry);
             size_t total = 0;
             for (int i = 0; i < count && i < MAX_BUFFERS; i++) {
@@ -70,7 +70,8 @@ int main(int argc, char **argv) {
         void *state = NULL, *arena = NULL;
         size_t state_bytes = 0, arena_bytes = 0;
         if (smg_measure(&x, file, bytes) == SMG_OK) {
-            state_bytes = smg_state_bytes(&x), arena_bytes = smg_arena_bytes(&x);
+            state_bytes = smg_state_bytes(&x);
+            arena_bytes = smg_arena_bytes(&x);
             if (state_bytes > LARGEST) { state_bytes = LARGEST; }
             if (arena_bytes > LARGEST) { arena_bytes = LARGEST; }
             if (posix_memalign(&state, 64, state_bytes) || posix_memalign(&arena, 64, arena_bytes)) { return 2; }

@@ -1,9 +1,10 @@
-/* Learns a new class on the board and keeps it in flash. Each run is one life of a device between two resets: it restores what
- * was saved, trains if there is something to learn, saves, and predicts.
+/* Learns a new class on the board and keeps it in flash. Each run is one life of a device between two resets: it
+ * restores what was saved, trains if there is something to learn, saves, and predicts.
  *
  * data.bin, result.bin   as main.c has them
  * power.bin              how many bytes of flash can change before the power goes
- * flash.bin              two slots of flash. A file, so that it outlives a reset; bits go from 1 to 0 by writing, and back by erasing. */
+ * flash.bin              two slots of flash. A file, so that it outlives a reset; bits go from 1 to 0 by writing, and
+ *                        back by erasing. */
 #include "board.h"
 #include "classes.h"
 #include "net_program.h"
@@ -79,7 +80,8 @@ static int next(void *to, size_t bytes) {
 
 int main(void) {
     const int cut = board_open("power.bin", BOARD_READ);
-    data = board_open("data.bin", BOARD_READ), flash = board_open("flash.bin", UPDATE);
+    data = board_open("data.bin", BOARD_READ);
+    flash = board_open("flash.bin", UPDATE);
     result = board_open("result.bin", BOARD_WRITE);
     if (cut < 0 || data < 0 || flash < 0 || result < 0 || board_read(cut, 0, &power, sizeof power)) { return 9; }
     if (smg_open(&x, net_program, sizeof net_program, state, sizeof state, arena, sizeof arena)) {

@@ -1,5 +1,6 @@
-/* Reads arrays from many .npz files that may be anything: npz < stream, where the stream holds files, each after its size.
- * Each is put at the very end of an allocation, so that a read past it is seen. One line a file: what was found, or why not. */
+/* Reads arrays from many .npz files that may be anything: npz < stream, where the stream holds files, each after its
+ * size. Each is put at the very end of an allocation, so that a read past it is seen. One line a file: what was found,
+ * or why not. */
 #include "runner/npz.h"
 #include <stdio.h>
 #include <stdlib.h>

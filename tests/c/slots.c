@@ -2,8 +2,9 @@
  *
  *     slots program.smg other.smg seed
  *
- * Flash is two arrays. Erasing sets bytes to 0xff one by one, writing takes erased bytes only, and the power may go before
- * any byte. Every state is one pattern over all of STATE, so a mixture of two is seen. Prints what was tried. */
+ * Flash is two arrays. Erasing sets bytes to 0xff one by one, writing takes erased bytes only, and the power may go
+ * before any byte. Every state is one pattern over all of STATE, so a mixture of two is seen. Prints what was
+ * tried. */
 #include "crc.h"
 #include "ports/posix.h"
 #include "slots.h"
@@ -108,7 +109,8 @@ int main(int argc, char **argv) {
     for (uint32_t unit = 1; unit <= 32; unit *= 2) {
         const SmgSlots slots = {&f, flash_erase, flash_write, flash_read, MOST, unit};
         memset(f.memory, 0xff, sizeof f.memory);
-        f.unit = unit, f.power = -1;
+        f.unit = unit;
+        f.power = -1;
         fill(x, 9);
         if (smg_restore(x, &slots) != SMG_BAD_CALL || pattern_of(x, 9) != 9) { fail("a state from nowhere", unit); }
         for (uint32_t k = 1; k <= 2; k++) {
@@ -151,7 +153,8 @@ int main(int argc, char **argv) {
         }
         /* Both damaged, another program, memory that fails: STATE stays as it was. */
         f = start;
-        f.memory[0][40] ^= 1, f.memory[1][40] ^= 1;
+        f.memory[0][40] ^= 1;
+        f.memory[1][40] ^= 1;
         fill(x, 9);
         if (smg_restore(x, &slots) != SMG_BAD_CALL || pattern_of(x, 9) != 9) { fail("two bad slots", unit); }
         f = start;
@@ -161,7 +164,8 @@ int main(int argc, char **argv) {
         if (smg_restore(x, &slots) != SMG_BAD_CALL || smg_save(x, &slots) == SMG_OK) { fail("broken memory", unit); }
         /* Sequence numbers wrap around. */
         f = start;
-        set_sequence(&f, 0, 0xfffffffeu), set_sequence(&f, 1, 0xffffffffu);
+        set_sequence(&f, 0, 0xfffffffeu);
+        set_sequence(&f, 1, 0xffffffffu);
         fill(x, 5);
         if (smg_save(x, &slots) || word_of(&f, 0, 3) != 0) { fail(smg_error(x), unit); }
         fill(x, 9);

@@ -1,5 +1,6 @@
-/* port/arithmetic.c against this machine's own floating point: special values with each other, then bits at random, many
- * of them with exponents close enough for the two numbers to meet. Prints how many were compared; 1 at a difference. */
+/* port/arithmetic.c against this machine's own floating point: special values with each other, then bits at random,
+ * many of them with exponents close enough for the two numbers to meet. Prints how many were compared; 1 at a
+ * difference. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,9 @@
 static uint64_t seed = 1, count;
 
 static uint64_t bits(void) { /* xorshift */
-    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
     return seed;
 }
 static double number(uint64_t u) {

@@ -28,7 +28,7 @@ C = Path(__file__).parents[1] / "c"
 SLOT_BYTES, HEADER_BYTES, UNIT, CUT = 131072, 32, 8, 42  # as in new_class.c and slots.h
 EPOCHS = 20
 NO_CUT = 0xFFFF_FFFF
-NOTHING = "no complete state of this program was saved"
+NOTHING = "no slot holds a complete state of this program"
 
 
 @dataclass(frozen=True)

@@ -283,8 +283,8 @@ def test_no_kernel_steps_outside_its_operands(folder: Path) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_threads_do_every_piece_of_a_job_once(threads: int, folder: Path) -> None:
-    program = folder / f"pool_{threads}"
-    sources = [RUNTIME / "fast" / "pool.c", Path(__file__).parents[1] / "c" / "pool.c"]
+    program = folder / f"threads_{threads}"
+    sources = [RUNTIME / "fast" / "threads.c", Path(__file__).parents[1] / "c" / "threads.c"]
     flags = ["-std=c11", "-O1", "-g", "-fsanitize=thread", "-DSMG_ISA=plain", f"-I{RUNTIME}"]
     subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
     done = subprocess.run([program, str(threads), "20000"], capture_output=True, text=True, timeout=600)

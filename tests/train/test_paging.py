@@ -145,7 +145,7 @@ def test_an_old_page_file_is_used_again_but_not_by_two_jobs_at_a_time(tmp_path: 
     x, y = batches(1)[0]
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
     job.train_step(x, y)
-    with pytest.raises(CannotWrite, match="another job pages to it"):
+    with pytest.raises(CannotWrite, match="another job uses it"):
         Job(momentum_in_pages(), page_to=tmp_path / "page")
     after = bits(job)
     del job
@@ -194,7 +194,7 @@ def test_a_file_that_shrinks_stops_the_step_and_the_state_is_that_before_it(tmp_
     before = job._machine.state.tobytes()
     os.truncate(tmp_path / "page", 0)
     for _ in range(2):
-        with pytest.raises(RunFailed, match="the page file is shorter than it was"):
+        with pytest.raises(RunFailed, match="the page file was truncated"):
             job.train_step(x, y)
         assert job._machine.state.tobytes() == before
 

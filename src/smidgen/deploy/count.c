@@ -2,7 +2,7 @@
  *
  *   -plugin count.so,out=FILE,run=ADDRESS,enter=ADDRESS:NUMBER,…,leave=ADDRESS,…
  *
- * run: where a run of the program starts; enter: the first instruction of kernel NUMBER; leave: where kernels return to.
+ * run: where a run of the program starts; enter: the first instruction of kernel NUMBER; leave: where kernels return.
  * FILE gets lines "kernel NUMBER calls instructions", "run instructions" and "all instructions". All of those addresses
  * start a translated block, because they are jumped to, so counting whole blocks is exact.
  * The interface is declared here (version 1, QEMU 4.2 and later), because distributions do not ship its header. */
@@ -81,7 +81,8 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
 }
 
 static void at_exit(qemu_plugin_id_t id, void *data) {
-    (void)id, (void)data;
+    (void)id;
+    (void)data;
     end_run();
     if (!out) { return; }
     for (int k = 0; k < MOST_KERNELS; k++) {
@@ -91,6 +92,12 @@ static void at_exit(qemu_plugin_id_t id, void *data) {
     }
     fprintf(out, "all %llu\n", (unsigned long long)counted);
     fclose(out);
+}
+
+/* Options are told apart by their first letter. */
+static Kind kind_of(char letter) {
+    if (letter == 'r') { return RUN; }
+    return letter == 'e' ? ENTER : LEAVE;
 }
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv) {
@@ -107,7 +114,7 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, 
         Mark *m = &marks[mark_count++];
         char *end;
         m->address = strtoull(value, &end, 0);
-        m->kind = argv[i][0] == 'r' ? RUN : argv[i][0] == 'e' ? ENTER : LEAVE;
+        m->kind = kind_of(argv[i][0]);
         m->kernel = m->kind == ENTER && *end == ':' ? atoi(end + 1) : 0;
         if (m->kernel < 0 || m->kernel >= MOST_KERNELS) { return 1; }
     }

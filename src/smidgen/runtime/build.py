@@ -45,12 +45,14 @@ class InstructionSet(NamedTuple):
 SETS = {
     "x86_64": (
         InstructionSet("avx512", ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx2", "-mfma")),
-        InstructionSet("avx2", ("-mavx2", "-mfma"), plain=True),
-        InstructionSet("sse2", ()),
+        InstructionSet("avx2", ("-mavx2", "-mfma", "-mno-avx512f"), plain=True),
+        InstructionSet("sse2", ("-mno-avx",)),
     ),
     "aarch64": (InstructionSet("neon", (), plain=True),),
 }
-"""The best first; the last needs nothing that a machine of its kind lacks."""
+"""The best first; the last needs nothing that a machine of its kind lacks. What a set must not use is switched off by
+name, because some compilers (zig, or CC="gcc -march=native") begin with all that the building machine has.
+ports/posix_cpu.c lists what each needs of the machine."""
 
 
 def instruction_sets(cc: Sequence[str]) -> tuple[InstructionSet, ...]:

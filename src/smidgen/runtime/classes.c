@@ -17,19 +17,22 @@ int smg_class_count(const SmgContext *x, const SmgClasses *c) {
     return count;
 }
 
+static int refused(SmgContext *x, const char *why) {
+    smg_say(x, SMG_BAD_CALL, why);
+    return -1;
+}
+
 int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name) {
     const int number = smg_class_count(x, c);
     size_t length = 0;
-    if (number < 0) { return (void)smg_say(x, SMG_BAD_CALL, "the program has no such spare classes"), -1; }
-    if (number == c->known + c->spare) { return (void)smg_say(x, SMG_BAD_CALL, "all spare classes are taken"), -1; }
+    if (number < 0) { return refused(x, "the program has no such spare classes"); }
+    if (number == c->known + c->spare) { return refused(x, "all spare classes are taken"); }
     while (name && name[length] && length < c->name_bytes) { length++; }
-    if (!length || length == c->name_bytes) {
-        return (void)smg_say(x, SMG_BAD_CALL, "the name of a class is empty or too long"), -1;
-    }
+    if (!length || length == c->name_bytes) { return refused(x, "the name of a class is empty or too long"); }
     uint8_t *to = x->state + c->names + (uint32_t)(number - c->known) * c->name_bytes;
     memset(to, 0, c->name_bytes);
     memcpy(to, name, length);
-    ((float *)(void *)(x->state + c->mask))[number] = 0.0f; /* last: from here on it counts */
+    ((float *)(void *)(x->state + c->mask))[number] = 0.0f; /* last: from here on the class is in use */
     smg_say(x, SMG_OK, "");
     return number;
 }

@@ -1,4 +1,4 @@
-/* See smidgen_train.h. Entry points are found by name in each call: there are a handful, and a step takes far longer. */
+/* See smidgen_train.h. Entry points are found by name in each call: there are few, and a step takes far longer. */
 #include "smidgen_train.h"
 #include "format.h"
 
@@ -18,7 +18,7 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
 static SmgStatus with_loss(SmgContext *x, const char *name, const SmgBuffer *inputs, int count, SmgSamples samples,
                            float *loss, const SmgChannel *channel) {
     SmgBuffer buffers[MOST_INPUTS + 1];
-    if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_BAD_CALL, "more inputs than a step can have"); }
+    if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_BAD_CALL, "a step takes at most 8 inputs"); }
     for (int i = 0; i < count; i++) { buffers[i] = inputs[i]; }
     buffers[count] = (SmgBuffer){loss, loss ? sizeof *loss : 0};
     return run(x, name, buffers, count + 1, samples, channel);

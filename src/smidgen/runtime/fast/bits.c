@@ -1,13 +1,14 @@
 /* One bit an element: made from a comparison, and turned back into a gradient. Parameters and operands are those of
  * kernels/activation.c: bits lie in rows of whole bytes, least significant bit first. Eight lanes are one byte. */
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "vector.h"
 
 #define SMALL 2048 /* bytes of bits that are not worth waking a thread */
 
 typedef int32_t i8 __attribute__((vector_size(32)));
 
+/* Eight lanes of all ones or all zeros as bits of a byte, lane 0 in bit 0; and back. */
 INLINE unsigned byte_of(i8 mask) {
 #if defined(__AVX__)
     return (unsigned)__builtin_ia32_movmskps256((v8)mask);
@@ -25,6 +26,7 @@ INLINE unsigned byte_of(i8 mask) {
 
 INLINE i8 mask_of(unsigned byte) { return (((int32_t)byte - (i8){0}) & (i8){1, 2, 4, 8, 16, 32, 64, 128}) != 0; }
 
+/* bits[rows][(per_row + 7) / 8], floats [rows][per_row]. */
 typedef struct {
     uint8_t *bits;
     float *to; /* of the gradient */
@@ -36,7 +38,10 @@ typedef struct {
 /* Elements without a gap between them are one row. */
 static Job whole(Job job, const SmgWork *work) {
     const int64_t all = (int64_t)job.rows * job.per_row;
-    if (job.per_row % 8 == 0 && all <= INT32_MAX) { job.per_row = (int32_t)all, job.rows = all > 0; }
+    if (job.per_row % 8 == 0 && all <= INT32_MAX) {
+        job.per_row = (int32_t)all;
+        job.rows = all > 0;
+    }
     job.parts = all / 8 < SMALL ? 1 : work->threads;
     return job;
 }
@@ -44,7 +49,8 @@ static Job whole(Job job, const SmgWork *work) {
 /* Part i of a row, in bytes. */
 static inline void part_of(const Job *job, ptrdiff_t i, int32_t *first, int32_t *last) {
     const int64_t bytes = ((int64_t)job->per_row + 7) / 8;
-    *first = (int32_t)(bytes * i / job->parts), *last = (int32_t)(bytes * (i + 1) / job->parts);
+    *first = (int32_t)(bytes * i / job->parts);
+    *last = (int32_t)(bytes * (i + 1) / job->parts);
 }
 
 static inline int within(float x, float lo, float hi, int closed) {
@@ -58,6 +64,7 @@ INLINE void range_run(uint8_t *bits, const float *x, int32_t bytes, v8 lo, v8 hi
     }
 }
 
+/* Part i of every row: whole bytes as vectors, and the row's last bits one by one by whoever has its end. */
 static void range_part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     const v8 lo = job->a - (v8){0}, hi = job->b - (v8){0};
@@ -82,6 +89,7 @@ static void range_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
+/* p: rows, per_row, lo, hi, closed. A bit is set where x lies between lo and hi, ends included if `closed`. */
 FAST_KERNEL(range_bits_u8) {
     Job job = {.bits = (uint8_t *)c->op[0],
                .from = IN(1),
@@ -95,7 +103,8 @@ FAST_KERNEL(range_bits_u8) {
     return NULL;
 }
 
-/* A factor of 0 gives 0 even if dy is infinite. */
+/* dx = dy times the factor inside where the bit is set, outside where not. A factor of 0 gives 0 even if dy is
+ * infinite: the product is masked. Factors 1 and 0 (relu) need no product at all. */
 static void weigh_part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     const v8 inside = job->a - (v8){0}, outside = job->b - (v8){0};
@@ -129,6 +138,7 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
+/* p: rows, per_row, factor inside, factor outside. */
 FAST_KERNEL(bits_dx_f32) {
     Job job = {.bits = (uint8_t *)c->op[2],
                .from = IN(1),

@@ -2,10 +2,13 @@
  * are those of kernels/conv.c. */
 #include "conv.h"
 #include "gemm.h"
+#include "sink.h"
 
 #define FEW_CHANNELS 16 /* below, whole rows of the window are gathered instead of single taps */
 #define LONGEST_ROW  160
 
+/* x[N][H][W][C], w[O][KH][KW][C / G], y[N][OH][OW][O]: position (oh, ow) of y and tap (kh, kw) meet pixel
+ * (oh * SH - PT + kh * DH, ow * SW - PL + kw * DW) of x. */
 Grid SMG_LOCAL(conv_grid)(const Conv *v) {
     return (Grid){
         .h = {v->OH, v->H, v->SH, -v->PT, v->KH, v->DH, 0, 1, 0, 1},
@@ -21,6 +24,8 @@ Grid SMG_LOCAL(conv_grid)(const Conv *v) {
     };
 }
 
+/* One product a group: rows of C are the positions of y, K runs over taps and the group's channels, and the weights are
+ * B turned (b_k = 1). With few channels a row of taps is one run of memory: longer runs, and fewer pointers. */
 static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, const float *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
@@ -35,15 +40,21 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
                  .c_row = v->O,
                  .grid = conv_is_plain(v) ? NULL : &g};
     if (p.grid && v->G == 1 && v->DW == 1 && v->C < FEW_CHANNELS && v->KW * v->C <= LONGEST_ROW) {
-        g.whole_rows = 1, p.depth = v->KW * v->C;
+        g.whole_rows = 1;
+        p.depth = v->KW * v->C;
     }
     for (int32_t i = 0; i < v->G; i++) {
-        p.a = x + (ptrdiff_t)i * Cg, p.b = w + i * Og * filter;
-        p.c = y + (ptrdiff_t)i * Og, p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
+        p.a = x + (ptrdiff_t)i * Cg;
+        p.b = w + i * Og * filter;
+        p.c = y + (ptrdiff_t)i * Og;
+        p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
         SMG_LOCAL(product)(work, &p);
     }
 }
 
+/* Pixels of dx that are SH lines and SW columns apart meet the same taps: they are one grid, of which there are SH *
+ * SW, and each is a product for each group. Rows of C are the grid's pixels; K runs over its taps and the channels of
+ * dy. */
 static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
     if (SMG_LOCAL(scatters)(v)) {
         SMG_LOCAL(scatter)(work, v, dx, dy, w, b);
@@ -75,8 +86,10 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
             g.w = SMG_LOCAL(phase_of)(u, v->W, v->OW, v->PL, v->KW, v->SW, v->DW);
             p.M = (ptrdiff_t)v->N * g.h.count * g.w.count;
             for (int32_t i = 0; i < v->G; i++) {
-                p.a = dy + (ptrdiff_t)i * Og, p.b = w + i * Og * filter;
-                p.c = dx + (ptrdiff_t)i * Cg, p.bias = b ? b + (ptrdiff_t)i * Cg : NULL;
+                p.a = dy + (ptrdiff_t)i * Og;
+                p.b = w + i * Og * filter;
+                p.c = dx + (ptrdiff_t)i * Cg;
+                p.bias = b ? b + (ptrdiff_t)i * Cg : NULL;
                 SMG_LOCAL(product)(work, &p);
             }
         }
@@ -96,9 +109,39 @@ FAST_KERNEL(conv2d_dx_f32) {
     return NULL;
 }
 
+/* A transposed convolution is the input gradient of the convolution whose parameters it has. */
 FAST_KERNEL(conv_transpose2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2),
                                                                 c->operands > 3 ? IN(3) : NULL);
     return NULL;
 }
+
+/* Weights are [O][KH][KW][C / G], so the gradient of a group is one block dw[O / G][KH * KW * C / G] of them. */
+static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+    const Conv v = conv_of(c->p);
+    const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
+    if (conv_is_depthwise(&v)) {
+        SMG_LOCAL(depthwise_dw)(smg_work(c), &v, sink, dy, x);
+        return NULL;
+    }
+    const int32_t Cg = v.C / v.G, Og = v.O / v.G;
+    const Grid grid = SMG_LOCAL(conv_grid)(&v);
+    Gradient g = {.v = conv_is_plain(&v) ? NULL : &v,
+                  .grid = &grid,
+                  .M = (ptrdiff_t)v.N * v.OH * v.OW,
+                  .O = Og,
+                  .J = v.KH * v.KW * Cg,
+                  .x = x,
+                  .dy_row = v.O,
+                  .x_row = v.C};
+    for (int32_t i = 0; i < v.G; i++) {
+        g.dy = dy + (ptrdiff_t)i * Og;
+        g.at = (size_t)i * (size_t)Og * (size_t)g.J;
+        g.channel = i * Cg;
+        if (!g.v) { g.x = x + (ptrdiff_t)i * Cg; }
+        SMG_LOCAL(gradient)(smg_work(c), &g, sink);
+    }
+    return NULL;
+}
+FAST_SINK_KERNELS(conv2d_dw, 2, CONV_PARAMS)

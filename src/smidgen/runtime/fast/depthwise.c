@@ -1,5 +1,18 @@
 /* Depthwise convolution and its input gradient: both gather, tap by tap, eight or four neighbouring pixels at a time.
- * The gradient at stride 2 is four gathers at stride 1, one for each kind of pixel, with some of the taps each. */
+ * The gradient at stride 2 is four gathers at stride 1, one for each kind of pixel, with some of the taps each.
+ *
+ *   column[0] [1] [2] [3] ...          x: pointers to the pixels under a block of windows, one row of taps
+ *     |        |   |   |
+ *     w0 ----- w1- w2                  packed taps [tap][channel]: KW vectors of a row, in registers
+ *     acc[0]   w0- w1- w2              acc[p]: pixel p of the block, in registers; every pixel of x is loaded
+ *              acc[1]  ...             once for all windows that it lies under
+ *
+ * Loops, from outside in:
+ *   c       runs of channels whose packed taps fit PACKED floats       first cache: 24 KB
+ *   lines   of the grid; threads take lines
+ *   pixels  blocks of 8 (one vector), 4 (two vectors) or 1 (four vectors)
+ *   lanes   vectors of channels                                        registers: 8 sums, KW taps
+ *   rows    of the kernel, then columns of the image under them */
 #include "depthwise.h"
 
 /* One block of pixels, all channels of a run. columns: [rows][(pixels - 1) * S + KW] pointers. */
@@ -17,22 +30,24 @@ INLINE void lanes(int KW, int S, int pixels, int vectors, const Block *t, int c)
     vf acc[8];
     UNROLL for (int v = 0; v < vectors; v++) {
         const vf start = vload(t->start + c + v * VL);
-        UNROLL for (int p = 0; p < pixels; p++) acc[v * pixels + p] = start;
+        UNROLL for (int p = 0; p < pixels; p++) { acc[v * pixels + p] = start; }
     }
     const float *const *column = t->column;
     for (int r = 0; r < t->rows; r++, column += width) {
         UNROLL for (int v = 0; v < vectors; v++) {
             vf w[7];
-            UNROLL for (int k = 0; k < KW; k++) w[k] = vload(t->w[r] + k * t->w_tap + c + v * VL);
+            UNROLL for (int k = 0; k < KW; k++) { w[k] = vload(t->w[r] + k * t->w_tap + c + v * VL); }
             UNROLL for (int q = 0; q < width; q++) {
                 const vf x = vload(column[q] + c + v * VL);
-                UNROLL for (int p = 0; p < pixels; p++) if (q - p * S >= 0 && q - p * S < KW) acc[v * pixels + p] +=
-                    x * w[q - p * S];
+                UNROLL for (int p = 0; p < pixels; p++) {
+                    if (q - p * S >= 0 && q - p * S < KW) { acc[v * pixels + p] += x * w[q - p * S]; }
+                }
             }
         }
     }
-    UNROLL for (int v = 0; v < vectors; v++) UNROLL for (int p = 0; p < pixels; p++)
-        vstore(t->out + p * t->out_step + c + v * VL, acc[v * pixels + p]);
+    UNROLL for (int v = 0; v < vectors; v++) {
+        UNROLL for (int p = 0; p < pixels; p++) { vstore(t->out + p * t->out_step + c + v * VL, acc[v * pixels + p]); }
+    }
 }
 
 /* The last vectors overlap those before where fewer lanes are left, and compute the same again. */
@@ -54,16 +69,18 @@ typedef void (*BlockFn)(const Block *t);
     static void four_##KW##_##S(const Block *t) { block(KW, S, 4, 2, t); }  \
     static void one_##KW##_##S(const Block *t) { block(KW, S, 1, 4, t); }
 BLOCKS(1, 1)
-BLOCKS(2, 1) BLOCKS(3, 1) BLOCKS(4, 1) BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
+BLOCKS(2, 1)
+BLOCKS(3, 1)
+BLOCKS(4, 1)
+BLOCKS(5, 1)
+BLOCKS(7, 1)
+BLOCKS(3, 2)
+BLOCKS(5, 2)
+BLOCKS(7, 2)
 #define ENTRY(KW, S) {eight_##KW##_##S, four_##KW##_##S, one_##KW##_##S}
-    static const BlockFn blocks[2][8][3] = {
-        {[1] = ENTRY(1, 1),
-         [2] = ENTRY(2, 1),
-         [3] = ENTRY(3, 1),
-         [4] = ENTRY(4, 1),
-         [5] = ENTRY(5, 1),
-         [7] = ENTRY(7, 1)},
-        {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
+static const BlockFn blocks[2][8][3] = {
+    {[1] = ENTRY(1, 1), [2] = ENTRY(2, 1), [3] = ENTRY(3, 1), [4] = ENTRY(4, 1), [5] = ENTRY(5, 1), [7] = ENTRY(7, 1)},
+    {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
 };
 
 /* A gather over one grid of positions; x and y start at channel 0. */
@@ -80,23 +97,21 @@ typedef struct {
 typedef struct {
     float taps[PACKED], zero[MOST_CHANNELS];
     Block block;
-} Room;
-_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
-
-static inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+} DepthwiseWorkspace;
+_Static_assert(sizeof(DepthwiseWorkspace) <= SMG_WORK_BYTES, "the thread's memory is too small");
 
 /* One pixel, any kernel, `vectors` vectors of lanes: x and w point at the first tap inside the image. */
 INLINE void any_lanes(int vectors, float *out, const float *start, const float *x, const float *w, int32_t rows,
                       int32_t taps, ptrdiff_t x_row, ptrdiff_t x_tap, ptrdiff_t w_row, ptrdiff_t w_tap) {
     vf acc[4];
-    UNROLL for (int v = 0; v < vectors; v++) acc[v] = vload(start + v * VL);
+    UNROLL for (int v = 0; v < vectors; v++) { acc[v] = vload(start + v * VL); }
     for (int32_t i = 0; i < rows; i++) {
         for (int32_t j = 0; j < taps; j++) {
             const float *a = x + i * x_row + j * x_tap, *b = w + i * w_row + j * w_tap;
-            UNROLL for (int v = 0; v < vectors; v++) acc[v] += vload(a + v * VL) * vload(b + v * VL);
+            UNROLL for (int v = 0; v < vectors; v++) { acc[v] += vload(a + v * VL) * vload(b + v * VL); }
         }
     }
-    UNROLL for (int v = 0; v < vectors; v++) vstore(out + v * VL, acc[v]);
+    UNROLL for (int v = 0; v < vectors; v++) { vstore(out + v * VL, acc[v]); }
 }
 
 /* A line of the grid; taps lo..hi of the kernel's rows lie inside the image, and x is their first line. */
@@ -122,17 +137,28 @@ static void any_line(const Job *job, const float *start, float *y, const float *
     }
 }
 
+/* Pixels of the blocks of a line, and which of a kernel's three functions does them. */
+INLINE int32_t block_pixels(int32_t count) {
+    if (count >= 8) { return 8; }
+    return count >= 4 ? 4 : 1;
+}
+INLINE int block_kind(int32_t pixels) {
+    if (pixels == 8) { return 0; }
+    return pixels == 4 ? 1 : 2;
+}
+
 /* The same with a loop for this kernel: blocks of 8, 4 or 1 pixels, of which the last may overlap the one before. */
-static void line_of_blocks(const Job *job, Room *room, float *y, const float *x, int32_t lo, int32_t hi) {
+static void line_of_blocks(const Job *job, DepthwiseWorkspace *room, float *y, const float *x, int32_t lo, int32_t hi) {
     const Axis *across = &job->g.w;
     Block *t = &room->block;
     const ptrdiff_t step = across->out_step * job->g.out_pixel;
-    const int32_t pixels = across->count >= 8 ? 8 : across->count >= 4 ? 4 : 1;
-    const BlockFn fn = job->fn[pixels == 8 ? 0 : pixels == 4 ? 1 : 2];
+    const int32_t pixels = block_pixels(across->count);
+    const BlockFn fn = job->fn[block_kind(pixels)];
     const int width = (int)((pixels - 1) * across->step + across->taps);
-    t->rows = hi - lo, t->out_step = step;
+    t->rows = hi - lo;
+    t->out_step = step;
     for (int32_t next = 0; next < across->count; next += pixels) {
-        const int32_t p = least(next, across->count - pixels);
+        const int32_t p = least32(next, across->count - pixels);
         for (int32_t i = 0; i < hi - lo; i++) {
             columns(t->column + i * width, width, x + i * (job->g.h.tap_step * job->g.line),
                     p * across->step + across->from, 1, across->size, job->g.pixel, room->zero);
@@ -145,7 +171,7 @@ static void line_of_blocks(const Job *job, Room *room, float *y, const float *x,
 static void part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
     const Grid *g = &job->g;
-    Room *room = (Room *)smg_work_of(job->work, thread);
+    DepthwiseWorkspace *room = (DepthwiseWorkspace *)smg_work_of(job->work, thread);
     Block *t = &room->block;
     const ptrdiff_t first = job->lines * i / job->parts, last = job->lines * (i + 1) / job->parts;
     memset(room->zero, 0, sizeof room->zero);
@@ -156,7 +182,9 @@ static void part(void *arg, ptrdiff_t i, int thread) {
         SMG_LOCAL(pack)(room->taps, (int)pitch, job->w + c * job->filter, 1, job->filter, (int32_t)job->filter, count);
         const float *taps = room->taps + (g->h.first * job->KW + g->w.first) * pitch;
         const float *start = job->bias ? job->bias + c : room->zero;
-        t->start = start, t->channels = count, t->w_tap = g->w.stride * pitch;
+        t->start = start;
+        t->channels = count;
+        t->w_tap = g->w.stride * pitch;
         for (ptrdiff_t l = first; l < last; l++) {
             const ptrdiff_t n = l / g->h.count;
             const int32_t h = (int32_t)(l % g->h.count), from = h * g->h.step + g->h.from;
@@ -246,8 +274,10 @@ void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const fl
 /* Taps in the order of the outputs that they meet. */
 static Axis ascending(Axis a) {
     if (!a.taps) { return a; }
-    a.from += (a.taps - 1) * a.tap_step, a.first += (a.taps - 1) * a.stride;
-    a.tap_step = -a.tap_step, a.stride = -a.stride;
+    a.from += (a.taps - 1) * a.tap_step;
+    a.first += (a.taps - 1) * a.stride;
+    a.tap_step = -a.tap_step;
+    a.stride = -a.stride;
     return a;
 }
 

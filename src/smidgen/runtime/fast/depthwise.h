@@ -3,7 +3,7 @@
 #define SMG_DEPTHWISE_H
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 
 #define PACKED        6144 /* floats of packed taps: one run of channels at a time */
 #define MOST_CHANNELS 1024

@@ -1,5 +1,5 @@
-/* The weight gradient of depthwise convolution: sums [tap][channel] in the thread's memory, to which eight, four, two or
- * one neighbouring outputs add at a time. A thread takes some of the channels. */
+/* The weight gradient of depthwise convolution: sums [tap][channel] in the thread's memory, to which eight, four, two
+ * or one neighbouring outputs add at a time. A thread takes some of the channels. */
 #include "depthwise.h"
 #include "sink.h"
 
@@ -16,16 +16,18 @@ typedef struct {
 INLINE void lanes(int KW, int S, int pixels, const Block *t, int c, int slot) {
     const int width = (pixels - 1) * S + KW, twice = KW <= 3 && pixels >= 4; /* two chains of additions for a tap */
     vf d[8];
-    UNROLL for (int p = 0; p < pixels; p++) d[p] = vload(t->dy + p * t->dy_step + c);
+    UNROLL for (int p = 0; p < pixels; p++) { d[p] = vload(t->dy + p * t->dy_step + c); }
     const float *const *column = t->column;
     for (int r = 0; r < t->rows; r++, column += width) {
         float *sum = t->sum[r] + slot;
         vf acc[14];
-        UNROLL for (int k = 0; k < KW; k++) acc[k] = acc[KW + k] = vzero();
+        UNROLL for (int k = 0; k < KW; k++) { acc[k] = acc[KW + k] = vzero(); }
         UNROLL for (int q = 0; q < width; q++) {
             const vf x = vload(column[q] + c);
-            UNROLL for (int p = 0; p < pixels; p++) if (q - p * S >= 0 && q - p * S < KW)
-                acc[q - p * S + (twice && p % 2 ? KW : 0)] += x * d[p];
+            UNROLL for (int p = 0; p < pixels; p++) {
+                const int k = q - p * S; /* the tap under which output p meets column q */
+                if (k >= 0 && k < KW) { acc[k + (twice && p % 2 ? KW : 0)] += x * d[p]; }
+            }
         }
         UNROLL for (int k = 0; k < KW; k++) {
             if (twice) { acc[k] += acc[KW + k]; }
@@ -34,6 +36,8 @@ INLINE void lanes(int KW, int S, int pixels, const Block *t, int c, int slot) {
     }
 }
 
+/* The last vector overlaps the one before where fewer lanes are left; its sums go to a slot of their own, from which
+ * run takes the lanes that count. */
 INLINE void block(int KW, int S, int pixels, const Block *t) {
     for (int c = 0; c < t->channels; c += VL) {
         lanes(KW, S, pixels, t, c <= t->channels - VL ? c : t->channels - VL, c);
@@ -47,11 +51,15 @@ typedef void (*BlockFn)(const Block *t);
     static void two_##KW##_##S(const Block *t) { block(KW, S, 2, t); }   \
     static void one_##KW##_##S(const Block *t) { block(KW, S, 1, t); }
 BLOCKS(3, 1)
-BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
+BLOCKS(5, 1)
+BLOCKS(7, 1)
+BLOCKS(3, 2)
+BLOCKS(5, 2)
+BLOCKS(7, 2)
 #define ENTRY(KW, S) {eight_##KW##_##S, four_##KW##_##S, two_##KW##_##S, one_##KW##_##S}
-    static const BlockFn blocks[2][8][4] = {
-        {[3] = ENTRY(3, 1), [5] = ENTRY(5, 1), [7] = ENTRY(7, 1)},
-        {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
+static const BlockFn blocks[2][8][4] = {
+    {[3] = ENTRY(3, 1), [5] = ENTRY(5, 1), [7] = ENTRY(7, 1)},
+    {[3] = ENTRY(3, 2), [5] = ENTRY(5, 2), [7] = ENTRY(7, 2)},
 };
 
 typedef struct {
@@ -66,8 +74,8 @@ typedef struct {
 typedef struct {
     float sum[PACKED], turned[PACKED], zero[MOST_CHANNELS + VL];
     Block block;
-} Room;
-_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+} TapSumsWorkspace;
+_Static_assert(sizeof(TapSumsWorkspace) <= SMG_WORK_BYTES, "the thread's memory is too small");
 
 /* A line of outputs, any kernel, one by one; x is the line of the image under kernel row kh, sum its first tap. */
 static void any_line(const Conv *v, const Block *t, float *sum, const float *dy, const float *x) {
@@ -87,11 +95,13 @@ static void any_line(const Conv *v, const Block *t, float *sum, const float *dy,
 }
 
 /* The outputs of one line, in blocks; kernel rows lo..hi lie inside the image. */
-static void line(const Job *job, Room *room, const float *dy, const float *x, int32_t ih, int32_t lo, int32_t hi) {
+static void line(const Job *job, TapSumsWorkspace *room, const float *dy, const float *x, int32_t ih, int32_t lo,
+                 int32_t hi) {
     static const int size[4] = {8, 4, 2, 1};
     const Conv *v = job->v;
     Block *t = &room->block;
-    t->rows = hi - lo, t->dy_step = v->C;
+    t->rows = hi - lo;
+    t->dy_step = v->C;
     for (int32_t k = lo; k < hi; k++) { t->sum[k - lo] = room->sum + (ptrdiff_t)k * v->KW * t->pitch; }
     for (int32_t ow = 0, kind = 0; ow < v->OW; ow += size[kind]) {
         while (size[kind] > v->OW - ow) { kind++; }
@@ -106,11 +116,12 @@ static void line(const Job *job, Room *room, const float *dy, const float *x, in
 }
 
 /* Channels c..c+count, at least one vector. */
-static void run(const Job *job, Room *room, int32_t c, int32_t count) {
+static void run(const Job *job, TapSumsWorkspace *room, int32_t c, int32_t count) {
     const Conv *v = job->v;
     Block *t = &room->block;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
-    t->channels = count, t->pitch = (count + VL - 1) / VL * VL;
+    t->channels = count;
+    t->pitch = (count + VL - 1) / VL * VL;
     memset(room->sum, 0, (size_t)(filter * t->pitch) * sizeof(float));
     for (int32_t n = 0; n < v->N; n++) {
         for (int32_t oh = 0; oh < v->OH; oh++) {
@@ -141,7 +152,7 @@ static void run(const Job *job, Room *room, int32_t c, int32_t count) {
 
 static void part(void *arg, ptrdiff_t i, int thread) {
     const Job *job = (const Job *)arg;
-    Room *room = (Room *)smg_work_of(job->work, thread);
+    TapSumsWorkspace *room = (TapSumsWorkspace *)smg_work_of(job->work, thread);
     const int32_t units = job->v->C / VL, parts = job->parts;
     const int32_t first = (int32_t)((int64_t)units * i / parts), last = (int32_t)((int64_t)units * (i + 1) / parts);
     memset(room->zero, 0, sizeof room->zero);

@@ -6,18 +6,18 @@
 #define SMG_FAST_H
 #include "../kernel.h"
 
-/* Memory of each thread, aligned to 64: tables, and a packed block (product.c) of 64 KB, or of 256 KB beside programs that
- * are large anyway. */
+/* Memory of each thread, aligned to 64: tables, and a packed block (product.c) of 64 KB, or of 256 KB beside programs
+ * that are large anyway. */
 #define SMG_WORK_BYTES 77824
 #define SMG_WIDE_BYTES (SMG_WORK_BYTES + 196608)
 #define SMG_WIDE_FROM  (4u << 20) /* bytes of STATE and ARENA */
 
-struct SmgPool;
+struct SmgThreads;
 typedef struct SmgWork {
     void *memory;
-    size_t each, bytes;   /* of one thread and of all */
-    struct SmgPool *pool; /* NULL for one thread */
-    int threads;
+    size_t each, bytes;         /* of one thread and of all */
+    struct SmgThreads *workers; /* NULL for one thread */
+    int threads;                /* with the caller's */
 } SmgWork;
 
 static inline const SmgWork *smg_work(const SmgCall *c) { return c->work; }

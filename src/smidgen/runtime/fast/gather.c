@@ -1,8 +1,17 @@
-/* Where a product finds the rows of A: in a plain matrix, or as pixels of an image under the taps of a kernel. */
+/* Where a product finds the rows of A: in a plain matrix, or as pixels of an image under the taps of a kernel.
+ *
+ *   position m of the grid      its window in the image         table[tap][i]: pointers, BLOCK_ROWS a tap
+ *   +---+---+---+                . . . . .                      tap 0:  m0  m1  m2 ...
+ *   | m0| m1| m2|                . +---+---+    . outside       tap 1:  m0  m1  m2 ...
+ *   +---+---+---+                . | a | b |    a pixel          ...
+ *   |   |   |   |                . +---+---+
+ *
+ * A pointer leads to `depth` channels of one pixel, or to `zero` where the tap lies outside the image. With few
+ * channels (whole_rows) it leads to a whole row of taps, which is one run of memory; where that sticks out, the row is
+ * copied into `side` with zeros at its ends. Pointers of a line of the grid are evenly spaced, so only line ends are
+ * tested. */
 #include "gemm.h"
 #include "../kernels/conv.h"
-
-static inline int32_t floor_least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 typedef struct {
     ptrdiff_t image;
@@ -14,14 +23,17 @@ static Place place_of(const Grid *g, ptrdiff_t m) {
 }
 static void next_line(const Grid *g, Place *at) {
     at->w = 0;
-    if (++at->h == g->h.count) { at->h = 0, at->image++; }
+    if (++at->h == g->h.count) {
+        at->h = 0;
+        at->image++;
+    }
 }
 
 static void fill_out(const Product *p, float **out, Place at, int count) {
     const Grid *g = p->grid;
     const ptrdiff_t step = g->w.out_step * g->out_pixel;
     for (int i = 0; i < count; next_line(g, &at)) {
-        const int run = (int)floor_least(count - i, g->w.count - at.w);
+        const int run = (int)least32(count - i, g->w.count - at.w);
         float *c = p->c + at.image * g->out_image + (g->h.out_from + at.h * g->h.out_step) * g->out_line +
                    g->w.out_from * g->out_pixel + at.w * step;
         for (int k = 0; k < run; k++, c += step) { out[i + k] = c; }
@@ -34,7 +46,7 @@ static void fill_tap(const Grid *g, const float *image, const float **table, Pla
                      int32_t tw, const float *zero) {
     const ptrdiff_t step = g->w.step * g->pixel;
     for (int i = 0; i < count; next_line(g, &at)) {
-        const int run = (int)floor_least(count - i, g->w.count - at.w);
+        const int run = (int)least32(count - i, g->w.count - at.w);
         const int32_t h = at.h * g->h.step + g->h.from + th * g->h.tap_step;
         const int32_t w = at.w * g->w.step + g->w.from + tw * g->w.tap_step;
         int32_t lo = run, hi = run;
@@ -72,7 +84,8 @@ static int32_t copy_window(const Product *p, const float **table, Place at, int3
         const float *line = p->a + at.image * g->image + h * g->line + w * g->pixel;
         float *to = side + used;
         for (int32_t i = 0; i < length; i++) { to[i] = i >= first && i < last ? line[i] : 0.0f; }
-        *table = to, used += length;
+        *table = to;
+        used += length;
     }
     return used;
 }
@@ -83,7 +96,7 @@ static float *copy_lines(const Product *p, const float **table, Place at, int32_
     const Grid *g = p->grid;
     const int32_t begin = at.w, left = begin * g->w.step + g->w.from;
     const int32_t right = (end - 1) * g->w.step + g->w.from + g->w.taps, length = (right - left) * (int32_t)g->pixel;
-    const int32_t lo = left > 0 ? left : 0, hi = floor_least(right, g->w.size);
+    const int32_t lo = left > 0 ? left : 0, hi = least32(right, g->w.size);
     const ptrdiff_t step = g->w.step * g->pixel;
     for (int32_t s = 0; s < segments; s++, table += BLOCK_ROWS) {
         const int32_t h = at.h * g->h.step + g->h.from + (t + s) * g->h.tap_step;
@@ -107,12 +120,13 @@ static int fill_windows(const Product *p, const float **table, Place at, int cou
     const float *const side_end = side + side_floats;
     const ptrdiff_t step = g->w.step * g->pixel;
     for (int i = 0; i < count; next_line(g, &at)) {
-        const int32_t begin = at.w, end = floor_least(at.w + count - i, g->w.count);
+        const int32_t begin = at.w, end = least32(at.w + count - i, g->w.count);
         /* windows first..last lie inside: 0 <= w <= size - taps */
         const int32_t from = g->w.from, slack = g->w.size - g->w.taps - from;
         int32_t first = from >= 0 ? 0 : (g->w.step - 1 - from) / g->w.step,
                 last = slack < 0 ? 0 : slack / g->w.step + 1;
-        first = first < begin ? begin : floor_least(first, end), last = floor_least(last, end);
+        first = first < begin ? begin : least32(first, end);
+        last = least32(last, end);
         const ptrdiff_t whole = ((end - begin - 1) * step + p->depth) * segments;
         if ((first > begin || last < end) && whole <= side_end - side) {
             side = copy_lines(p, table + i, at, end, t, segments, zero, side);
@@ -147,7 +161,10 @@ int SMG_LOCAL(gather)(const Product *p, const float **table, float **out, ptrdif
     if (!g) {
         const float *a = p->a + m * p->a_row + depth0 * p->a_step;
         float *c = p->c + m * p->c_row;
-        for (int i = 0; i < count; i++, a += p->a_row, c += p->c_row) { table[i] = a, out[i] = c; }
+        for (int i = 0; i < count; i++, a += p->a_row, c += p->c_row) {
+            table[i] = a;
+            out[i] = c;
+        }
         return count;
     }
     const Place at = place_of(g, m);
@@ -156,7 +173,10 @@ int SMG_LOCAL(gather)(const Product *p, const float **table, float **out, ptrdif
     } else if (segments) {
         for (int32_t s = 0, th = t / g->w.taps, tw = t % g->w.taps; s < segments; s++) {
             fill_tap(g, p->a + depth0, table + s * BLOCK_ROWS, at, count, th, tw, zero);
-            if (++tw == g->w.taps) { tw = 0, th++; }
+            if (++tw == g->w.taps) {
+                tw = 0;
+                th++;
+            }
         }
     }
     fill_out(p, out, at, count);

@@ -1,12 +1,15 @@
-/* Products of matrices, C[M][N] = A[M][K] B[K][N] (+ bias[N]), where A may be gathered from an image.
- * The micro-kernel holds a tile of C in registers: it reads elements of A in place, one by one, and rows of B as vectors.
- * B is packed into panels of NR columns in the thread's memory, piece by piece, unless few rows of A are to use it. */
+/* Products of matrices, C[M][N] = A[M][K] B[K][N] (+ bias[N]), where A may be gathered from an image. product.c draws
+ * how they are blocked. The micro-kernel (micro.c) holds a tile of C in registers: it reads elements of A in place,
+ * one by one, and rows of B as vectors. B is packed into panels of NR columns in the thread's memory, piece by piece,
+ * unless few rows of A are to use it. */
 #ifndef SMG_GEMM_H
 #define SMG_GEMM_H
 #include "fast.h"
 #include "vector.h"
 
-/* Rows of a tile that is two, or one, vectors wide: as many as the registers allow. */
+/* Rows of a tile that is two, or one, vectors wide: as many as the registers allow. Two vectors by ROWS2 sums, two
+ * vectors of B and an element of A: 15 of the 16 registers of AVX2, 11 of those of SSE2 (which has no fused
+ * multiply-add and needs more for products), 19 of the 32 of AVX-512 and NEON. */
 #if VL == 8
 #define ROWS2 6
 #define ROWS1 8
@@ -20,8 +23,12 @@
 #define NR         (2 * VL)
 #define BLOCK_ROWS (VL > 8 ? 32 : 48) /* rows of A that pass a packed panel while it is in the first cache */
 #define SEGMENTS   16                 /* runs of A, one for each tap, in one piece of the sum */
+#define CACHE_LINE 16                 /* floats */
 
-/* One tile: out[i][column + j] = start[j] + sum over segments s and k < run of rows[s * pitch + i][k * step] * b[k'][j],
+static inline ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+static inline int32_t least32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* One tile: out[i][column + j] = start[j] + sum over segments s and k < run of rows[s * pitch + i][k * step] * b[k'][j]
  * where k' counts through all segments; plus what out[i] holds if `add`. */
 typedef struct {
     const float *const *rows;
@@ -33,8 +40,8 @@ typedef struct {
     ptrdiff_t column;
     int width, add; /* width: valid columns; b and start can be read to the end of the vector all the same */
     const float *start;
-} Tile2;
-typedef void (*Micro)(const Tile2 *t);
+} MicroTile;
+typedef void (*Micro)(const MicroTile *t);
 /* micro[vectors - 1][rows - 1] */
 extern const Micro SMG_LOCAL(micro)[2][8];
 

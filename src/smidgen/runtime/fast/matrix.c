@@ -1,9 +1,10 @@
 /* Linear layers and products of matrices. Parameters and operands are those of kernels/matrix.c. */
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 #include "sink.h"
 
+/* p: R, O, K. y[R][O] = x[R][K] w[O][K]^T + bias[O] */
 FAST_KERNEL(linear_f32) {
     const int32_t R = P(0), O = P(1), K = P(2);
     const Product p = {.M = R,
@@ -22,6 +23,7 @@ FAST_KERNEL(linear_f32) {
     return NULL;
 }
 
+/* dx[R][K] = dy[R][O] w[O][K] */
 FAST_KERNEL(linear_dx_f32) {
     const int32_t R = P(0), O = P(1), K = P(2);
     const Product p = {.M = R,
@@ -39,18 +41,38 @@ FAST_KERNEL(linear_dx_f32) {
     return NULL;
 }
 
-#define FAR 192
+/* p: three sizes whose product is the number of rows, O, K: dw[O][K] = the sum over rows r of dy[r][O] x[r][K] */
+static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+    const int32_t O = P(3), K = P(4);
+    const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2),
+                        .O = O,
+                        .J = K,
+                        .dy = SINK_IN(sink, 0),
+                        .x = SINK_IN(sink, 1),
+                        .dy_row = O,
+                        .x_row = K};
+    SMG_LOCAL(gradient)(smg_work(c), &g, sink);
+    return NULL;
+}
+FAST_SINK_KERNELS(linear_dw, 2, 5)
 
+#define FAR 192 /* floats between neighbours in a row of a, when it is [K][M]: beyond, packing them repays */
+
+/* A batch of products; p is the first. */
 typedef struct {
     const SmgWork *work;
     Product p;
     int turned; /* a's rows are its columns, and far apart: they are packed, as for a weight gradient */
 } Products;
 
+/* Product i of the batch: c[M][N] = a[M][K] b[K][N]; a turned product is sum over k of a[k][M] b[k][N], as a gradient
+ * is. */
 static void one_product(const SmgWork *work, const Products *job, ptrdiff_t i) {
     Product p = job->p;
     const ptrdiff_t K = p.depth;
-    p.a += i * p.M * K, p.b += i * K * p.N, p.c += i * p.M * p.N;
+    p.a += i * p.M * K;
+    p.b += i * K * p.N;
+    p.c += i * p.M * p.N;
     if (job->turned) {
         const Sink store = {.mode = SMG_STORE, .w = p.c};
         const Gradient g = {.M = K, .O = (int32_t)p.M, .J = p.N, .dy = p.a, .dy_row = p.M, .x = p.b, .x_row = p.N};
@@ -68,6 +90,8 @@ static void alone(void *arg, ptrdiff_t i, int thread) {
     one_product(&own, job, i);
 }
 
+/* p: B, M, K, N, whether a is [K][M], whether b is [N][K]. Many products are shared out whole, which needs no waiting
+ * between them; few are each split over the threads. */
 FAST_KERNEL(matmul_f32) {
     const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
     Products job = {
@@ -116,6 +140,7 @@ static void add_rows(float *restrict sum, const float *dy, ptrdiff_t row, ptrdif
     }
 }
 
+/* Sums of columns dy[rows][columns]; a thread takes whole vectors of columns, so no sum is split. */
 static void sums(void *arg, ptrdiff_t i, int thread) {
     const Sums *job = (const Sums *)arg;
     float *total = (float *)smg_work_of(job->work, thread), *sum = total + LANES;

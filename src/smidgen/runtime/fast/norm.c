@@ -1,7 +1,7 @@
 /* Batch normalisation with given statistics. Parameters and operands are those of kernels/batch_norm.c. Threads take
  * rows, or for the gradient of the scale columns, so that no sum depends on their number. */
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "sink.h"
 #include "vector.h"
 
@@ -9,6 +9,7 @@
 #define TERMS  256       /* rows whose sum is added to the total at once, which keeps the error of long sums small */
 #define ENOUGH (1 << 14) /* elements a thread */
 
+/* y[rows][C] = (x - mean[C]) * scale[C] + shift[C], for `count` channels from `from` on. */
 typedef struct {
     const SmgWork *work;
     float *y;
@@ -19,6 +20,7 @@ typedef struct {
     int parts;
 } Affine;
 
+/* A row's n channels; the factors are loaded again for every row. */
 INLINE void affine_row(float *y, const float *x, const float *m, const float *s, const float *t, int32_t n) {
     int32_t l = 0;
     if (m) {
@@ -42,11 +44,11 @@ INLINE void affine_lanes(const Affine *a, ptrdiff_t from, ptrdiff_t to, int32_t 
     float *y = a->y + from * a->C + a->from + l;
     if (a->mean) {
         for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
-            UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, (vload(x + j * VL) - m[j]) * s[j] + t[j]);
+            UNROLL for (int j = 0; j < vectors; j++) { vstore(y + j * VL, (vload(x + j * VL) - m[j]) * s[j] + t[j]); }
         }
     } else {
         for (ptrdiff_t r = from; r < to; r++, x += a->C, y += a->C) {
-            UNROLL for (int j = 0; j < vectors; j++) vstore(y + j * VL, vload(x + j * VL) * s[j]);
+            UNROLL for (int j = 0; j < vectors; j++) { vstore(y + j * VL, vload(x + j * VL) * s[j]); }
         }
     }
 }
@@ -74,7 +76,7 @@ static void affine_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-/* scale = gamma / sqrt(var + eps) */
+/* scale = gamma / sqrt(var + eps), computed once for all rows by the caller's thread and then only read */
 static void affine(Affine *a, const float *gamma, const float *var, float eps) {
     float *scale = (float *)smg_work_of(a->work, 0);
     a->scale = scale;
@@ -100,6 +102,7 @@ FAST_KERNEL(batch_norm_dx_f32) {
     return NULL;
 }
 
+/* dgamma[C] = sum over rows of dy[rows][C] * (x[rows][C] - mean[C]) / sqrt(var[C] + eps) */
 typedef struct {
     const SmgWork *work;
     const Sink *sink;
@@ -114,11 +117,14 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
     const ptrdiff_t C = s->C;
     const float *x = s->x + c, *d = s->dy + c;
     vf m[4], all[4];
-    UNROLL for (int j = 0; j < vectors; j++) m[j] = vload(s->mean + c + j * VL), all[j] = vzero();
+    UNROLL for (int j = 0; j < vectors; j++) {
+        m[j] = vload(s->mean + c + j * VL);
+        all[j] = vzero();
+    }
     for (ptrdiff_t r = 0; r < s->rows; r += TERMS) {
         const ptrdiff_t rows = s->rows - r < TERMS ? s->rows - r : TERMS;
         vf even[4], odd[4];
-        UNROLL for (int j = 0; j < vectors; j++) even[j] = odd[j] = vzero();
+        UNROLL for (int j = 0; j < vectors; j++) { even[j] = odd[j] = vzero(); }
         ptrdiff_t i = 0;
         for (; i + 2 <= rows; i += 2, x += 2 * C, d += 2 * C) {
             UNROLL for (int j = 0; j < vectors; j++) {
@@ -127,14 +133,16 @@ INLINE void slope_lanes(const Slope *s, float *total, ptrdiff_t c, const int vec
             }
         }
         if (i < rows) {
-            UNROLL for (int j = 0; j < vectors; j++) even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]);
-            x += C, d += C;
+            UNROLL for (int j = 0; j < vectors; j++) { even[j] += vload(d + j * VL) * (vload(x + j * VL) - m[j]); }
+            x += C;
+            d += C;
         }
-        UNROLL for (int j = 0; j < vectors; j++) all[j] += even[j] + odd[j];
+        UNROLL for (int j = 0; j < vectors; j++) { all[j] += even[j] + odd[j]; }
     }
-    UNROLL for (int j = 0; j < vectors; j++) vstore(total + j * VL, all[j]);
+    UNROLL for (int j = 0; j < vectors; j++) { vstore(total + j * VL, all[j]); }
 }
 
+/* One channel, for those that do not fill a vector: the pieces of the sum are the same. */
 static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {
     float all = 0.0f;
     for (ptrdiff_t r = 0; r < s->rows; r += TERMS) {
@@ -146,6 +154,7 @@ static void slope_lane(const Slope *s, float *total, ptrdiff_t c) {
     *total = all;
 }
 
+/* Whole vectors of channels are a thread's, so that no sum is split. */
 static void slope_part(void *arg, ptrdiff_t i, int thread) {
     const Slope *s = (const Slope *)arg;
     float *total = (float *)smg_work_of(s->work, thread);

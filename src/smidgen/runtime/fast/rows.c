@@ -1,8 +1,8 @@
-/* Softmax and layer normalisation, row by row, and gelu. Parameters and operands are those of kernels/lines.c, norm.c and
- * activation.c. A row is one thread's work, so that no sum depends on their number. */
+/* Softmax and layer normalisation, row by row, and gelu. Parameters and operands are those of kernels/lines.c, norm.c
+ * and activation.c. A row is one thread's work, so that no sum depends on their number. */
 #include "../kernels/gelu.h"
 #include "fast.h"
-#include "pool.h"
+#include "threads.h"
 #include "vector.h"
 
 #define ENOUGH (1 << 13) /* elements a thread */
@@ -10,6 +10,7 @@
 
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 
+/* One row function over all rows of `length` elements. */
 typedef struct Rows Rows;
 struct Rows {
     float *out;
@@ -45,10 +46,11 @@ static void run_rows(const SmgCall *c, Rows *job) {
         ptrdiff_t i = from_;                                             \
         float sum_ = 0.0f;                                               \
         for (; i + 2 * VL <= to_; i += VL) {                             \
-            even_ += TERM, i += VL;                                      \
+            even_ += TERM;                                               \
+            i += VL;                                                     \
             odd_ += TERM;                                                \
         }                                                                \
-        for (; i < to_; i++) sum_ += LAST;                               \
+        for (; i < to_; i++) { sum_ += LAST; }                           \
         (total) += vsum(even_ + odd_) + sum_;                            \
     }
 
@@ -69,6 +71,7 @@ static float largest(const float *x, ptrdiff_t n) {
     return top;
 }
 
+/* y = exp(x - max) / sum; with neighbours far apart element by element, else in vectors */
 static void softmax_row(const Rows *job, size_t at) {
     const float *x = job->a + at;
     const ptrdiff_t n = job->length;
@@ -88,6 +91,7 @@ static void softmax_row(const Rows *job, size_t at) {
     for (size_t i = 0; i < (size_t)n; i++) { y[i * step] /= sum; }
 }
 
+/* dx = y * (dy - sum of dy * y) */
 static void softmax_dx_row(const Rows *job, size_t at) {
     const float *dy = job->a + at, *y = job->b + at;
     const ptrdiff_t n = job->length;
@@ -102,26 +106,17 @@ static void softmax_dx_row(const Rows *job, size_t at) {
     for (size_t i = 0; i < (size_t)n; i++) { dx[i * step] = y[i * step] * (dy[i * step] - dot); }
 }
 
-FAST_KERNEL(softmax_f32) {
-    Rows job = {.out = OUT(0),
-                .a = IN(1),
-                .row = softmax_row,
-                .rows = (ptrdiff_t)P(0) * P(2),
-                .length = P(1),
-                .step = (size_t)P(2)};
+/* p: rows before the axis, its length, elements behind it. */
+static const char *softmax_rows(const SmgCall *c, Rows job) {
+    job.rows = (ptrdiff_t)P(0) * P(2);
+    job.length = P(1);
+    job.step = (size_t)P(2);
     run_rows(c, &job);
     return NULL;
 }
+FAST_KERNEL(softmax_f32) { return softmax_rows(c, (Rows){.row = softmax_row, .out = OUT(0), .a = IN(1)}); }
 FAST_KERNEL(softmax_dx_f32) {
-    Rows job = {.out = OUT(0),
-                .a = IN(1),
-                .b = IN(2),
-                .row = softmax_dx_row,
-                .rows = (ptrdiff_t)P(0) * P(2),
-                .length = P(1),
-                .step = (size_t)P(2)};
-    run_rows(c, &job);
-    return NULL;
+    return softmax_rows(c, (Rows){.row = softmax_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2)});
 }
 
 /* The mean and the inverse root of the variance. */
@@ -130,9 +125,11 @@ static void stats(const float *x, ptrdiff_t n, float eps, float *mean, float *in
     ROW_SUM(sum, n, vload(x + i), x[i])
     const float m = sum / (float)n;
     ROW_SUM(squares, n, (vload(x + i) - m) * (vload(x + i) - m), (x[i] - m) * (x[i] - m))
-    *mean = m, *inverse = 1.0f / __builtin_sqrtf(squares / (float)n + eps);
+    *mean = m;
+    *inverse = 1.0f / __builtin_sqrtf(squares / (float)n + eps);
 }
 
+/* y = (x - mean) / sqrt(var + eps) * gamma + beta */
 static void layer_norm_row(const Rows *job, size_t at) {
     const float *x = job->a + at, *gamma = job->gamma, *beta = job->beta;
     float *y = job->out + at, mean, inverse;
@@ -140,6 +137,7 @@ static void layer_norm_row(const Rows *job, size_t at) {
     for (ptrdiff_t i = 0; i < job->length; i++) { y[i] = (x[i] - mean) * inverse * gamma[i] + beta[i]; }
 }
 
+/* With h = dy * gamma: dx = (h - mean(h) - xhat * mean(h * xhat)) / sqrt(var + eps) */
 static void layer_norm_dx_row(const Rows *job, size_t at) {
     const float *dy = job->a + at, *x = job->b + at, *gamma = job->gamma;
     const ptrdiff_t n = job->length;
@@ -147,35 +145,25 @@ static void layer_norm_dx_row(const Rows *job, size_t at) {
     stats(x, n, job->eps, &mean, &inverse);
     ROW_SUM(base, n, vload(dy + i) * vload(gamma + i), dy[i] * gamma[i])
     ROW_SUM(slope, n, vload(dy + i) * vload(gamma + i) * (vload(x + i) - mean), dy[i] * gamma[i] * (x[i] - mean))
-    base = base / (float)n, slope = slope / (float)n * inverse * inverse;
+    base = base / (float)n;
+    slope = slope / (float)n * inverse * inverse;
     for (ptrdiff_t i = 0; i < n; i++) { dx[i] = inverse * (dy[i] * gamma[i] - base - (x[i] - mean) * slope); }
 }
 
-FAST_KERNEL(layer_norm_f32) {
-    Rows job = {.out = OUT(0),
-                .a = IN(1),
-                .gamma = IN(2),
-                .beta = IN(3),
-                .row = layer_norm_row,
-                .rows = P(0),
-                .length = P(1),
-                .step = 1,
-                .eps = PF(2)};
+/* p: rows, their length, eps. */
+static const char *layer_norm_rows(const SmgCall *c, Rows job) {
+    job.rows = P(0);
+    job.length = P(1);
+    job.step = 1;
+    job.eps = PF(2);
     run_rows(c, &job);
     return NULL;
 }
+FAST_KERNEL(layer_norm_f32) {
+    return layer_norm_rows(c, (Rows){.row = layer_norm_row, .out = OUT(0), .a = IN(1), .gamma = IN(2), .beta = IN(3)});
+}
 FAST_KERNEL(layer_norm_dx_f32) {
-    Rows job = {.out = OUT(0),
-                .a = IN(1),
-                .b = IN(2),
-                .gamma = IN(3),
-                .row = layer_norm_dx_row,
-                .rows = P(0),
-                .length = P(1),
-                .step = 1,
-                .eps = PF(2)};
-    run_rows(c, &job);
-    return NULL;
+    return layer_norm_rows(c, (Rows){.row = layer_norm_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2), .gamma = IN(3)});
 }
 
 /* Elements count as rows. */
@@ -204,16 +192,14 @@ static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
     }
 }
 
-FAST_KERNEL(gelu_f32) {
-    Rows job = {.out = OUT(0), .a = IN(1), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
-    if (job.rows < ENOUGH) { job.parts = 1; }
-    smg_parallel(smg_work(c), gelu_part, &job, job.parts);
+/* p: elements, whether it is the tanh form. */
+static const char *gelu_elements(const SmgCall *c, Rows job, SmgTask task) {
+    const SmgWork *work = smg_work(c);
+    job.rows = P(0);
+    job.tanh_form = PF(1) != 0;
+    job.parts = job.rows < ENOUGH ? 1 : work->threads;
+    smg_parallel(work, task, &job, job.parts);
     return NULL;
 }
-FAST_KERNEL(gelu_dx_f32) {
-    Rows job = {
-        .out = OUT(0), .a = IN(1), .b = IN(2), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
-    if (job.rows < ENOUGH) { job.parts = 1; }
-    smg_parallel(smg_work(c), gelu_dx_part, &job, job.parts);
-    return NULL;
-}
+FAST_KERNEL(gelu_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1)}, gelu_part); }
+FAST_KERNEL(gelu_dx_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1), .b = IN(2)}, gelu_dx_part); }

@@ -3,8 +3,10 @@
  * One image is one thread's work, so that sums do not depend on the number of threads. */
 #include "conv.h"
 #include "gemm.h"
-#include "pool.h"
+#include "threads.h"
 
+/* What a line adds is computed for PIXELS of its pixels at a time: PIXELS * WINDOW floats, 43 KB at most, and 14 KB for
+ * a 7 x 7 kernel of three channels. */
 #define PIXELS  24  /* of dy at a time */
 #define WINDOW  448 /* floats of a window of dx */
 #define DEEPEST 256 /* channels of dy */
@@ -13,8 +15,8 @@ typedef struct {
     float window[PIXELS * WINDOW], tail[DEEPEST * NR], zero[NR];
     const float *rows[PIXELS];
     float *out[PIXELS];
-} Room;
-_Static_assert(sizeof(Room) <= SMG_WORK_BYTES, "the thread's memory is too small");
+} ScatterWorkspace;
+_Static_assert(sizeof(ScatterWorkspace) <= SMG_WORK_BYTES, "the thread's memory is too small");
 
 typedef struct {
     const SmgWork *work;
@@ -23,35 +25,40 @@ typedef struct {
     const float *dy, *w, *bias;
 } Job;
 
+/* Gathering would leave most lanes of a vector of channels empty; here the lanes are taps and channels together. */
 int SMG_LOCAL(scatters)(const Conv *v) {
     return v->G == 1 && v->C < VL && v->O >= VL / 2 && v->O <= DEEPEST && v->KH * v->KW > 1 &&
            (int64_t)v->KH * v->KW * v->C <= WINDOW;
 }
 
-static inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* room->window[p] = dy of pixel p times the weights, all taps. */
-static void windows(const Job *job, Room *room, const float *dy, int32_t pixels) {
+static void windows(const Job *job, ScatterWorkspace *room, const float *dy, int32_t pixels) {
     const Conv *v = job->v;
     const int32_t J = v->KH * v->KW * v->C;
     for (int32_t p = 0; p < pixels; p++) {
-        room->rows[p] = dy + (ptrdiff_t)p * v->O, room->out[p] = room->window + p * J;
+        room->rows[p] = dy + (ptrdiff_t)p * v->O;
+        room->out[p] = room->window + p * J;
     }
-    Tile2 t = {.pitch = PIXELS, .step = 1, .segments = 1, .run = v->O, .start = room->zero};
+    MicroTile t = {.pitch = PIXELS, .step = 1, .segments = 1, .run = v->O, .start = room->zero};
     for (int32_t j = 0; j < J; j += NR) {
-        const int width = (int)least(J - j, NR), vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
+        const int width = (int)least32(J - j, NR), vectors = width > VL ? 2 : 1, most = vectors == 2 ? ROWS2 : ROWS1;
         const int whole = width == NR;
-        t.b = whole ? job->w + j : room->tail, t.ldb = whole ? J : vectors * VL, t.column = j, t.width = width;
+        t.b = whole ? job->w + j : room->tail;
+        t.ldb = whole ? J : vectors * VL;
+        t.column = j;
+        t.width = width;
         for (int32_t strips = (pixels + most - 1) / most, p = 0, height; strips > 0; strips--, p += height) {
             height = (pixels - p + strips - 1) / strips;
-            t.rows = room->rows + p, t.out = room->out + p;
+            t.rows = room->rows + p;
+            t.out = room->out + p;
             SMG_LOCAL(micro)[vectors - 1][height - 1](&t);
         }
     }
 }
 
 /* Taps of column ow that lie inside are one run of memory unless the kernel is dilated. */
-static void add_up(const Job *job, const Room *room, float *image, int32_t oh, int32_t from, int32_t pixels) {
+static void add_up(const Job *job, const ScatterWorkspace *room, float *image, int32_t oh, int32_t from,
+                   int32_t pixels) {
     const Conv *v = job->v;
     const int32_t row = v->KW * v->C;
     for (int32_t p = 0; p < pixels; p++) {
@@ -79,10 +86,11 @@ static void add_up(const Job *job, const Room *room, float *image, int32_t oh, i
     }
 }
 
+/* dx of an image starts from the bias, and every line of dy adds its windows to it. */
 static void one_image(void *arg, ptrdiff_t n, int thread) {
     const Job *job = (const Job *)arg;
     const Conv *v = job->v;
-    Room *room = (Room *)smg_work_of(job->work, thread);
+    ScatterWorkspace *room = (ScatterWorkspace *)smg_work_of(job->work, thread);
     const int32_t J = v->KH * v->KW * v->C, rest = J % NR, pitch = rest > VL ? NR : VL;
     float *image = job->dx + n * v->H * v->W * v->C;
     memset(room->zero, 0, sizeof room->zero);
@@ -92,7 +100,7 @@ static void one_image(void *arg, ptrdiff_t n, int thread) {
     }
     for (int32_t oh = 0; oh < v->OH; oh++) {
         for (int32_t ow = 0; ow < v->OW; ow += PIXELS) {
-            const int32_t pixels = least(v->OW - ow, PIXELS);
+            const int32_t pixels = least32(v->OW - ow, PIXELS);
             windows(job, room, job->dy + ((n * v->OH + oh) * v->OW + ow) * v->O, pixels);
             add_up(job, room, image, oh, ow, pixels);
         }

@@ -4,7 +4,9 @@
 #include "../kernels/sink.h"
 #include "fast.h"
 
-/* The finished gradient g of elements at..at+count; an accumulator continues from what it holds. */
+/* The finished gradient g[count] of elements at..at+count of the parameter: stored, added to an accumulator, which
+ * continues from what it holds, or used at once to update the weight w and the optimizer's m and v. Each mode is a loop
+ * of its own, with all it needs of the sink in locals: only then does the compiler make vectors of it. */
 static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const float *restrict g, size_t at,
                                                         size_t count) {
     float *restrict w = s->w + at;
@@ -31,7 +33,8 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
             const float d = g[i] + decay * w[i];
             const float first = take1 < 0.5f ? m[i] + take1 * (d - m[i]) : d - beta1 * (d - m[i]);
             const float second = beta2 * v[i] + take2 * (d * d);
-            m[i] = first, v[i] = second;
+            m[i] = first;
+            v[i] = second;
             w[i] = w[i] * shrink - lr * (first / (__builtin_sqrtf(second) * scale + eps));
         }
     }

@@ -1,15 +1,20 @@
-/* Products with one to three rows: each weight is read once, so what counts is to read along memory. */
+/* Products with one to three rows: each weight is read once, so what counts is to read along memory.
+ *
+ *   thin_dot   b_k = 1: rows of memory are columns of B. Four columns at a time, so that an element of A is used four
+ *              times; a dot product is the sum over the lanes of its vector, plus what is left over.
+ *   thin_sum   b_n = 1: rows of memory are rows of B. c += a[k] * b[k][..], four rows at a time, over SPAN columns
+ *              whose sums stay in the first cache. */
 #include "gemm.h"
 
 /* rows (of A) by four columns: out[i * 4 + j] = a[i] . b[j] */
 INLINE void dots(int rows, float *out, const float *a, ptrdiff_t a_row, const float *b, ptrdiff_t b_n, int columns,
                  int32_t K) {
     vf acc[2 * 12];
-    UNROLL for (int i = 0; i < rows * columns; i++) acc[i] = vzero();
+    UNROLL for (int i = 0; i < rows * columns; i++) { acc[i] = vzero(); }
     int32_t k = 0;
     if (rows == 1) { /* two sums for each, or adding would be the bottleneck */
         vf more[4];
-        UNROLL for (int j = 0; j < columns; j++) more[j] = vzero();
+        UNROLL for (int j = 0; j < columns; j++) { more[j] = vzero(); }
         for (; k + 2 * VL <= K; k += 2 * VL) {
             const vf x = vload(a + k), y = vload(a + k + VL);
             UNROLL for (int j = 0; j < columns; j++) {
@@ -17,23 +22,26 @@ INLINE void dots(int rows, float *out, const float *a, ptrdiff_t a_row, const fl
                 more[j] += y * vload(b + j * b_n + k + VL);
             }
         }
-        UNROLL for (int j = 0; j < columns; j++) acc[j] += more[j];
+        UNROLL for (int j = 0; j < columns; j++) { acc[j] += more[j]; }
     }
     for (; k + VL <= K; k += VL) {
         vf x[3];
-        UNROLL for (int i = 0; i < rows; i++) x[i] = vload(a + i * a_row + k);
+        UNROLL for (int i = 0; i < rows; i++) { x[i] = vload(a + i * a_row + k); }
         UNROLL for (int j = 0; j < columns; j++) {
             const vf y = vload(b + j * b_n + k);
-            UNROLL for (int i = 0; i < rows; i++) acc[i * columns + j] += x[i] * y;
+            UNROLL for (int i = 0; i < rows; i++) { acc[i * columns + j] += x[i] * y; }
         }
     }
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < columns; j++) {
-        float sum = vsum(acc[i * columns + j]);
-        for (int32_t l = k; l < K; l++) { sum += a[i * a_row + l] * b[j * b_n + l]; }
-        out[i * 4 + j] = sum;
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int j = 0; j < columns; j++) {
+            float sum = vsum(acc[i * columns + j]);
+            for (int32_t l = k; l < K; l++) { sum += a[i * a_row + l] * b[j * b_n + l]; }
+            out[i * 4 + j] = sum;
+        }
     }
 }
 
+/* c[i][n] = a[i] . b[n] + bias[n] for columns from..to */
 INLINE void dot_columns(int rows, const Product *p, int32_t from, int32_t to) {
     float out[12];
     for (int32_t n = from; n < to; n += 4) {
@@ -67,16 +75,16 @@ void SMG_LOCAL(thin_dot)(const Product *p, int32_t from, int32_t to) {
 /* c += the sum of `rows` rows of b, each times its a */
 INLINE void add_rows(int rows, float *c, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_k, int32_t n) {
     float s[4];
-    UNROLL for (int i = 0; i < rows; i++) s[i] = a[i * a_step];
+    UNROLL for (int i = 0; i < rows; i++) { s[i] = a[i * a_step]; }
     int32_t j = 0;
     for (; j + VL <= n; j += VL) {
         vf sum = vload(c + j);
-        UNROLL for (int i = 0; i < rows; i++) sum += vload(b + i * b_k + j) * s[i];
+        UNROLL for (int i = 0; i < rows; i++) { sum += vload(b + i * b_k + j) * s[i]; }
         vstore(c + j, sum);
     }
     for (; j < n; j++) {
         float sum = c[j];
-        UNROLL for (int i = 0; i < rows; i++) sum += b[i * b_k + j] * s[i];
+        UNROLL for (int i = 0; i < rows; i++) { sum += b[i * b_k + j] * s[i]; }
         c[j] = sum;
     }
 }

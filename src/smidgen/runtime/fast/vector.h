@@ -35,6 +35,7 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v8_any __attribute__((vector_size(32), aligned(4), may_alias));
 
+/* `_any` types may lie anywhere and alias floats; vf and the like are values in registers. */
 INLINE vf vload(const float *p) { return *(const vf_any *)p; }
 INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf vzero(void) { return (vf){0}; }
@@ -43,12 +44,24 @@ INLINE vf vset(float s) { return s - (vf){0}; }
 /* n floats, n < VL, in few pieces. */
 INLINE void copy_part(float *to, const float *from, int n) {
 #if VL > 8
-    if (n & 8) { *(v8_any *)to = *(const v8_any *)from, to += 8, from += 8; }
+    if (n & 8) {
+        *(v8_any *)to = *(const v8_any *)from;
+        to += 8;
+        from += 8;
+    }
 #endif
 #if VL > 4
-    if (n & 4) { *(v4_any *)to = *(const v4_any *)from, to += 4, from += 4; }
+    if (n & 4) {
+        *(v4_any *)to = *(const v4_any *)from;
+        to += 4;
+        from += 4;
+    }
 #endif
-    if (n & 2) { memcpy(to, from, 8), to += 2, from += 2; }
+    if (n & 2) {
+        memcpy(to, from, 8);
+        to += 2;
+        from += 2;
+    }
     if (n & 1) { *to = *from; }
 }
 /* The first n lanes, n < VL; the others load as zero. */
@@ -77,6 +90,7 @@ INLINE vf vload_lanes(const float *p, int from, int to) {
 }
 #endif
 
+/* Sums of all lanes, by halves: the same order for every way to get at the lanes. */
 INLINE float vsum4(v4 v) {
     v4 w = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
     return w[0] + w[1];
@@ -120,8 +134,10 @@ INLINE void vturn(v4 out[4], const float *from, ptrdiff_t row) {
     const v4 c = *(const v4_any *)(from + 2 * row), d = *(const v4_any *)(from + 3 * row);
     const v4 e = __builtin_shufflevector(a, b, 0, 4, 1, 5), f = __builtin_shufflevector(a, b, 2, 6, 3, 7);
     const v4 g = __builtin_shufflevector(c, d, 0, 4, 1, 5), h = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    out[0] = __builtin_shufflevector(e, g, 0, 1, 4, 5), out[1] = __builtin_shufflevector(e, g, 2, 3, 6, 7);
-    out[2] = __builtin_shufflevector(f, h, 0, 1, 4, 5), out[3] = __builtin_shufflevector(f, h, 2, 3, 6, 7);
+    out[0] = __builtin_shufflevector(e, g, 0, 1, 4, 5);
+    out[1] = __builtin_shufflevector(e, g, 2, 3, 6, 7);
+    out[2] = __builtin_shufflevector(f, h, 0, 1, 4, 5);
+    out[3] = __builtin_shufflevector(f, h, 2, 3, 6, 7);
 }
 typedef v4 vturned;
 typedef v4_any vturned_any;

@@ -46,7 +46,7 @@ static int broadcast_need(const int32_t *p, int params, int inputs, const uint8_
     }
 
 #ifdef SMG_ISA /* fast: threads share the elements of inputs that have the output's shape */
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 typedef struct {
     const SmgCall *c;
     ptrdiff_t parts;

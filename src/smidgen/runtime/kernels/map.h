@@ -16,7 +16,7 @@ static inline int smg_map_need(const int32_t *p, int operands, uint64_t *need) {
 }
 
 #ifdef SMG_ISA /* fast: threads share the elements */
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 typedef struct {
     const SmgCall *c;
     ptrdiff_t parts;

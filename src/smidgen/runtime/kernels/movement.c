@@ -61,7 +61,7 @@ STRIDED_COPY(strided_b1, uint8_t)
 
 /* strided_b4 with what the call has. */
 #ifdef SMG_ISA /* fast: threads share the first axis */
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 typedef struct {
     const int32_t *p;
     uint32_t *dst;

@@ -12,7 +12,7 @@
 
 /* name_range(c, from, to) for all P(0) samples. */
 #ifdef SMG_ISA /* fast: threads share the samples */
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 typedef struct {
     const SmgCall *c;
     const char *(*range)(const SmgCall *c, int32_t from, int32_t to);

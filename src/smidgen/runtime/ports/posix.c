@@ -1,8 +1,9 @@
 /* See posix.h. A read or write outside STATE or ARENA ends the process instead of passing unnoticed. */
 #define _GNU_SOURCE
 #include "posix.h"
-#include "../fast/pool.h"
+#include "../fast/threads.h"
 #include "../format.h"
+#include "posix_cpu.h"
 #include "posix_pager.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -66,7 +67,10 @@ static const char *map_path(Mapping *m, const char *path) {
     if (!why) {
         m->bytes = (size_t)info.st_size;
         m->start = (uint8_t *)mmap(NULL, m->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (m->start == (uint8_t *)MAP_FAILED) { m->start = NULL, why = strerror(errno); }
+        if (m->start == (uint8_t *)MAP_FAILED) {
+            m->start = NULL;
+            why = strerror(errno);
+        }
     }
     close(fd);
     return why;
@@ -94,7 +98,7 @@ static SmgStatus open_mapped(SmgPosix *p, unsigned flags, const char **why) {
     uint8_t *state = map_guarded(&p->state, state_bytes, align, flags);
     uint8_t *arena = map_guarded(&p->arena, arena_bytes, align, flags);
     if (!state || !arena) {
-        *why = "the system does not give the memory that the program asks for";
+        *why = "not enough memory for STATE and ARENA";
         return SMG_BAD_CALL;
     }
     status = smg_open(&p->context, p->file.start, p->file.bytes, state, state_bytes, arena, arena_bytes);
@@ -107,7 +111,8 @@ SmgPosix *smg_posix_empty(void) { return (SmgPosix *)calloc(1, sizeof(SmgPosix))
 SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsigned flags, SmgStatus *status,
                          char message[SMG_MESSAGE_BYTES]) {
     SmgPosix *p = smg_posix_empty();
-    const char *why = p ? path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes) : "out of memory";
+    const char *why = "out of memory";
+    if (p) { why = path ? map_path(&p->file, path) : map_copy(&p->file, file, bytes); }
     *status = why ? SMG_BAD_CALL : open_mapped(p, flags, &why);
     message[0] = 0;
     if (*status == SMG_OK) { return p; }
@@ -119,7 +124,7 @@ SmgPosix *smg_posix_open(const char *path, const void *file, size_t bytes, unsig
 void smg_posix_close(SmgPosix *p) {
     if (!p) { return; }
 #ifdef SMG_HAS_FAST
-    if (p->work.pool) { smg_pool_stop(p->work.pool); }
+    if (p->work.workers) { smg_threads_stop(p->work.workers); }
 #endif
     smg_posix_pager_close(&p->pager); /* its thread may still be reading into the arena */
     unmap(&p->file);
@@ -146,7 +151,7 @@ size_t smg_posix_mapped_bytes(const SmgPosix *p) {
 SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]) {
     SmgContext *x = &p->context;
     message[0] = 0;
-    const char *why = p->pager.pager.self ? "it pages already" : NULL;
+    const char *why = p->pager.pager.self ? "a page file is already open" : NULL;
     if (!why) { why = smg_posix_pager_open(&p->pager, path, x); }
     SmgStatus status = why ? SMG_BAD_CALL : smg_set_pager(x, &p->pager.pager);
     if (status) { strncat(message, why ? why : smg_error(x), SMG_MESSAGE_BYTES - 1); }
@@ -155,17 +160,18 @@ SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESS
 }
 
 void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_bytes) {
-    *read_bytes = p->pager.read_bytes, *written_bytes = p->pager.written_bytes;
+    *read_bytes = p->pager.read_bytes;
+    *written_bytes = p->pager.written_bytes;
 }
 
 const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes) {
     const SmgPager *pager = p->context.pager;
-    return pager ? pager->read(pager->self, offset, to, bytes) : "the program has nowhere to page to";
+    return pager ? pager->read(pager->self, offset, to, bytes) : "no page file is open";
 }
 
 const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, size_t bytes) {
     const SmgPager *pager = p->context.pager;
-    return pager ? pager->write(pager->self, offset, from, bytes) : "the program has nowhere to page to";
+    return pager ? pager->write(pager->self, offset, from, bytes) : "no page file is open";
 }
 
 void smg_posix_trim(SmgPosix *p, size_t keep) {
@@ -177,59 +183,55 @@ void smg_posix_trim(SmgPosix *p, size_t keep) {
 
 /* ---- fast kernels ---- */
 
-static int has(const char *set) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__TINYC__)
-    __builtin_cpu_init();
-    if (strcmp(set, "avx512") == 0) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-    }
-    if (strcmp(set, "avx2") == 0) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#endif
-    return strcmp(set, "sse2") == 0 || strcmp(set, "neon") == 0;
-}
-
-static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 const SmgWork *smg_posix_work(const SmgPosix *p) { return &p->work; }
 
 #ifdef SMG_HAS_FAST
-static size_t pool_bytes(int threads) { return threads > 1 ? aligned(smg_pool_bytes()) : 0; }
+static size_t thread_bytes(int threads) { return threads > 1 ? (smg_threads_bytes() + 63) / 64 * 64 : 0; }
 
 static size_t work_each(size_t program_bytes) {
     return program_bytes < SMG_WIDE_FROM ? SMG_WORK_BYTES : SMG_WIDE_BYTES;
 }
 
 size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
-    const size_t stacks = (size_t)(threads - 1) * (SMG_POOL_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
-    return (size_t)threads * work_each(program_bytes) + pool_bytes(threads) + stacks;
+    const size_t stacks = (size_t)(threads - 1) * (SMG_THREAD_STACK_BYTES + (size_t)sysconf(_SC_THREAD_STACK_MIN));
+    return (size_t)threads * work_each(program_bytes) + thread_bytes(threads) + stacks;
 }
 
 size_t smg_posix_wide_from(void) { return SMG_WIDE_FROM; }
 
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
     const SmgKernelSet *s = smg_kernel_sets;
-    while (s->name && !(has(s->name) && (!*set || strcmp(set, s->name) == 0))) { s++; }
+    while (s->name && !(smg_cpu_runs(s->name) && (!*set || strcmp(set, s->name) == 0))) { s++; }
     if (!s->name) {
         return *set ? "this machine or this build does not have the instruction set" : "built without fast kernels";
     }
     if (threads < 1 || threads > SMG_MAX_THREADS) { return "the number of threads is out of range"; }
     if (p->set) { return "fast kernels are in use already"; }
     const size_t each = work_each(program_bytes(p)), work = (size_t)threads * each;
-    uint8_t *memory = map_guarded(&p->work_memory, work + pool_bytes(threads), 64, SMG_GUARD_START);
-    if (!memory) { return "the system does not give the memory that fast kernels need"; }
+    uint8_t *memory = map_guarded(&p->work_memory, work + thread_bytes(threads), 64, SMG_GUARD_START);
+    if (!memory) { return "not enough memory for the work of fast kernels"; }
     p->work = (SmgWork){.memory = memory, .each = each, .bytes = work, .threads = threads};
-    if (threads > 1 && !(p->work.pool = smg_pool_start(memory + work, threads))) { return "threads cannot be started"; }
+    if (threads > 1) {
+        p->work.workers = smg_threads_start(memory + work, threads);
+        if (!p->work.workers) { return "threads cannot be started"; }
+    }
     p->set = s->name;
     p->context.runs = s->runs;
     p->context.work = &p->work;
     return NULL;
 }
 #else
-size_t smg_posix_work_bytes(int threads, size_t program_bytes) { return (void)threads, (void)program_bytes, 0; }
+size_t smg_posix_work_bytes(int threads, size_t program_bytes) {
+    (void)threads;
+    (void)program_bytes;
+    return 0;
+}
 size_t smg_posix_wide_from(void) { return 0; }
 const char *smg_posix_use_fast(SmgPosix *p, const char *set, int threads) {
-    return (void)p, (void)set, (void)threads, (void)has, (void)aligned, "built without fast kernels";
+    (void)p;
+    (void)set;
+    (void)threads;
+    return "built without fast kernels";
 }
 #endif
 

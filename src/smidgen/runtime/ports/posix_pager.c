@@ -1,4 +1,4 @@
-/* See posix_pager.h. The file begins with a block that says what it is, so that a wrong path cannot destroy anything. */
+/* See posix_pager.h. The file begins with a block that says what it is: a file of another kind is never written to. */
 #define _GNU_SOURCE
 #include "posix_pager.h"
 #include "../format.h"
@@ -13,7 +13,7 @@
 #define HEAD SMG_PAGE_ALIGN
 static const char MARK[16] = "smidgen pages 1";
 
-static const char *because(int error) { return error < 0 ? "the page file is shorter than it was" : strerror(error); }
+static const char *because(int error) { return error < 0 ? "the page file was truncated" : strerror(error); }
 
 /* 0, an errno, or -1 at the end of the file. */
 static int read_all(int fd, uint8_t *to, size_t bytes, off_t at) {
@@ -21,7 +21,9 @@ static int read_all(int fd, uint8_t *to, size_t bytes, off_t at) {
         const ssize_t count = pread(fd, to, bytes, at);
         if (count < 0 && errno == EINTR) { continue; }
         if (count <= 0) { return count ? errno : -1; }
-        to += count, at += count, bytes -= (size_t)count;
+        to += count;
+        at += count;
+        bytes -= (size_t)count;
     }
     return 0;
 }
@@ -31,7 +33,9 @@ static int write_all(int fd, const uint8_t *from, size_t bytes, off_t at) {
         const ssize_t count = pwrite(fd, from, bytes, at);
         if (count < 0 && errno == EINTR) { continue; }
         if (count <= 0) { return count ? errno : ENOSPC; }
-        from += count, at += count, bytes -= (size_t)count;
+        from += count;
+        at += count;
+        bytes -= (size_t)count;
     }
     return 0;
 }
@@ -74,7 +78,8 @@ static void *prefetch(void *argument) {
         pthread_mutex_unlock(&p->lock);
         const int error = read_all(p->fd, (uint8_t *)s->to, s->bytes, (off_t)s->offset + HEAD);
         pthread_mutex_lock(&p->lock);
-        s->error = error, s->done = 1;
+        s->error = error;
+        s->done = 1;
         pthread_cond_signal(&p->done);
     }
     pthread_mutex_unlock(&p->lock);
@@ -140,7 +145,7 @@ static const char *take_file(SmgPosixPager *p, const char *path, size_t bytes) {
     p->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
     if (p->fd < 0 || fstat(p->fd, &info)) { return strerror(errno); }
     if (!S_ISREG(info.st_mode)) { return "not a file"; }
-    if (flock(p->fd, LOCK_EX | LOCK_NB)) { return errno == EWOULDBLOCK ? "another job pages to it" : strerror(errno); }
+    if (flock(p->fd, LOCK_EX | LOCK_NB)) { return errno == EWOULDBLOCK ? "another job uses it" : strerror(errno); }
     if (info.st_size && (read_all(p->fd, (uint8_t *)mark, sizeof mark, 0) || memcmp(mark, MARK, sizeof mark))) {
         return "it exists, and is not a page file";
     }
@@ -168,7 +173,8 @@ const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, const SmgCo
     pthread_cond_init(&p->done, NULL);
     if (start_thread(p)) { return "a thread cannot be started"; }
     p->has_thread = 1;
-    p->pager.start = start_page, p->pager.wait = wait_page;
+    p->pager.start = start_page;
+    p->pager.wait = wait_page;
     return NULL;
 }
 

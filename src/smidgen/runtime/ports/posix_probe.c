@@ -1,11 +1,11 @@
-/* Calls one fast kernel by name, outside any program: for op tests and benchmarks. The first argument is from smg_posix_empty,
- * after smg_posix_use_fast. */
+/* Calls one fast kernel by name, outside any program: for op tests and benchmarks. The first argument is from
+ * smg_posix_empty, after smg_posix_use_fast. */
 #include "../format.h"
 #include "posix.h"
 
 extern const SmgPager smg_probe_pager; /* probe.c */
 
-/* Runs the kernel of the set in use, if it has one; *found says so. Only for parameters that smg_probe_extent accepts. */
+/* Runs the kernel of the set in use, if it has one; *found says so. Only for parameters that smg_probe_extent takes. */
 const char *smg_probe_run_fast(const SmgPosix *p, const char *name, void **op, int operands, const int32_t *words,
                                int params, SmgRun run, int *found) {
     SmgCall c = {.operands = operands,

@@ -35,13 +35,19 @@ static int mapped(Data *d, const char *path, const uint8_t **at, size_t *bytes) 
 
 static int item_bytes(SmgType type) { return type == SMG_U8 ? 1 : 4; }
 
+/* The kind of such numbers in an NpzArray. */
+static char kind_of(SmgType type) {
+    if (type == SMG_F32) { return 'f'; }
+    return type == SMG_I32 ? 'i' : 'u';
+}
+
 /* A raw file holds numbers of the buffer's own type. */
 static int as_raw(Data *d, DataInput *in, const char *path) {
     size_t bytes;
     if (mapped(d, path, &in->array.data, &bytes)) { return -1; }
     const uint64_t sample = in->elements * (uint64_t)item_bytes(in->info.type);
-    if (!sample || bytes % sample) { return failed(d, path, "its size is not that of whole samples"); }
-    in->array.kind = in->info.type == SMG_F32 ? 'f' : in->info.type == SMG_I32 ? 'i' : 'u';
+    if (!sample || bytes % sample) { return failed(d, path, "its size is not a whole number of samples"); }
+    in->array.kind = kind_of(in->info.type);
     in->array.item = item_bytes(in->info.type);
     in->array.bytes = bytes;
     in->array.rank = 1;
@@ -58,6 +64,7 @@ static int same_shape(const DataInput *in) {
     return 1;
 }
 
+/* 0, 1 if there is no such array, or -1. */
 static int open_input(Data *d, DataInput *in, int number, int all, const uint8_t *npz, size_t bytes, const char *path) {
     const int is_target = number == all - 1 && all > 1;
     char name[8] = "y";
@@ -65,8 +72,11 @@ static int open_input(Data *d, DataInput *in, int number, int all, const uint8_t
     const char *why = npz_find(npz, bytes, name, &in->array);
     char where[160];
     snprintf(where, sizeof where, "%.120s, array '%s'", path, name);
-    if (why) { return failed(d, where, why), why == npz_missing ? 1 : -1; }
-    return same_shape(in) ? 0 : failed(d, where, "it does not have the shape that the program wants");
+    if (why) {
+        failed(d, where, why);
+        return why == npz_missing ? 1 : -1;
+    }
+    return same_shape(in) ? 0 : failed(d, where, "its shape is not that of the program's input");
 }
 
 int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last) {
@@ -87,11 +97,15 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
         DataInput *in = &d->inputs[i];
         smg_buffer_info(x, entry, i, &in->info);
         if (in->info.batch_axis != 0 || in->info.dims[0] < 1) {
-            return failed(d, in->info.name, "samples are not its first axis");
+            return failed(d, in->info.name, "samples must be its first axis");
         }
         in->elements = smg_buffer_bytes(x, entry, i, 1) / (uint64_t)item_bytes(in->info.type);
-        const int none = !npz && i >= raws;
-        const int wrong = none ? 1 : npz ? open_input(d, in, i, all, file, bytes, npz) : as_raw(d, in, raw[i]);
+        int wrong = 1; /* 1: there is none */
+        if (npz) {
+            wrong = open_input(d, in, i, all, file, bytes, npz);
+        } else if (i < raws) {
+            wrong = as_raw(d, in, raw[i]);
+        }
         if (wrong == 1 && optional_last && i == all - 1) { break; }
         if (wrong) { return -1; }
         const uint64_t samples = in->array.dims[0] / (uint64_t)in->info.dims[0];
@@ -109,7 +123,7 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
     return 0;
 }
 
-/* ---- SplitMix64 (Steele, Lea, Flood 2014), as smidgen/train/batches.py has it: samples are sorted by a hash ---- */
+/* ---- SplitMix64 (Steele, Lea, Flood 2014), as fit on the host has it: samples are sorted by a hash ---- */
 
 static uint64_t scrambled(uint64_t z) {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -122,7 +136,7 @@ static uint64_t key_of(uint32_t sample) { return scrambled(sample * 0x9e3779b97f
 static int by_key(const void *a, const void *b) {
     const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
     const uint64_t p = key_of(i), q = key_of(j);
-    return p != q ? (p < q ? -1 : 1) : i < j ? -1 : i > j;
+    return p != q ? (p > q) - (p < q) : (i > j) - (i < j);
 }
 
 void data_shuffle(Data *d, uint64_t seed, uint64_t epoch) {
@@ -137,7 +151,7 @@ static int take_sample(Data *d, const DataInput *in, uint64_t sample, int32_t pl
     const NpzArray *a = &in->array;
     const uint64_t from = sample * in->elements, to = (uint64_t)place * in->elements;
     const int item = item_bytes(in->info.type);
-    const char kind = in->info.type == SMG_F32 ? 'f' : in->info.type == SMG_I32 ? 'i' : 'u';
+    const char kind = kind_of(in->info.type);
     if (a->item == item && (a->kind == kind || (kind == 'u' && a->kind == 'b'))) {
         memcpy((uint8_t *)in->staged.data + to * (uint64_t)item, a->data + from * (uint64_t)item,
                (size_t)(in->elements * (uint64_t)item));
@@ -152,7 +166,7 @@ static int take_sample(Data *d, const DataInput *in, uint64_t sample, int32_t pl
         const double most = in->info.type == SMG_I32 ? 2147483647.0 : 255.0,
                      least = in->info.type == SMG_I32 ? -2147483648.0 : 0.0;
         if (!(value >= least && value <= most) || value != (double)(int64_t)value) {
-            return failed(d, in->info.name, "a number does not fit the program's integers");
+            return failed(d, in->info.name, "a number is out of range or not an integer");
         }
         if (in->info.type == SMG_I32) {
             ((int32_t *)in->staged.data)[to + k] = (int32_t)value;

@@ -1,9 +1,13 @@
-/* Samples for one entry point, from an .npz file (x or x0, x1, …, and y) or from raw files, one for each input: mapped, and
- * brought into the buffers' types batch by batch. */
+/* Samples for one entry point, from an .npz file (x or x0, x1, …, and y) or from raw files, one for each input: mapped,
+ * and brought into the buffers' types batch by batch. */
 #ifndef SMG_RUNNER_DATA_H
 #define SMG_RUNNER_DATA_H
 #include "../smidgen.h"
 #include "npz.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { DATA_MOST_INPUTS = 16 };
 typedef struct {
@@ -21,8 +25,8 @@ typedef struct {
     char message[256];
 } Data;
 
-/* Opens the samples that `entry` takes. npz is a path or NULL; then raw has `raws` paths, in the order of the inputs. With
- * optional_last, the last input may be missing (a program's target, when nothing shall be compared): count is one less.
+/* Opens the samples that `entry` takes. npz is a path or NULL; then raw has `raws` paths, in the order of the inputs.
+ * With optional_last, the last input may be missing (a program's target, when nothing is compared): count is one less.
  * 0, or -1 with the message. Memory is taken here and nowhere else. */
 int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last);
 
@@ -34,4 +38,8 @@ int data_take(Data *d, uint64_t first, int32_t n);
 
 /* Anonymous memory, zero; NULL if there is none. */
 void *data_memory(size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

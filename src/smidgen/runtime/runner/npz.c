@@ -39,7 +39,8 @@ static const uint8_t *find_end(Span file) {
     return NULL;
 }
 
-/* Sizes and place of an entry, from the extra field where they do not fit 32 bits. -1 if that field is missing or cut. */
+/* Sizes and place of an entry, from the extra field where they do not fit 32 bits. -1 if that field is missing or
+ * cut. */
 static int wide_sizes(Span extra, uint64_t *whole, uint64_t *packed, uint64_t *local) {
     uint64_t *wanted[3];
     int count = 0;
@@ -107,7 +108,7 @@ static void skip_blanks(Text *t) {
     while (t->at < t->end && (*t->at == ' ' || *t->at == '\n')) { t->at++; }
 }
 
-/* Is this what comes next? Then it is taken. */
+/* Takes the word if it comes next; whether it does. */
 static int take(Text *t, const char *word) {
     const size_t length = strlen(word);
     skip_blanks(t);
@@ -155,10 +156,12 @@ static const char *parse(Span npy, NpzArray *a) {
     if (!take(&t, "{")) { return damaged; }
     while (!take(&t, "}")) {
         if (!type && take(&t, "'descr':")) {
-            if (!take_type(&t, a)) { return "its numbers are of a kind that a runner does not read"; }
+            if (!take_type(&t, a)) {
+                return "its data type is not supported: use little-endian floats, integers or bool";
+            }
             type = 1;
         } else if (!order && take(&t, "'fortran_order':")) {
-            if (take(&t, "True")) { return "it is in Fortran's order: write np.ascontiguousarray(x)"; }
+            if (take(&t, "True")) { return "it is in Fortran order: write np.ascontiguousarray(x)"; }
             if (!take(&t, "False")) { return damaged; }
             order = 1;
         } else if (!shape && take(&t, "'shape':")) {

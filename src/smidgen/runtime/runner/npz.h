@@ -1,9 +1,13 @@
-/* Arrays of numbers in .npz files (zip, not compressed, as np.savez writes them). The file may be hostile: no length in it is
- * trusted, and what is found lies within it. */
+/* Arrays of numbers in .npz files (zip, not compressed, as np.savez writes them). The file may be hostile: no length in
+ * it is trusted, and what is found lies within it. */
 #ifndef SMG_NPZ_H
 #define SMG_NPZ_H
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { NPZ_MAX_RANK = 8 };
 typedef struct {
@@ -21,4 +25,8 @@ const char *npz_find(const uint8_t *file, size_t bytes, const char *name, NpzArr
 
 /* Element `index` as a number. */
 double npz_number(const NpzArray *a, uint64_t index);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

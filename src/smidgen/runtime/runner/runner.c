@@ -1,4 +1,4 @@
-/* A program and all it needs in one static binary: trains and predicts on Linux without Python. `runner --help` says how. */
+/* A program and all it needs in one static binary: trains and predicts on Linux without Python. See `runner --help`. */
 #define _GNU_SOURCE
 #include "../format.h"
 #include "data.h"
@@ -21,7 +21,7 @@ static const char USAGE[] =
     "--data       arrays x (or x0, x1, ...) and y; or --raw x.bin --raw y.bin, numbers as the program has them\n"
     "--state      what was learned: read if the file is there, written at the end; a power cut does not spoil it\n"
     "--losses     the loss of each step, as little-endian f32\n"
-    "--page-to    where a program pages to that does; after an error, --state holds the last state that was saved\n"
+    "--page-to    the page file of a program that pages; after an error, --state holds the last state that was saved\n"
     "The order of samples and every bit are those of job.fit on the host with kernels=\"exact\".\n";
 
 typedef struct {
@@ -42,6 +42,11 @@ static Data samples;
 static int fail(int status, const char *what, const char *why) {
     fprintf(stderr, "error: %s%s%s\n", what, why && *why ? ": " : "", why ? why : "");
     return status;
+}
+
+static int usage(void) {
+    fputs(USAGE, stderr);
+    return 2;
 }
 
 /* ---- arguments ---- */
@@ -91,9 +96,11 @@ static int parse(int argc, char **argv, Options *o) {
         } else if (strcmp(name, "--seed") == 0) {
             long seed;
             if (whole_number(value, 0, &seed)) { return -1; }
-            o->seed = (unsigned long long)seed, o->has_seed = 1;
+            o->seed = (unsigned long long)seed;
+            o->has_seed = 1;
         } else if (strcmp(name, "--lr") == 0) {
-            o->lr = strtof(value, &end), o->has_lr = 1;
+            o->lr = strtof(value, &end);
+            o->has_lr = 1;
             if (end == value || *end || !(o->lr >= 0) || !isfinite(o->lr)) { return -1; }
         } else {
             return -1;
@@ -115,11 +122,11 @@ static const char *open_program(void) {
     const uint8_t *initial = (const uint8_t *)smg_section(&context, S_STATE);
     void *state = tail_take(initial, smg_section_bytes(&context, S_STATE), state_bytes),
          *arena = data_memory(arena_bytes);
-    if (!state || !arena) { return "the system does not give the memory that the program needs"; }
+    if (!state || !arena) { return "not enough memory for STATE and ARENA"; }
     return smg_take(&context, state, state_bytes, arena, arena_bytes) ? smg_error(&context) : NULL;
 }
 
-/* NULL, or why a program that pages cannot. */
+/* Opens the page file of a program that pages. NULL, or why not. */
 static const char *open_pages(const Options *o) {
     if (!smg_page_bytes(&context)) { return NULL; }
     if (!o->page_to) { return "--page-to FILE is missing"; }
@@ -233,14 +240,18 @@ static int train(const Options *o) {
             }
         }
         mean = sum / (double)samples.samples;
-        if (!o->json) { printf("epoch %ld/%ld  loss %.6f\n", epoch + 1, o->epochs, mean), fflush(stdout); }
+        if (!o->json) {
+            printf("epoch %ld/%ld  loss %.6f\n", epoch + 1, o->epochs, mean);
+            fflush(stdout);
+        }
     }
     if (losses && fclose(losses)) { return fail(1, o->losses, strerror(errno)); }
     if (o->state && smg_save(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
     if (o->json) {
-        printf(
-            "{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, \"peak_kb\": %ld%s}\n",
-            steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb(), paged_json());
+        printf("{\"steps\": %ld, \"samples\": %llu, \"loss\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, "
+               "\"peak_kb\": %ld%s}\n",
+               steps, (unsigned long long)samples.samples, mean, state_hash(), ram_bytes(), store_peak_kb(),
+               paged_json());
     } else {
         printf("%ld steps, %llu bytes of RAM as planned, peak of the process %ld KB, state %016llx\n", steps,
                ram_bytes(), store_peak_kb(), state_hash());
@@ -317,6 +328,11 @@ static int infer(const Options *o) {
     return 0;
 }
 
+static const char *type_name(SmgType type) {
+    if (type == SMG_F32) { return "f32"; }
+    return type == SMG_I32 ? "i32" : "u8";
+}
+
 static int info(void) {
     SmgBufferInfo b;
     printf("%llu bytes of RAM: state %u, arena %u, context %zu, stack %zu; program %zu bytes, batch %d\n", ram_bytes(),
@@ -326,10 +342,7 @@ static int info(void) {
         printf("%s:", smg_entry_name(&context, e));
         for (int i = 0; i < smg_buffer_count(&context, e); i++) {
             if (smg_buffer_info(&context, e, i, &b)) { continue; }
-            printf(" %s%s %s[", b.is_output ? "-> " : "", b.name,
-                   b.type == SMG_F32   ? "f32"
-                   : b.type == SMG_I32 ? "i32"
-                                       : "u8");
+            printf(" %s%s %s[", b.is_output ? "-> " : "", b.name, type_name(b.type));
             for (int k = 0; k < b.rank; k++) { printf(k == b.batch_axis ? "%s%dn" : "%s%d", k ? "," : "", b.dims[k]); }
             printf("]");
         }
@@ -353,7 +366,7 @@ static int write_program(const Options *o) {
 int main(int argc, char **argv) {
     Options o;
     if (argc > 1 && strcmp(argv[1], "--help") == 0) { return fputs(USAGE, stdout) == EOF; }
-    if (parse(argc, argv, &o)) { return fputs(USAGE, stderr), 2; }
+    if (parse(argc, argv, &o)) { return usage(); }
     const int needs_data = strcmp(o.command, "train") == 0 || strcmp(o.command, "infer") == 0;
     if (needs_data && !o.data == !o.raws) { return fail(2, "give --data FILE.npz, or --raw for each input", NULL); }
     if (strcmp(o.command, "program") == 0) { return write_program(&o); }
@@ -364,5 +377,5 @@ int main(int argc, char **argv) {
     if (strcmp(o.command, "train") == 0) { return train(&o); }
     if (strcmp(o.command, "infer") == 0) { return infer(&o); }
     if (strcmp(o.command, "info") == 0) { return info(); }
-    return fputs(USAGE, stderr), 2;
+    return usage();
 }

@@ -11,7 +11,9 @@ static int all_written(int fd, const uint8_t *from, size_t bytes, off_t at) {
     while (bytes) {
         const ssize_t count = pwrite(fd, from, bytes, at);
         if (count <= 0) { return -1; }
-        from += count, at += count, bytes -= (size_t)count;
+        from += count;
+        at += count;
+        bytes -= (size_t)count;
     }
     return 0;
 }
@@ -38,7 +40,9 @@ static int file_read(void *self, int slot, uint32_t offset, void *to, uint32_t b
     while (bytes) {
         const ssize_t count = pread(s->fd, place, bytes, at);
         if (count <= 0) { return -1; }
-        place += count, at += count, bytes -= (uint32_t)count;
+        place += count;
+        at += count;
+        bytes -= (uint32_t)count;
     }
     return 0;
 }

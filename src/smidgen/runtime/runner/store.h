@@ -4,6 +4,10 @@
 #include "../slots.h"
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     int fd;
     uint32_t slot_bytes;
@@ -22,4 +26,8 @@ long store_peak_kb(void);
 
 /* The head of an .npy file of f32 numbers. 0, or -1. */
 int store_npy(FILE *out, const uint64_t *dims, int rank);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -28,7 +28,7 @@ const uint8_t *tail_map(size_t *bytes, const char **why) {
                pread(fd, &tail, sizeof tail, info.st_size - (off_t)sizeof tail) != (ssize_t)sizeof tail ||
                memcmp(tail.magic, "SMDGTAIL", sizeof tail.magic) || tail.offset % TAIL_ALIGN || !tail.bytes ||
                tail.bytes > (uint64_t)info.st_size || tail.offset > (uint64_t)info.st_size - tail.bytes) {
-        *why = "it is cut off";
+        *why = "the executable is truncated";
     } else {
         *bytes = (size_t)tail.bytes;
         found = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)tail.offset);
@@ -51,14 +51,17 @@ void *tail_take(const uint8_t *part, size_t given, size_t bytes) {
     size_t at = 0, room = 0;
     do {
         const size_t count = given - at < PIECE ? given - at : PIECE;
-        const size_t want = at + count < given ? at + count : bytes ? bytes : 1;
+        const size_t all = bytes ? bytes : 1, want = at + count < given ? at + count : all;
         memory = grown(memory, room, want);
         if (!memory) { return NULL; }
         room = want;
         memcpy(memory + at, part + at, count);
         at += count;
         const uintptr_t end = (uintptr_t)(part + at) / page * page;
-        if (end > mapped) { munmap((void *)mapped, end - mapped), mapped = end; }
+        if (end > mapped) {
+            munmap((void *)mapped, end - mapped);
+            mapped = end;
+        }
     } while (at < given);
     return memory;
 }

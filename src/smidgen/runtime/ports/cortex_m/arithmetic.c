@@ -1,10 +1,10 @@
 /* Arithmetic that the core does not have, IEEE 754 and rounded to nearest, in a fraction of the library's size: double
- * wherever there is no unit for it, float and division of integers on ARMv6-M. Values are passed as their bits, which is how
- * these functions of the run-time ABI (ARM IHI 0043) pass them on every core. They are weak: the library's are taken where
- * they come along anyway.
+ * wherever there is no unit for it, float and division of integers on ARMv6-M. Values are passed as their bits, which
+ * is how these functions of the run-time ABI (ARM IHI 0043) pass them on every core. They are weak: the library's are
+ * taken where they come along anyway.
  *
- * Inside, a number is m / 2^63 * 2^(e - bias) (double) or m / 2^31 * 2^(e - bias) (float), m with its highest bit set, or 0.
- * Bits of m below those that are kept, the lowest of them for all that were lost, decide how it is rounded. */
+ * Inside, a number is m / 2^63 * 2^(e - bias) (double) or m / 2^31 * 2^(e - bias) (float), m with its highest bit set,
+ * or 0. Bits of m below those that are kept, the lowest of them for all that were lost, decide how it is rounded. */
 #include <stdint.h>
 
 #ifndef ABI /* a test on another machine has names of its own */
@@ -51,7 +51,10 @@ static Double rounded64(int32_t e, uint64_t m, int drop) {
     if (!m) { return 0; }
     for (; !(m >> 63); m <<= 1) { e--; }
     if (e >= last) { return (Double)last << kept; }
-    if (e < 1) { m = shifted64(m, 1 - e), e = 1; /* a denormal, or less */ }
+    if (e < 1) {
+        m = shifted64(m, 1 - e);
+        e = 1; /* a denormal, or less */
+    }
     const uint64_t rest = m << kept << 1;
     m >>= drop;
     /* The highest bit of m counts in the exponent, and so does a carry. */
@@ -72,13 +75,15 @@ static int32_t unpacked64(Double a, uint64_t *m) {
 WEAK Double ABI(dadd)(Double a, Double b) {
     if ((a & ~SIGN64) < (b & ~SIGN64)) {
         const Double other = a;
-        a = b, b = other;
+        a = b;
+        b = other;
     }
     const int differ = (int)((a ^ b) >> 63);
     uint64_t m, n;
     const int32_t e = unpacked64(a, &m), f = unpacked64(b, &n);
     if (e == 2047) { return is_nan64(a) || (differ && f == 2047) ? NAN64 : a; }
-    m >>= 1, n = shifted64(n, e - f + 1); /* room for a carry */
+    m >>= 1;
+    n = shifted64(n, e - f + 1); /* room for a carry */
     if (differ && m == n) { return 0; }
     return (a & SIGN64) | rounded64(e + 1, differ ? m - n : m + n, 11);
 }
@@ -97,18 +102,28 @@ WEAK Double ABI(dmul)(Double a, Double b) {
     return sign | rounded64(e + f - 1022, high | (((uint32_t)low | (uint32_t)right) != 0), 11);
 }
 
+/* The first `count` binary digits of *m / n; *m is the remainder. */
+static uint64_t digits64(uint64_t *m, uint64_t n, int count) {
+    uint64_t digits = 0;
+    for (int i = 0; i < count; i++, *m <<= 1) {
+        digits <<= 1;
+        if (*m >= n) {
+            *m -= n;
+            digits |= 1;
+        }
+    }
+    return digits;
+}
+
 WEAK Double ABI(ddiv)(Double a, Double b) {
     const Double sign = (a ^ b) & SIGN64;
-    uint64_t m, n, quotient = 0;
+    uint64_t m, n;
     const int32_t e = unpacked64(a, &m), f = unpacked64(b, &n);
     if (is_nan64(a) || is_nan64(b) || (e == 2047 && f == 2047) || (!m && !n)) { return NAN64; }
     if (e == 2047 || !n) { return sign | INF64; }
     if (f == 2047) { return sign; }
-    m >>= 11, n >>= 11;
-    for (int i = 0; i < 56; i++, m <<= 1) {
-        quotient <<= 1;
-        if (m >= n) { m -= n, quotient |= 1; }
-    }
+    m >>= 11;
+    const uint64_t quotient = digits64(&m, n >> 11, 56);
     return sign | rounded64(e - f + 1023 + 8, quotient | (m != 0), 11);
 }
 
@@ -163,11 +178,27 @@ static uint32_t shifted32(uint32_t n, int32_t distance) {
     return n >> distance | (n << 1 << (31 - distance) != 0);
 }
 
+/* The first `count` binary digits of *m / n; *m is the remainder. */
+static uint32_t digits32(uint32_t *m, uint32_t n, int count) {
+    uint32_t digits = 0;
+    for (int i = 0; i < count; i++, *m <<= 1) {
+        digits <<= 1;
+        if (*m >= n) {
+            *m -= n;
+            digits |= 1;
+        }
+    }
+    return digits;
+}
+
 static Single rounded32(Single sign, int32_t e, uint32_t m) {
     if (!m) { return sign; }
     for (; !(m >> 31); m <<= 1) { e--; }
     if (e >= 255) { return sign | INF32; }
-    if (e < 1) { m = shifted32(m, 1 - e), e = 1; }
+    if (e < 1) {
+        m = shifted32(m, 1 - e);
+        e = 1;
+    }
     const uint32_t rest = m << 24;
     m >>= 8;
     return (sign | (Single)(e - 1) << 23) + m + ((rest | (m & 1)) > SIGN32);
@@ -194,13 +225,15 @@ static inline __attribute__((always_inline)) int32_t unpacked32(Single a, uint32
 WEAK Single ABI(fadd)(Single a, Single b) {
     if (a << 1 < b << 1) {
         const Single other = a;
-        a = b, b = other;
+        a = b;
+        b = other;
     }
     const int differ = (int)((a ^ b) >> 31);
     uint32_t m, n;
     const int32_t e = unpacked32(a, &m), f = unpacked32(b, &n);
     if (e == 255) { return is_nan32(a) || (differ && f == 255) ? NAN32 : a; }
-    m >>= 1, n = shifted32(n, e - f + 1);
+    m >>= 1;
+    n = shifted32(n, e - f + 1);
     if (differ && m == n) { return 0; }
     return rounded32(a & SIGN32, e + 1, differ ? m - n : m + n);
 }
@@ -212,7 +245,8 @@ WEAK Single ABI(fmul)(Single a, Single b) {
     uint32_t m, n;
     const int32_t e = unpacked32(a, &m), f = unpacked32(b, &n);
     if (e == 255 || f == 255) { return is_nan32(a) || is_nan32(b) || !m || !n ? NAN32 : sign | INF32; }
-    m >>= 8, n >>= 8; /* 24 bits, multiplied as 8 and 16: the core has no longer product than 32 bits */
+    m >>= 8;
+    n >>= 8; /* 24 bits, multiplied as 8 and 16: the core has no longer product than 32 bits */
     const uint32_t low = (m & 0xffffu) * (n & 0xffffu), middle = (m >> 16) * (n & 0xffffu) + (m & 0xffffu) * (n >> 16);
     const uint32_t high = ((m >> 16) * (n >> 16) << 16) + middle + (low >> 16);
     return rounded32(sign, e + f - 126, high | (low << 16 != 0));
@@ -220,16 +254,13 @@ WEAK Single ABI(fmul)(Single a, Single b) {
 
 WEAK Single ABI(fdiv)(Single a, Single b) {
     const Single sign = (a ^ b) & SIGN32;
-    uint32_t m, n, quotient = 0;
+    uint32_t m, n;
     const int32_t e = unpacked32(a, &m), f = unpacked32(b, &n);
     if (is_nan32(a) || is_nan32(b) || (e == 255 && f == 255) || (!m && !n)) { return NAN32; }
     if (e == 255 || !n) { return sign | INF32; }
     if (f == 255) { return sign; }
-    m >>= 8, n >>= 8;
-    for (int i = 0; i < 27; i++, m <<= 1) {
-        quotient <<= 1;
-        if (m >= n) { m -= n, quotient |= 1; }
-    }
+    m >>= 8;
+    const uint32_t quotient = digits32(&m, n >> 8, 27);
     return rounded32(sign, e - f + 127 + 5, quotient | (m != 0));
 }
 
@@ -252,7 +283,10 @@ WEAK uint64_t ABI(uidivmod)(uint32_t n, uint32_t d) {
     uint32_t quotient = 0, bit = d != 0;
     for (; bit && d < n && !(d >> 31); d <<= 1) { bit <<= 1; }
     for (; bit; bit >>= 1, d >>= 1) {
-        if (n >= d) { n -= d, quotient |= bit; }
+        if (n >= d) {
+            n -= d;
+            quotient |= bit;
+        }
     }
     return (uint64_t)n << 32 | quotient;
 }

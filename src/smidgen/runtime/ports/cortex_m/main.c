@@ -1,13 +1,13 @@
 /* Trains the program `net` on batches from a file, and writes losses, what was learned and predictions to another one.
- * Both are files of the machine that the emulator or debugger runs on. An application of your own has sensors in their place:
- * what it needs of this file are the three static variables and the calls that start with smg_.
+ * Both are files of the machine that the emulator or debugger runs on. An application of your own has sensors in their
+ * place: what it needs of this file are the three static variables and the calls that start with smg_.
  *
- * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than NET_BATCH are
- *              there in parts of so many, each with all of its inputs.
+ * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than
+ *              NET_BATCH are there in parts of so many, each with all of its inputs.
  *              The same once more with samples to predict, without targets.
  * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
- * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind STATE, and
- *              the bytes that were paged in and out at its end. */
+ * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind
+ *              STATE, and the bytes that were paged in and out at its end. */
 #include "board.h"
 #include "net_program.h"
 #include "smidgen_train.h"
@@ -38,8 +38,8 @@ typedef struct {
     uint32_t start[NET_MOST_BUFFERS]; /* where the buffers of this run are: inputs in data, outputs in result */
 } Files;
 
-/* The program calls these when it wants a piece of an input, or has a piece of an output: straight from or to its arena,
- * so that no batch needs memory of its own. */
+/* The program calls these when it wants a piece of an input, or has a piece of an output: straight from or to its
+ * arena, so that no batch needs memory of its own. */
 static int read_input(void *self, int buffer, size_t offset, void *to, size_t bytes) {
     const Files *f = (const Files *)self;
     return board_read(f->data, f->start[buffer] + (uint32_t)offset, to, bytes);

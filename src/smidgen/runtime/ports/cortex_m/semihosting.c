@@ -1,5 +1,5 @@
-/* Files, text and the exit status by Arm semihosting (ARM IHI 0100), as debuggers and QEMU understand it. Without one of
- * them attached, the breakpoint instruction is a fault. */
+/* Files, text and the exit status by Arm semihosting (ARM IHI 0100), as debuggers and QEMU understand it. Without one
+ * of them attached, the breakpoint instruction is a fault. */
 #include "board.h"
 
 enum { OPEN = 0x01, WRITE0 = 0x04, WRITE = 0x05, READ = 0x06, SEEK = 0x0a, EXIT = 0x20 };

@@ -63,8 +63,8 @@ __attribute__((naked, used)) void board_reset(void) {
                      "b .\n");
 }
 
-/* RAM beyond the device's, and writes to flash, fault from here on. A core without a memory protection unit says that it
- * has no regions. */
+/* RAM beyond the device's, and writes to flash, fault from here on. A core without a memory protection unit says that
+ * it has no regions. */
 static void protect(void) {
     if (!board_region_count || (MPU_TYPE >> 8 & 0xffu) < (uint32_t)board_region_count) { return; }
     MPU_CTRL = 0;

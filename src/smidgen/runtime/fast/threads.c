@@ -1,10 +1,10 @@
-/* The thread pool. The same for every instruction set, so only the objects of the baseline hold it.
+/* A pool of threads. The same for every instruction set, so only the objects of the baseline hold it.
  * `job` counts the jobs; a worker looks at it for a while, then sleeps. Whoever goes to sleep says so first and looks
  * once more, and whoever has news looks for sleepers after writing it: one of the two always sees the other.
- * A share is whoever's takes its `open` flag: where another program has a worker's processor, or the worker still wakes,
- * the caller does that share as well instead of waiting for it. */
+ * A share belongs to whoever takes its `open` flag: where another program has a worker's processor, or the worker still
+ * wakes, the caller does that share as well instead of waiting for it. */
 #define _POSIX_C_SOURCE 200809L
-#include "pool.h"
+#include "threads.h"
 
 #define SMG_BASELINE_sse2  1
 #define SMG_BASELINE_neon  1
@@ -18,11 +18,11 @@
 #define SPINS 4000 /* some ten microseconds */
 
 typedef struct {
-    struct SmgPool *pool;
+    struct SmgThreads *threads;
     int number;
 } Worker;
 
-struct SmgPool {
+struct SmgThreads {
     atomic_uint job;
     atomic_int left, sleepers, caller_sleeps, stop;
     int threads;
@@ -45,19 +45,21 @@ static inline void pause_a_moment(void) {
 #endif
 }
 
-static void share(const struct SmgPool *p, int number, int thread) {
+/* Share `number` of the job, done by `thread`: it works in that thread's memory, whoever it is. */
+static void share(const struct SmgThreads *p, int number, int thread) {
     const ptrdiff_t each = p->count / p->threads, more = p->count % p->threads;
     const ptrdiff_t first = each * number + (number < more ? number : more);
     const ptrdiff_t last = first + each + (number < more);
     for (ptrdiff_t i = first; i < last; i++) { p->task(p->arg, i, thread); }
 }
 
-/* Whether the share was there to take; `task` and the rest are read afterwards, so they are those of the share's job. */
-static int take(struct SmgPool *p, int number) { return atomic_exchange(&p->open[number], 0); }
+/* Whether the share was there to take. `task`, `arg` and `count` are read after this, so they are those of its job. */
+static int take(struct SmgThreads *p, int number) { return atomic_exchange(&p->open[number], 0); }
 
+/* A worker: spins, then sleeps, until there is a job; does its share unless the caller has taken it. */
 static void *work(void *argument) {
     const Worker *w = (const Worker *)argument;
-    struct SmgPool *p = w->pool;
+    struct SmgThreads *p = w->threads;
     for (unsigned seen = 0;;) {
         for (int i = 0; i < SPINS && atomic_load(&p->job) == seen; i++) { pause_a_moment(); }
         if (atomic_load(&p->job) == seen) {
@@ -79,7 +81,8 @@ static void *work(void *argument) {
     }
 }
 
-static void tell(struct SmgPool *p) {
+/* The sequentially consistent add comes before the look for sleepers: see the top. */
+static void tell(struct SmgThreads *p) {
     atomic_fetch_add(&p->job, 1);
     if (!atomic_load(&p->sleepers)) { return; }
     pthread_mutex_lock(&p->lock);
@@ -87,8 +90,10 @@ static void tell(struct SmgPool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-void smg_pool_run(struct SmgPool *p, SmgTask task, void *arg, ptrdiff_t count) {
-    p->task = task, p->arg = arg, p->count = count;
+void smg_threads_run(struct SmgThreads *p, SmgTask task, void *arg, ptrdiff_t count) {
+    p->task = task;
+    p->arg = arg;
+    p->count = count;
     if (getpid() != p->owner) {
         for (int i = 0; i < p->threads; i++) { share(p, i, 0); }
         return;
@@ -112,14 +117,14 @@ void smg_pool_run(struct SmgPool *p, SmgTask task, void *arg, ptrdiff_t count) {
     pthread_mutex_unlock(&p->lock);
 }
 
-size_t smg_pool_bytes(void) { return sizeof(struct SmgPool); }
+size_t smg_threads_bytes(void) { return sizeof(struct SmgThreads); }
 
 /* Thread-local variables of the whole process come out of a thread's stack, so a small one may be refused. */
 static int start(pthread_t *thread, Worker *w) {
     pthread_attr_t attributes;
     int failed = 1;
     if (pthread_attr_init(&attributes)) { return 1; }
-    for (size_t bytes = SMG_POOL_STACK_BYTES; failed && bytes <= 1u << 20; bytes *= 2) {
+    for (size_t bytes = SMG_THREAD_STACK_BYTES; failed && bytes <= 1u << 20; bytes *= 2) {
         if (!pthread_attr_setstacksize(&attributes, (size_t)sysconf(_SC_THREAD_STACK_MIN) + bytes)) {
             failed = pthread_create(thread, &attributes, work, w);
         }
@@ -128,8 +133,8 @@ static int start(pthread_t *thread, Worker *w) {
     return failed;
 }
 
-struct SmgPool *smg_pool_start(void *memory, int threads) {
-    struct SmgPool *p = (struct SmgPool *)memory;
+struct SmgThreads *smg_threads_start(void *memory, int threads) {
+    struct SmgThreads *p = (struct SmgThreads *)memory;
     if (threads < 1 || threads > SMG_MAX_THREADS) { return NULL; }
     memset(p, 0, sizeof *p);
     p->owner = getpid();
@@ -139,14 +144,14 @@ struct SmgPool *smg_pool_start(void *memory, int threads) {
     for (p->threads = 1; p->threads < threads; p->threads++) {
         p->worker[p->threads] = (Worker){p, p->threads};
         if (start(&p->thread[p->threads], &p->worker[p->threads])) {
-            smg_pool_stop(p);
+            smg_threads_stop(p);
             return NULL;
         }
     }
     return p;
 }
 
-void smg_pool_stop(struct SmgPool *p) {
+void smg_threads_stop(struct SmgThreads *p) {
     if (getpid() != p->owner) { return; /* nobody waits here, and what another process locked stays locked */ }
     atomic_store(&p->stop, 1);
     tell(p);

@@ -1,7 +1,7 @@
-/* Many jobs of changing sizes, some with pauses that send workers to sleep: every piece is done exactly once, by the time
- * that smg_parallel returns. */
+/* Many jobs of changing sizes, some with pauses that send workers to sleep: every piece is done exactly once, by the
+ * time that smg_parallel returns. */
 #define _POSIX_C_SOURCE 200809L
-#include "fast/pool.h"
+#include "fast/threads.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -21,9 +21,9 @@ static void piece(void *arg, ptrdiff_t i, int thread) {
 int main(int argc, char **argv) {
     const int threads = argc > 1 ? atoi(argv[1]) : 3, jobs = argc > 2 ? atoi(argv[2]) : 20000;
     static _Alignas(64) char memory[1 << 16];
-    if (smg_pool_bytes() > sizeof memory) { return 2; }
-    SmgWork work = {.pool = smg_pool_start(memory, threads), .threads = threads};
-    if (!work.pool) { return 3; }
+    if (smg_threads_bytes() > sizeof memory) { return 2; }
+    SmgWork work = {.workers = smg_threads_start(memory, threads), .threads = threads};
+    if (!work.workers) { return 3; }
     unsigned seed = 1;
     for (int j = 0; j < jobs; j++) {
         Job job = {.threads = threads};
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
         }
         if (seed % 4096 == 0) { nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL); }
     }
-    smg_pool_stop(work.pool);
+    smg_threads_stop(work.workers);
     puts("ok");
     return 0;
 }
