@@ -18,7 +18,7 @@ from .homes import has_state_outside, movable, state_outside
 from .ir import Graph, Role, at, ceil_div
 from .lower import Entries, Lowering, decided, narrowed
 from .options import Options
-from .passes.additive import WEIGHTED, takes_statistics
+from .passes.additive import counts_labels, takes_statistics
 from .planned import outlined, sized
 from .planner.within import LEAST_EFFORT_S, Aim
 from .program import Program
@@ -337,7 +337,7 @@ def _sample_by_sample(entries: Entries) -> bool:
             return False
     if any(ops.get(node.op).batchwise for node in infer.nodes) or takes_statistics(train):
         return False
-    means = [n for n in train.nodes if n.op in WEIGHTED and n.attrs["reduction"] == "mean"]
+    means = [node for node in train.nodes if counts_labels(node)]
     if not all(at(train[n.ins[1]].shape, 2) == (2,) for n in means):
         return False
     return not means or bool(loss_facts(train).get("alone"))
