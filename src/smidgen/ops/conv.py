@@ -296,7 +296,7 @@ def _transpose_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequenc
 
 def _transpose_scaled(w: Array, a: Array, attrs: Mapping[str, Any]) -> Array:
     """The results of group g are the last axis of the weight's rows of group g."""
-    groups = attrs["groups"]
+    groups = Window.of(attrs).groups
     rows: Array = np.repeat(a.reshape(groups, -1), len(w) // groups, axis=0)
     return w * rows[:, None, None, :]
 

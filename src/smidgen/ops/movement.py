@@ -332,7 +332,7 @@ _CASTS = [
 
 define(
     "cast", doc="another number type; to i32 cuts off toward zero and saturates (NaN is 0), to u8 is x ≠ 0",
-    layout=Layout("each", once=True), identity=lambda attrs: True, converts=True,
+    layout=Layout("each", once=True), identity=lambda attrs: attrs["dtype"] != "u8", converts=True,
     infer=_cast_infer, ref=_cast_ref, vjp=_cast_vjp,
     kernels={"f32": "cast_f32", "i32": "cast_i32", "u8": "cast_u8"},
     params=lambda call: [call.outs[0].size, KIND[call.ins[0].dtype]],
