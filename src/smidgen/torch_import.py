@@ -36,7 +36,7 @@ from .aten.walk import Walk, memory_of
 from .aten.writer import COMPLEX, Operand, dtype_of
 from .build import Builder, feed, fetch
 from .errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
-from .ir import Array, Batch, DType, Graph, Role, Shape, dead_removed
+from .ir import Array, Batch, DType, Graph, Role, Shape, at, dead_removed
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
 COUNTED = "num_batches_tracked"
@@ -90,9 +90,12 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     known: Known = {}
     infer, outputs = _graph(program, model, known, bn=bn)
     evaluate: Graph | None
-    if isinstance(loss, str) and labels is None:
+    if isinstance(loss, str) and (labels is None or not _in_torch(loss)):
         # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
         added = _Loss(loss, *_target_for(loss, outputs))
+        if labels is not None and at(added.shape, batch) != tuple(labels.shape):
+            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=f"'{loss}' compares the model's output "
+                           f"with one of shape {at(added.shape, batch)}")  # fmt: skip
         evaluate, _ = _graph(program, model, known, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
@@ -213,6 +216,11 @@ class _Loss:
     name: str
     shape: Shape
     dtype: DType
+
+
+def _in_torch(loss: str) -> bool:
+    record = ops.losses()[loss].loss
+    return record is not None and record.in_torch
 
 
 def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:

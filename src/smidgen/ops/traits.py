@@ -83,6 +83,7 @@ class Loss:
     name: str = ""  # for loss="…"; without one it is reached only through the torch operator it translates
     torch: Callable[[Any, Any, Any], Any] | None = None  # (torch, output, target) → the same; for what has a name
     attrs: Attrs = field(default_factory=dict)  # with which the op is added by name, beside the reduction
+    in_torch: bool = True  # torch has an operator for it, which aten/loss.py translates into this op
 
 
 def signature(ins: Sequence[DType], outs: Sequence[DType]) -> str:
