@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from smidgen import interp
+from smidgen import interp, torch_import
 from smidgen.aten import TABLE
 from smidgen.errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from smidgen.ir import Array, Batch, DType, Role
@@ -1056,7 +1056,7 @@ def test_what_no_rule_foresaw_is_an_error_with_its_place(monkeypatch: pytest.Mon
     monkeypatch.setitem(TABLE, "relu", broken)
     with pytest.raises(UnsupportedOp, match=r"aten\.relu.*\n.*F\.relu\(x\)(.|\n)*KeyError: 'x'"):
         import_model(Fn(lambda x: F.relu(x)), torch.zeros(2, 3), loss="mse")
-    monkeypatch.setitem(TABLE, "mse_loss", broken)
+    monkeypatch.setattr(torch_import, "named", broken)
     with pytest.raises(Internal, match="KeyError: 'x'"):
         import_model(nn.Linear(3, 2), torch.zeros(2, 3), loss="mse")
 
