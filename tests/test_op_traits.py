@@ -37,6 +37,7 @@ OTHER_MEANING = {
     "optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "prove.py": {"sgd": "an optimizer"},
     "source.py": {"accumulate": "an argument"},
+    "stack.py": {"conv2d_dw": "a function in C"},
     "summary.py": {"loop": "a key of the plan's JSON"},
     "training_facts.py": {"mean": "a reduction"},
     "undo.py": {"page_in": "a kernel of a program", "page_out": "a kernel of a program", "page_wait": "a kernel"},
