@@ -121,7 +121,8 @@ def _name(name: str) -> str:
 
 
 def _usual_stage(op: str) -> str:
-    return "io" if op in ops.all_ops() and ops.get(op).border == "out" else "forward"
+    record = ops.find(op)
+    return "io" if record is not None and record.border == "out" else "forward"
 
 
 def _show(value: Any) -> str:

@@ -193,6 +193,10 @@ def get(name: str) -> Op:
     return _OPS[name]
 
 
+def find(name: str) -> Op | None:
+    return _OPS.get(name)
+
+
 def all_ops() -> dict[str, Op]:
     return dict(_OPS)
 
