@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import ops
 from ..ir import Graph
 from .last import last
 from .registry import Update, register
@@ -11,7 +12,7 @@ from .uses import uses
 
 
 def norms(graph: Graph) -> Sequence[Update]:
-    return [Update(u.param) for u in uses(graph) if u.op in ("batch_norm", "batch_norm_batch")]
+    return [Update(u.param) for u in uses(graph) if ops.get(u.op).norm == "batch"]
 
 
 register("bn", "scale and shift of batch-norm layers", lambda graph, k: norms(graph))
