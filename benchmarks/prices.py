@@ -87,7 +87,7 @@ def boards() -> None:
             if not record.is_view:
                 n, times = (1, case.batch) if i in body else (case.batch, 1)
                 traffic = sum(t.bytes(n) for t in (*call.ins, *call.outs))
-                kernel = record.kernels[call.outs[0].dtype.value]
+                kernel = record.kernel(call)
                 counts[kernel] += times * np.array([1, int(at(record.macs(call), n)), traffic])
         with tempfile.TemporaryDirectory() as folder:
             board.write_firmware(Path(folder), found.program, device)

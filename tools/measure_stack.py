@@ -1,262 +1,34 @@
-"""Writes src/smidgen/devices/stack.json: the stack of every kernel and of the runtime on each core, and which source
-files a kernel needs. `python -m tools.measure_stack [core …]`; needs arm-none-eabi-gcc.
+"""Writes src/smidgen/devices/stack.json, the stack of kernels on each core: `python -m tools.measure_stack [core …]`.
 
-Frames and calls are the compiler's own (-fcallgraph-info=su); those of its library are read from the machine code.
-Calls through pointers are listed here, and one that is not listed is an error.
+Needs arm-none-eabi-gcc. A kernel that is not in the table is measured whenever firmware needs it, which takes seconds.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smidgen.deploy.firmware import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
+from smidgen.devices import stack
 from smidgen.devices.cores import CORES
 from smidgen.devices.overhead import TABLE
-from smidgen.runtime.build import HERE, table_source
-
-CROSS = "arm-none-eabi-"
-# Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the
-# program: whoever asks adds them up.
-POINTERS = {
-    "transfer": ("read_input", "write_output"),
-    "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
-    "conv": ("weights_widen",),
-    "dot_rows": ("weights_widen",),
-    "smg_depthwise": ("weights_widen",),
-    "conv2d_f32_run": ("conv", "smg_depthwise"),
-    "conv2d_w8_f32_run": ("conv", "smg_depthwise"),
-    "conv2d_dx_f32_run": ("conv_dx", "smg_depthwise_dx"),
-    "conv_transpose2d_f32_run": ("conv_dx", "smg_depthwise_dx"),
-    "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
-    "page_out_run": ("write_blocks",),
-    "page_in_run": ("read_blocks",),
-    "page_start_run": ("read_blocks",),
-    "page_wait_run": (),  # a block device has nothing to wait for
-    "read_blocks": ("read_card",),
-    "write_blocks": ("read_card", "write_card"),
-    "write_initial": ("write_blocks",),
-    "smg_reset_pages": ("write_blocks",),
-    "smg_stop_pages": (),
-    "main": ("read_blocks",),
-}
-ANY_PROGRAM = """
-#define NET_ALIGN 16
-#define NET_STATE_BYTES 1024
-#define NET_ARENA_BYTES 1024
-#define NET_STATE_BANK
-#define NET_ARENA_BANK
-#define NET_MOST_BUFFERS 4
-#define NET_TRAIN_INPUTS 2
-#define NET_INFER_BUFFERS 2
-extern const unsigned net_program[64];
-"""
-PAGING = """
-#define NET_PAGE_BYTES 512
-#define NET_PAGE_STATE_BYTES 512
-"""
-SYMBOLS = ("stack", "stack_top", "data_source", "data", "data_end", "bss", "bss_end")  # of the linker script
-ANY_BOARD = (
-    '#include "board.h"\n'
-    + "".join(f"uint32_t board_{name}[4];\n" for name in SYMBOLS)
-    + "const BoardRegion board_regions[1];\nconst int board_region_count = 1;\nconst unsigned net_program[64];\n"
-)
-
-
-class Code:
-    """All functions of a build: frames in bytes, calls, and the file that each is in."""
-
-    def __init__(self, objects: Iterable[Path], linked: Path) -> None:
-        self.frames: dict[str, int] = {}
-        self.calls: dict[str, set[str]] = {}
-        self.files: dict[str, str] = {}
-        self.by_name: dict[str, set[str]] = {}
-        self.call_kernels: dict[str, set[str]] = {"vm": set(), "check": set()}
-        self._depths: dict[str, int] = {}
-        for path in objects:
-            self._read_graph(path)
-        self._read_machine_code(linked)
-
-    def _read_graph(self, path: Path) -> None:
-        text = path.with_suffix(".ci").read_text()
-        own: dict[str, str] = {}  # functions of this file
-        for title, label in re.findall(r'node: \{ title: "([^"]*)" label: "([^"]*)"', text):
-            found = re.search(r"(\d+) bytes \((\w+)", label)
-            if not found:
-                continue
-            if found[2] not in ("static", "dynamic,bounded"):
-                raise SystemExit(f"{title} has a frame of no fixed size")
-            self.frames[title] = int(found[1])
-            self.files[title] = path.stem
-            self.by_name.setdefault(_bare(title), set()).add(title)
-            own[_bare(title)] = title
-        for source, target in re.findall(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"', text):
-            if target != "__indirect_call":
-                self.calls.setdefault(source, set()).add(target)
-                continue
-            name = _bare(source)
-            if path.stem in self.call_kernels:
-                self.call_kernels[path.stem].add(source)
-                continue
-            if name not in POINTERS:
-                raise SystemExit(f"{source} calls through a pointer: say in POINTERS what")
-            self.calls.setdefault(source, set()).update(own.get(c, f"*{c}") for c in POINTERS[name])
-
-    def _read_machine_code(self, linked: Path) -> None:
-        """Functions that no graph describes: the compiler's library, which pushes and little else."""
-        text = subprocess.run([f"{CROSS}objdump", "-d", linked], check=True, capture_output=True, text=True).stdout
-        for name, body in re.findall(r"^[0-9a-f]+ <([^>]+)>:\n(.*?)(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL):
-            if name in self.frames or name in self.by_name:
-                continue
-            frame = 0
-            for line in body.splitlines():
-                frame += _pushed(line)
-                target = re.search(r"\sb(?:l|lx)?(?:\.[nw])?\s+[0-9a-f]+ <([^>+]+)>", line)
-                if target and target[1] != name:
-                    self.calls.setdefault(name, set()).add(target[1])
-            self.frames[name] = frame
-        symbols = subprocess.run([f"{CROSS}nm", linked], check=True, capture_output=True, text=True).stdout
-        places: dict[str, list[str]] = {}
-        for address, name in re.findall(r"^([0-9a-f]+) [tTW] (\S+)$", symbols, re.MULTILINE):
-            places.setdefault(address, []).append(name)
-        self.same = {name: names for names in places.values() for name in names}
-
-    def titles(self, target: str) -> set[str]:
-        """Nodes that a name can mean; equal functions may have been made one."""
-        name = target.lstrip("*")
-        if name in self.frames:
-            return {name}
-        names = [name, *self.same.get(name, ())]
-        found = {t for n in names for t in self.by_name.get(n, set()) | ({n} & set(self.frames))}
-        if not found:
-            raise SystemExit(f"nothing is known of {target}")
-        return found
-
-    def depth(self, title: str, above: tuple[str, ...] = ()) -> int:
-        """Bytes of stack from entering a function to the end of its deepest call."""
-        if title in above:
-            if not title.startswith(("/", "smg_")):
-                return 0  # labels inside a library function that call each other by jumps
-            raise SystemExit(f"{title} calls itself")
-        if title not in self._depths:
-            callees = {t for c in self.calls.get(title, ()) for t in self.titles(c)}
-            below = max((self.depth(t, (*above, title)) for t in callees), default=0)
-            self._depths[title] = self.frames[title] + below
-        return self._depths[title]
-
-    def way_to(self, start: str, ends: set[str]) -> int:
-        """The deepest stack on a way from `start` to one of `ends`, both included; -1 if there is none."""
-        if start in ends:
-            return self.frames[start]
-        ways = [self.way_to(t, ends) for c in self.calls.get(start, ()) for t in self.titles(c) if t != start]
-        return max((self.frames[start] + way for way in ways if way >= 0), default=-1)
-
-    def sources(self, title: str, seen: set[str]) -> set[str]:
-        if title in seen:
-            return set()
-        seen.add(title)
-        own = {self.files[title]} if title in self.files else set()
-        # A function of which several files have a copy is in the file of whoever made the pointer to it.
-        called = [
-            found for c in self.calls.get(title, ()) if len(found := self.titles(c)) == 1 or not c.startswith("*")
-        ]
-        return own.union(*(self.sources(t, seen) for found in called for t in found))
-
-
-def _bare(title: str) -> str:
-    return re.sub(r"\.(constprop|isra|part|cold).*", "", title.rpartition(":")[2])
-
-
-def _pushed(line: str) -> int:
-    """Bytes by which an instruction moves the stack pointer down."""
-    found = re.search(r"\s(v?push)(?:\.w)?\s+\{([^}]*)\}|\sstmdb\s+sp!, (?P<many>)\{([^}]*)\}", line)
-    if found:
-        registers = found[2] if found[2] is not None else found[4]
-        count = sum(_count(part.strip()) for part in registers.split(","))
-        return count * (8 if found[1] == "vpush" and "d" in registers else 4)
-    sub, store = r"\ssub(?:w|\.w)?\s+sp,(?: sp,)? #(\d+)", r"\sstr(?:d|\.w)?\s.*\[sp, #-(\d+)\]!"
-    found = re.search(f"{sub}|{store}", line)
-    return int(next(group for group in found.groups() if group)) if found else 0
-
-
-def _count(part: str) -> int:
-    first, _, last = part.partition("-")
-    return int(last.strip()[1:]) - int(first.strip()[1:]) + 1 if last else 1
-
-
-def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Facts of one core, and the sources of every kernel. Firmware that does not page is built without the code for it,
-    so it is measured on its own."""
-    ways = []
-    for pages in (True, False):
-        part = folder / f"pages{pages}"
-        part.mkdir()
-        ways.append(measured_with(core, part, pages))
-    (paging, sources), (plain, _) = ways
-    kernels = paging.pop("kernels") | plain["kernels"]
-    return {**plain, "kernels": kernels, "paging": paging}, sources
-
-
-def measured_with(core: str, folder: Path, pages: bool) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages)
-    (folder / "any_board.c").write_text(ANY_BOARD)
-    kernels = sorted(HERE.glob("kernels/*.c"))
-    names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()))
-    paths = [*(HERE / name for name in names), *kernels, *sorted(PORT.glob("*.c")), folder / "any_board.c"]
-    flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-DSMG_PAGES={int(pages)}"]
-    flags += [f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
-
-    def compiled(path: Path) -> Path:
-        out = folder / f"{path.stem}.o" if path.parent.name != "kernels" else folder / f"kernels_{path.stem}.o"
-        subprocess.run([f"{CROSS}gcc", *flags, "-fcallgraph-info=su", "-c", path, "-o", out], check=True)
-        return out
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, paths))
-    symbols = subprocess.run([f"{CROSS}nm", *objects], check=True, capture_output=True, text=True).stdout
-    kernel_names = sorted(set(re.findall(r" R smg_kernel_(\w+)$", symbols, re.MULTILINE)))
-    (folder / "table.c").write_text(table_source(kernel_names, {}))
-    objects.append(compiled(folder / "table.c"))
-    linked = folder / "all.elf"
-    link = [*CORES[core].flags, "-nostartfiles", "--specs=nano.specs", "-Wl,-e,board_reset", "-Wl,--no-gc-sections"]
-    subprocess.run([f"{CROSS}gcc", *link, *objects, "-o", linked], check=True)
-    code = Code(objects, linked)
-    (main,) = code.by_name["main"]
-    outside = sum(code.frames[t] for t in code.by_name["board_start"])
-    facts: dict[str, Any] = {
-        "fixed": outside + code.depth(main),
-        "run": outside + code.way_to(main, code.call_kernels["vm"]),
-        "check": outside + code.way_to(main, code.call_kernels["check"]),
-        "kernels": {},
-    }
-    sources: dict[str, list[str]] = {}
-    for name in kernel_names:
-        run, extent = code.titles(f"{name}_run"), code.titles(f"{name}_extent")
-        facts["kernels"][name] = [max(map(code.depth, run)), max(map(code.depth, extent))]
-        sources[name] = sorted(_files(code, run | extent))
-    return facts, sources
-
-
-def _files(code: Code, titles: Iterable[str]) -> set[str]:
-    found = {name for t in titles for name in code.sources(t, set())}
-    return {f"{name.removeprefix('kernels_')}.c" for name in found if name.startswith("kernels_")}
 
 
 def main(wanted: list[str]) -> None:
     known: Mapping[str, Any] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     cores: dict[str, Any] = dict(known.get("cores", {})) if wanted else {}
     sources: dict[str, list[str]] = dict(known.get("sources", {}))
-    version = subprocess.run([f"{CROSS}gcc", "-dumpfullversion"], check=True, capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [f"{stack.CROSS}gcc", "-dumpfullversion"], check=True, capture_output=True, text=True
+    ).stdout
     for core in wanted or CORES:
         with tempfile.TemporaryDirectory() as folder:
-            cores[core], sources = measured(core, Path(folder))
+            cores[core], sources = stack.measured(core, Path(folder))
         print(core, {k: v for k, v in cores[core].items() if k != "kernels"})
     TABLE.write_text(to_text({"compiler": f"gcc {version.strip()}", "cores": cores, "sources": sources}))
 

@@ -17,13 +17,13 @@ from benchmarks.parity import machine
 from smidgen import api, cli
 from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import board_memory, emulate
-from smidgen.deploy.firmware import COMPILER_FLAGS, PORT, write_firmware
-from smidgen.devices import cores, overhead, room
+from smidgen.deploy.firmware import write_firmware
+from smidgen.devices import cores, overhead, room, stack
 from smidgen.devices.device import Bank, load_device
-from smidgen.errors import BadOption, CannotWrite, DoesNotFit, RunFailed
+from smidgen.devices.firmware_sources import COMPILER_FLAGS, PORT
+from smidgen.errors import BadOption, CannotWrite, DoesNotFit, MissingPart, RunFailed
 from tests.support.boards import COMPILER, EMULATOR, need
 from tests.support.firmware import small
-from tools import measure_stack
 
 # -- memory protection -----------------------------------------------------------------------------------------------
 
@@ -261,10 +261,33 @@ def test_the_table_of_stack_use_is_that_of_the_sources(tmp_path: Path) -> None:
     version = subprocess.run(["arm-none-eabi-gcc", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
     if overhead.table()["compiler"] != f"gcc {version}":
         pytest.skip(f"the table is of {overhead.table()['compiler']}, this is {version}")
-    facts, sources = measure_stack.measured("cortex-m4", tmp_path)
+    facts, sources = stack.measured("cortex-m4", tmp_path)
     assert json.loads(json.dumps(facts)) == overhead.table()["cores"]["cortex-m4"], "python -m tools.measure_stack"
     assert sources == overhead.table()["sources"]
     assert set(overhead.table()["cores"]) == set(cores.CORES)
+
+
+def test_a_kernel_that_is_not_in_the_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for an op that was added a minute ago."""
+    need(*COMPILER)
+    program = small()
+    known = overhead.table()
+    facts = known["cores"]["cortex-m4"]
+    fewer = {**facts, "kernels": {k: v for k, v in facts["kernels"].items() if k != program.kernels[0]}}
+    older = {**known, "cores": {**known["cores"], "cortex-m4": fewer}, "sources": {}}
+    wanted = overhead.stack_bytes([program], "cortex-m4"), overhead.kernel_sources([program], "cortex-m4")
+    monkeypatch.setattr(overhead, "table", lambda: older)
+    found = overhead.stack_bytes([program], "cortex-m4"), overhead.kernel_sources([program], "cortex-m4")
+    assert found[1] == wanted[1]
+    assert abs(found[0] - wanted[0]) <= 64  # another version of the compiler
+
+
+def test_without_a_compiler_a_new_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overhead, "table", lambda: {"cores": {"cortex-m4": {"kernels": {}}}, "sources": {}})
+    monkeypatch.setattr(stack, "CROSS", "no-such-")
+    stack.measured_now.cache_clear()
+    with pytest.raises(MissingPart, match=r"tools\.measure_stack"):
+        overhead.stack_bytes([small()], "cortex-m4")
 
 
 def test_the_makefile_has_the_flags_that_the_table_was_made_with(tmp_path: Path) -> None:

@@ -14,8 +14,20 @@ PAGES = "where tensors outside RAM are, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 
 
+LOSSES = "{losses}, or file.py:function(output, target)"
+
+
 class Parser(argparse.ArgumentParser):
     """Wrong usage is an error like any other: what, and what to type next."""
+
+    def format_help(self) -> str:
+        """The names of losses come from the ops, which are loaded only if someone asks."""
+        for action in self._actions:
+            if action.help is LOSSES:
+                from ..ops import losses
+
+                action.help = LOSSES.format(losses=", ".join(losses()))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         what, _, choices = message.partition(" (choose from ")
@@ -141,8 +153,7 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
 
 
 def _add_training(parser: Parser, optimizers: Sequence[str]) -> None:
-    losses = "cross_entropy, mse, bce_with_logits, l1, huber, smooth_l1, or file.py:function(output, target)"
-    parser.add_argument("--loss", default="cross_entropy", help=losses)
+    parser.add_argument("--loss", default="cross_entropy", help=LOSSES)
     parser.add_argument("--method", default="full", help="what learns: `smidgen methods`, or names of parameters")
     parser.add_argument("--optimizer", default="sgd", choices=optimizers)
     parser.add_argument("--lr", type=float, default=None)

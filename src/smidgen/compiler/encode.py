@@ -98,7 +98,7 @@ class EntryCoder:
         position = 0
         while position < len(self.graph.nodes):
             node = self.graph.nodes[position]
-            if node.op == "loop":
+            if ops.is_loop(node):
                 body = range(position + 1, position + 1 + node.attrs["body"])
                 inner = [step for i in body for step in self._step(i, True)]
                 if inner:
@@ -112,7 +112,7 @@ class EntryCoder:
     def _step(self, position: int, in_loop: bool) -> Iterator[Instruction]:
         node = self.graph.nodes[position]
         record = ops.get(node.op)
-        if node.op == "loop":
+        if ops.is_loop(node):
             raise Internal("a loop inside a loop", at=self._where(position))
         for out, source in record.shares.items():
             one, other = node.outs[out], node.ins[source]
@@ -135,7 +135,7 @@ class EntryCoder:
                 f"'{node.op}' takes {len(operands)} operands and {len(params)} parameters", at=self._where(position),
                 why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}",
             )  # fmt: skip
-        yield Instruction(record.kernels[call.outs[0].dtype.value], tuple(operands), params)
+        yield Instruction(record.kernel(call), tuple(operands), params)
 
     def _operand(self, node: Node, name: str, in_loop: bool) -> Operand:
         tensor = self.graph[name]

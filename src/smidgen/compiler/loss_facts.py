@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import ops
-from ..ir import Graph, Role
-from ..program.loss import YES_OR_NO
+from ..ir import Graph, Node, Role
+from ..ops.traits import Target
+from ..program.loss import LABELS, YES_OR_NO
 
-LABELS = frozenset({"cross_entropy", "nll_loss"})
 OPTIMIZER = ("momentum", "nesterov", "beta1", "beta2", "epsilon", "weight_decay", "decoupled")
 
 
@@ -25,28 +25,34 @@ def loss_facts(graph: Graph) -> dict[str, Any]:
     same = {graph.inputs[-1]} if graph.inputs else set()
     found: list[dict[str, Any]] = []
     for node in graph.nodes:
-        if node.op in ("feed", "permute", "cast") or ops.get(node.op).is_view:
+        record = ops.get(node.op)
+        if record.border == "in" or record.rearranges or record.converts or record.is_view:
             same.update(node.outs if node.ins and node.ins[0] in same else ())
-        elif node.op in LABELS and node.ins[1] in same:
-            classes = graph[node.ins[0]].shape[-1]
-            facts = {
-                "classes": classes,
-                "ignore": node.attrs["ignore_index"],
-                "mean": node.attrs["reduction"] == "mean",
-            }
-            alone = {"alone": True} if _loss(graph) in node.outs else {}
-            found.append({"kind": "cross_entropy", **facts, **alone})
-        elif node.op == YES_OR_NO and node.ins[1] in same:
-            found.append({"kind": YES_OR_NO})
+        elif record.loss is not None and node.ins[1] in same:
+            found += _facts(graph, node, record.loss.target)
     if len({f["kind"] for f in found}) != 1:
         return {"kind": "other"}
     return min(found, key=lambda f: int(f.get("classes", 0)))  # with two heads, a label must be a class of both
 
 
+def _facts(graph: Graph, node: Node, target: Target) -> list[dict[str, Any]]:
+    if target == "yes_no":
+        return [{"kind": YES_OR_NO}]
+    if target != "classes":
+        return []
+    facts = {
+        "kind": LABELS,
+        "classes": graph[node.ins[0]].shape[-1],
+        "ignore": node.attrs["ignore_index"],
+        "mean": node.attrs["reduction"] == "mean",
+    }
+    return [{**facts, "alone": True} if _loss(graph) in node.outs else facts]
+
+
 def _loss(graph: Graph) -> str:
     """The value that is given to the caller as the loss."""
     producer, name = graph.producer(), graph.outputs[0] if graph.outputs else ""
-    while name in producer and (producer[name].op == "fetch" or ops.get(producer[name].op).is_view):
+    while name in producer and (ops.border(producer[name]) == "out" or ops.get(producer[name].op).is_view):
         name = producer[name].ins[0]
     return name
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import methods
+from .. import methods, ops
 from ..errors import BadMethod, Internal, NotDifferentiable
 from ..ir import Graph, Role, dead_removed, unnamed_removed
 from ..methods import Method, Update, Wanted
@@ -368,7 +368,8 @@ def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
 
 def _frozen(graphs: Mapping[str, Graph], learn: set[str]) -> dict[str, Graph]:
     """What neither learns nor is measured becomes constant; norms over constants are folded into their layer."""
-    measured = {i for g in graphs.values() for node in g.nodes if node.op == "running_stats" for i in node.ins}
+    keeping = [node for g in graphs.values() for node in g.nodes if ops.get(node.op).statistics == "keeps"]
+    measured = {i for node in keeping for i in node.ins}
     return {name: fold_batch_norm(freeze(g, learn, measured)) for name, g in graphs.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .. import ops
 from ..ir import Graph, Node, Role, at
-from ..ops.registry import PAGE_WRITERS
+from ..ops.traits import PAGE_WRITERS
 from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
 from .graph.build import typed
 from .place.arena import Families
@@ -82,22 +82,22 @@ class _Drawn:
     def _number(self) -> None:
         body = self.families.body
         for i, node in enumerate(self.graph.nodes):
-            if node.op == "loop":
+            if ops.is_loop(node):
                 working = sum(not ops.get(self.graph.nodes[k].op).is_view for k in body)
                 if working:
                     self.loop = (len(self.moments), working)
             elif ops.get(node.op).is_view:
                 continue
-            if node.op != "loop" or self.loop:
+            if not ops.is_loop(node) or self.loop:
                 self.when[i] = len(self.moments)
                 macs = int(at(ops.get(node.op).macs(typed(self.graph, node)), self.batch))
                 macs *= self.batch if i in body else 1
                 self.moments.append(Moment(node.op, self._layer(node), node.stage, macs))
 
     def _layer(self, node: Node) -> str:
-        special = {"feed": INPUT, "fetch": OUTPUT, "loop": LOOP}
-        if node.src or node.op in special:
-            return node.src or special[node.op]
+        special = LOOP if ops.is_loop(node) else {"in": INPUT, "out": OUTPUT, "": ""}[ops.border(node)]
+        if node.src or special:
+            return node.src or special
         if node.stage == "update":
             names = [n for name in (*node.ins, *node.outs) for n in (name, name.rpartition(":")[0])]
             return next((self.owners[n] for n in names if n in self.owners), OPTIMIZER)
@@ -125,8 +125,8 @@ class _Drawn:
                 first.setdefault(top, now)
                 end = self.when[body[0] - 1] + self.loop[1] if self._outlives(top, i) and self.loop else now
                 last[top] = max(last.get(top, 0), end)
-            for name in node.outs if node.op != "loop" else ():
-                made.setdefault(self.families.root(name), (node.ins[0] if node.op == "feed" else name, now))
+            for name in node.outs if not ops.is_loop(node) else ():
+                made.setdefault(self.families.root(name), (node.ins[0] if ops.border(node) == "in" else name, now))
         kept = {top for top, end in last.items() if end >= self.turn}
         for i, now in self.when.items():
             node = self.graph.nodes[i]
@@ -162,7 +162,7 @@ class _Drawn:
         maker = self.moments[made]
         if (made < self.turn and kept) or ops.get(maker.op).page:  # what comes back from PAGE was saved there
             kind = "mask" if tensor.dtype.value == "u8" else "saved"
-        elif maker.op == "feed":
+        elif ops.get(maker.op).border == "in":
             kind = "input"
         else:
             kind = "gradient" if made >= self.turn or maker.stage == "update" else "activation"

@@ -17,6 +17,7 @@ from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor
 from ..program.program import Instruction, Program
 from ..runtime import machine
+from .graph.build import typed
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
 
@@ -113,7 +114,7 @@ class _Replay:
         while position < len(self.graph.nodes):
             node = self.graph.nodes[position]
             self.position = position
-            if node.op == "loop":
+            if ops.is_loop(node):
                 body = self.graph.nodes[position + 1 : position + 1 + node.attrs["body"]]
                 cursor = self._loop(node, body, steps, cursor)
                 position += len(body)
@@ -220,7 +221,7 @@ class _Replay:
     def _accesses(self, node: Node, step: Instruction, n: int) -> list[Access]:
         """The instruction's operands beside the tensors that the node says they are."""
         record = ops.get(node.op)
-        kernel = record.kernels[self.graph[node.outs[0]].dtype.value]
+        kernel = record.kernel(typed(self.graph, node))
         if step.kernel != kernel:
             raise self._unsafe(f"kernel '{step.kernel}' where '{kernel}' is meant", node, "")
         shared = {node.ins[i] for i in record.shares.values()}

@@ -14,31 +14,26 @@ from typing import Any, Final
 
 from ..devices.cores import core_of
 from ..devices.device import Device
-from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, limits, stack_bytes, table
+from ..devices.firmware_sources import (
+    MORE_HEADERS,
+    MORE_SOURCES,
+    PAGE_HEADERS,
+    PAGE_SOURCES,
+    PORT,
+    PORT_FILES,
+    RUNTIME_HEADERS,
+    RUNTIME_SOURCES,
+)  # fmt: skip
+from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, kernel_sources, limits, stack_bytes
 from ..devices.room import Need, Overhead, assigned, check_slots
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
 from ..program.program import Buffer, Program
-from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
+from ..runtime.build import HERE, inplace_inputs, table_source
 from ..train.classes import c_initializer
 from ..train.settings import checked_batch
 from .board_memory import regions, regions_source, standin
 
-PORT: Final = HERE / "ports" / "cortex_m"
-RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
-RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
-# For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
-MORE_SOURCES: Final = ("slots.c", "classes.c")
-MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
-# Only where a program pages.
-PAGE_SOURCES: Final = ("pages.c", "blocks.c")
-PAGE_HEADERS: Final = ("blocks.h",)
-PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
-COMPILER_FLAGS: Final = (
-    "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
-    "-fno-move-loop-invariants", "-fno-guess-branch-probability",
-    *(flag for flag in EXACT if flag != "-fPIC"),
-)  # fmt: skip
 MANIFEST: Final = "firmware.json"
 WORDS_A_LINE: Final = 8
 
@@ -98,7 +93,7 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         found = regions(board, core.protection)
         files[f"boards/{board.name}/memory.c"] = regions_source(found, board)
         files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
-    kernels = sorted({name for k in _kernels(all_programs) for name in table()["sources"][k]})
+    kernels = sorted(kernel_sources(all_programs, core.name))
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
     sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *(PAGE_SOURCES if sizes.pages else ()))
     for name in (*sources, *RUNTIME_HEADERS, *MORE_HEADERS, *(PAGE_HEADERS if sizes.pages else ())):

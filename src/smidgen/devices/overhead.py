@@ -1,7 +1,7 @@
 """RAM of a program on a core, to the byte: the context as the firmware's own limits make it, and the deepest stack.
 
 The stack of every kernel and of the way to it is in stack.json, which tools/measure_stack.py writes from the compiler's
-call graphs; a test holds it to the sources.
+call graphs (stack.py); a test holds it to the sources. A kernel that is not in it yet is measured when it is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import Internal
 from ..ir import Batch
 from ..program.program import Program
+from . import stack
 
 TABLE = Path(__file__).parent / "stack.json"
 MESSAGE_BYTES = 128
@@ -63,14 +64,29 @@ def table() -> dict[str, Any]:
     return found
 
 
+def _facts(programs: Sequence[Program], core: str) -> tuple[dict[str, Any], dict[str, list[str]], set[str]]:
+    """Stack use of the core, the source files of each kernel, and the kernels of the programs."""
+    kernels = {name for p in programs for name in p.kernels}
+    facts, sources = table()["cores"][core], table()["sources"]
+    new = sorted(kernels - set(facts["kernels"]))
+    if new:
+        facts, sources = stack.measured_now(core)
+        unknown = [name for name in new if name not in facts["kernels"]]
+        if unknown:
+            raise Internal(f"kernel '{unknown[0]}' is not in the runtime's sources")
+    return facts, sources, kernels
+
+
+def kernel_sources(programs: Sequence[Program], core: str) -> set[str]:
+    """Files in runtime/kernels that the programs' kernels need."""
+    _, sources, kernels = _facts(programs, core)
+    return {name for kernel in kernels for name in sources[kernel]}
+
+
 def stack_bytes(programs: Sequence[Program], core: str) -> int:
     """The deepest of: opening and everything outside kernels; checking a kernel's parameters; running a kernel."""
-    facts = table()["cores"][core]
+    facts, _, kernels = _facts(programs, core)
     ways = facts["paging"] if pages(programs) else facts
-    kernels = {name for p in programs for name in p.kernels}
-    missing = kernels - set(facts["kernels"])
-    if missing:
-        raise Internal(f"the stack of kernel '{min(missing)}' was not measured", help="python -m tools.measure_stack")
     run = max((facts["kernels"][name][0] for name in kernels), default=0)
     check = max((facts["kernels"][name][1] for name in kernels), default=0)
     deepest = max(ways["fixed"], ways["run"] + run, ways["check"] + check)
@@ -78,4 +94,4 @@ def stack_bytes(programs: Sequence[Program], core: str) -> int:
     return -(-(int(deepest) + SPARE) // align) * align
 
 
-__all__ = ["Limits", "limits", "stack_bytes", "table"]
+__all__ = ["Limits", "kernel_sources", "limits", "stack_bytes", "table"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import ops
 from ..ir import Graph
 from .contract import Context, Method, Update
 from .last import last
@@ -12,7 +13,7 @@ from .uses import uses
 
 
 def norms(graph: Graph) -> Sequence[Update]:
-    return [Update(u.param) for u in uses(graph) if u.op in ("batch_norm", "batch_norm_batch")]
+    return [Update(u.param) for u in uses(graph) if ops.get(u.op).norm == "batch"]
 
 
 @register

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .. import ops
 from ..ir import Graph, Role
-
-# op → role of each input that may be a parameter.
-OPERANDS = {
-    "linear": {1: "weight", 2: "bias"},
-    "conv2d": {1: "weight", 2: "bias"},
-    "conv_transpose2d": {1: "weight", 2: "bias"},
-    "matmul": {0: "weight", 1: "weight"},
-    "embedding": {0: "table"},
-    "batch_norm": {1: "scale", 2: "shift"},
-    "batch_norm_batch": {1: "scale", 2: "shift"},
-    "layer_norm": {1: "scale", 2: "shift"},
-    "group_norm": {1: "scale", 2: "shift"},
-    "add": {0: "bias", 1: "bias"},
-    "mul": {0: "scale", 1: "scale"},
-}
+from ..ops.traits import OperandRole
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     param: str
-    role: str  # weight, bias, scale, shift, table, other
+    role: OperandRole | Literal["other"]
     op: str
     position: int  # of the node in the graph
 
@@ -36,13 +23,13 @@ def uses(graph: Graph) -> list[Use]:
     origin = {t.name: t.name for t in graph.of_role(Role.PARAM)}
     found: list[Use] = []
     for position, node in enumerate(graph.nodes):
-        passes_on = ops.get(node.op).is_view or node.op == "permute"
+        record = ops.get(node.op)
+        passes_on = record.is_view or record.rearranges is not None
         for i, name in enumerate(node.ins):
             if name not in origin:
                 continue
             if passes_on:
                 origin[node.outs[0]] = origin[name]
             else:
-                role = OPERANDS.get(node.op, {}).get(i, "other")
-                found.append(Use(origin[name], role, node.op, position))
+                found.append(Use(origin[name], record.operands.get(i, "other"), node.op, position))
     return found

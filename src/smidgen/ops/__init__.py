@@ -2,9 +2,28 @@
 
 # Importing a family defines its ops; optim comes late because it derives fused ops from the others.
 from . import (  # noqa: F401, I001
-    io, movement, elementwise, activation, binary, reduce, matrix, conv, int8_weights, pool, resample, norm, batch_norm, loss,
-    running_loss, random, optim, page,
+    io, movement, elementwise, activation, binary, reduce, matrix, conv, int8_weights, pool, resample, norm, batch_norm,
+    loss, running_loss, random, optim, page,
 )  # fmt: skip
-from .registry import NOT_DIFFERENTIABLE, Bits, Call, Case, N, Op, Run, all_ops, define, get
+from .registry import (
+    NOT_DIFFERENTIABLE,
+    Bits,
+    Call,
+    Case,
+    N,
+    Op,
+    Run,
+    all_ops,
+    border,
+    define,
+    find,
+    get,
+    is_loop,
+    losses,
+)
+from .traits import Layout, Loss
 
-__all__ = ["NOT_DIFFERENTIABLE", "Bits", "Call", "Case", "N", "Op", "Run", "all_ops", "define", "get"]
+__all__ = [
+    "NOT_DIFFERENTIABLE", "Bits", "Call", "Case", "Layout", "Loss", "N", "Op", "Run", "all_ops", "border", "define",
+    "find", "get", "is_loop", "losses",
+]  # fmt: skip

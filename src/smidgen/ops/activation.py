@@ -12,6 +12,7 @@ from ..errors import BadShape
 from ..ir import Array, Dim, DType, Tensor, ceil_div
 from .elementwise import Draw, Formula, Settings, cases, differentiable, erf, reading, unary
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, N, Param, Spec, case, define, same_shape
+from .traits import EACH
 
 INF = math.inf
 
@@ -133,6 +134,7 @@ def _piecewise(
         f"{name}_dx", doc=f"dx = dy · (one weight where lo < {reads} < hi, another elsewhere)",
         infer=same_shape, ref=dx, vjp=NOT_DIFFERENTIABLE,
         kernels={"f32": "range_dx_f32"}, params=params, inplace=(0, 1), bits=bits, cases=cases(2, settings, draw),
+        layout=EACH,
     )  # fmt: skip
 
 

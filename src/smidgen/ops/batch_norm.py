@@ -16,6 +16,7 @@ from ..ir import Array, DType, Node, Shape, Tensor, size
 from .matrix import split_rows
 from .norm import channels, floats, like, macs, standardised, standardised_dx, vectors
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
+from .traits import Layout
 
 
 def _batch_infer(op: str, images: int = 1, out: str = "x") -> Infer:
@@ -90,6 +91,7 @@ _BATCH_SHAPES: list[Shape] = [(N, 3, 5, 4), (N, 70), (2, 3, 1, 1), (5,), (2, N, 
 
 define(
     "batch_norm", doc="y = (x - mean) · gamma / sqrt(var + eps) + beta, with given statistics",
+    layout=Layout("channels"), norm="batch", operands={1: "scale", 2: "shift", 3: "mean", 4: "variance"},
     infer=_batch_infer("batch_norm"), ref=_batch_norm_ref, vjp=_batch_norm_vjp,
     kernels={"f32": "batch_norm_f32"}, params=_flat_params, macs=macs(1), inplace=(0,),
     cases=[_batch_cases(x, 1, 4) for x in _BATCH_SHAPES],
@@ -132,6 +134,7 @@ def _batch_stats_ref(x: Array) -> tuple[Array, Array]:
 
 define(
     "batch_stats", doc="mean and biased variance of each channel over all samples and positions",
+    layout=Layout("channels"), statistics="takes",
     infer=_batch_stats_infer, ref=_batch_stats_ref,
     vjp=lambda b, node, dys: [None],  # torch gives running statistics no gradient
     kernels={"f32": "batch_stats_f32"}, params=_flat_params, macs=macs(2), batchwise=True,
@@ -169,6 +172,7 @@ def _own_cases(images: int, vectors: int) -> list[Case]:
 
 define(
     "batch_norm_batch", doc="y = (x - mean) · gamma / sqrt(var + eps) + beta, with the statistics of x itself",
+    layout=Layout("channels"), norm="batch", operands={1: "scale", 2: "shift"}, statistics="takes",
     infer=_own_infer("batch_norm_batch"), ref=_batch_norm_batch_ref, vjp=_batch_norm_batch_vjp,
     kernels={"f32": "batch_norm_batch_f32"}, params=_flat_params, macs=macs(3), inplace=(0,), batchwise=True,
     cases=_own_cases(1, 2),
@@ -208,7 +212,7 @@ def _running_stats_ref(
 
 define(
     "running_stats", doc="running mean and var move towards those of `count` rows by `momentum`; var made unbiased; "
-    "`use` tells apart the places of a layer that is used several times",
+    "`use` tells apart the places of a layer that is used several times", statistics="keeps",
     infer=_running_stats_infer, ref=_running_stats_ref, vjp=NOT_DIFFERENTIABLE, shares={0: 0, 1: 1}, batchwise=True,
     kernels={"f32": "running_stats_f32"},
     params=lambda call: [call.ins[0].shape[0], call["count"], float(call["momentum"])],

@@ -25,6 +25,7 @@ from .registry import (
     out_size,
 )
 from .strides import broadcast, broadcast_params, show
+from .traits import EACH
 
 Dys = Sequence[str | None]
 
@@ -115,20 +116,22 @@ define(
     "add", doc="y = a + b",
     infer=_broadcast("add", DType.F32), ref=lambda a, b: (a + b,),
     vjp=_vjp(lambda b, node, dy: dy, lambda b, node, dy: dy),
-    kernels={"f32": "add_f32"}, params=_params, inplace=(0, 1), cases=PAIRS,
+    kernels={"f32": "add_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS,
+    linear_in=((0, 1),), operands={0: "bias", 1: "bias"},
 )  # fmt: skip
 
 define(
     "sub", doc="y = a - b",
     infer=_broadcast("sub", DType.F32), ref=lambda a, b: (a - b,), vjp=_sub_vjp,
-    kernels={"f32": "sub_f32"}, params=_params, inplace=(0, 1), cases=PAIRS,
+    kernels={"f32": "sub_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS, linear_in=((0, 1),),
 )  # fmt: skip
 
 define(
     "mul", doc="y = a · b",
     infer=_broadcast("mul", DType.F32), ref=lambda a, b: (a * b,),
     vjp=_vjp(lambda b, node, dy: b.add("mul", dy, node.ins[1]), lambda b, node, dy: b.add("mul", dy, node.ins[0])),
-    kernels={"f32": "mul_f32"}, params=_params, inplace=(0, 1), cases=PAIRS,
+    kernels={"f32": "mul_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS,
+    linear_in=((0,), (1,)), operands={0: "scale", 1: "scale"},
 )  # fmt: skip
 
 define(
@@ -136,14 +139,14 @@ define(
     infer=_broadcast("div", DType.F32), ref=lambda a, b: (a / b,),
     vjp=_vjp(lambda b, node, dy: b.add("div", dy, node.ins[1]),
              lambda b, node, dy: b.add("div_db", dy, node.outs[0], node.ins[1])),
-    kernels={"f32": "div_f32"}, params=_params, inplace=(0, 1),
+    kernels={"f32": "div_f32"}, params=_params, layout=EACH, inplace=(0, 1), linear_in=((0,),),
     cases=[*PAIRS, _drawn(_normal, _away_from_zero)],
 )  # fmt: skip
 
 define(
     "div_db", doc="db = -dy·y / b, before the sum over broadcast axes",
     infer=_broadcast("div_db", DType.F32), ref=lambda dy, y, b: (-(dy * y) / b,), vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "div_db_f32"}, params=_params, inplace=(0, 1),
+    kernels={"f32": "div_db_f32"}, params=_params, layout=EACH, inplace=(0, 1),
     cases=[case((N, 3, 4), (N, 3, 4), (4,)), case((3,), (3,), (3,))],
 )  # fmt: skip
 
@@ -166,7 +169,7 @@ define(
     "pow", doc="y = a to the power b",
     infer=_broadcast("pow", DType.F32), ref=_quiet(np.power),
     vjp=_vjp(lambda b, node, dy: b.add("pow_da", dy, *node.ins), lambda b, node, dy: b.add("pow_db", dy, *node.ins)),
-    kernels={"f32": "pow_f32"}, params=_params, inplace=(0, 1), cases=_POWERS,
+    kernels={"f32": "pow_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=_POWERS,
 )  # fmt: skip
 
 
@@ -183,7 +186,7 @@ define(
     "pow_da", doc="da = dy · b·a^(b-1), 0 where b = 0",
     infer=_broadcast("pow_da", DType.F32),
     ref=_quiet(lambda dy, a, b: np.where(b == 0, 0, dy * (b * np.power(a, b - 1)))), vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "pow_da_f32"}, params=_params, inplace=(0, 1, 2), cases=_with_dy(_POWERS),
+    kernels={"f32": "pow_da_f32"}, params=_params, layout=EACH, inplace=(0, 1, 2), cases=_with_dy(_POWERS),
 )  # fmt: skip
 
 define(
@@ -191,7 +194,7 @@ define(
     infer=_broadcast("pow_db", DType.F32),
     ref=_quiet(lambda dy, a, b: np.where((a == 0) & (b >= 0), 0, dy * (np.power(a, b) * np.log(a)))),
     vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "pow_db_f32"}, params=_params, inplace=(0, 1, 2),
+    kernels={"f32": "pow_db_f32"}, params=_params, layout=EACH, inplace=(0, 1, 2),
     cases=[*_with_dy(_POWERS[:2]), case((3,), lambda rng, n: np.array([0.0, 1.0, 2.0]), (3,))],
 )  # fmt: skip
 
@@ -203,14 +206,14 @@ def _define_extreme(name: str, f: Callable[..., Array], loses: Callable[..., Arr
         name, doc=f"y = the {'larger' if sign == '<' else 'smaller'} of a and b; NaN if one of them is",
         infer=_broadcast(name, DType.F32), ref=lambda a, b: (f(a, b),),
         vjp=_vjp(lambda b, node, dy: b.add(dx, dy, *node.ins), lambda b, node, dy: b.add(dx, dy, *node.ins[::-1])),
-        kernels={"f32": f"{name}_f32"}, params=_params, inplace=(0, 1),
+        kernels={"f32": f"{name}_f32"}, params=_params, layout=EACH, inplace=(0, 1),
         cases=[*PAIRS, _drawn(_few, _few, smooth=False)],
     )  # fmt: skip
     define(
         dx, doc=f"da = 0 where a {sign} b, dy/2 where a = b, else dy",
         infer=_broadcast(dx, DType.F32),
         ref=lambda dy, a, b: (np.where(loses(a, b), 0, np.where(a == b, dy / 2, dy)),), vjp=NOT_DIFFERENTIABLE,
-        kernels={"f32": f"{dx}_f32"}, params=_params, inplace=(0, 1, 2),
+        kernels={"f32": f"{dx}_f32"}, params=_params, layout=EACH, inplace=(0, 1, 2),
         cases=_with_dy([_drawn(_few, _few), case((N, 3, 4), (4,)), case((5,), (5,))]),
     )  # fmt: skip
 
@@ -231,7 +234,7 @@ for _name, _sign, _f in (
         _name, doc=f"y = 1 where a {_sign} b, else 0",
         infer=_broadcast(_name, DType.F32, DType.I32, out=DType.U8),
         ref=lambda a, b, f=_f: (f(a, b).astype(np.uint8),), vjp=NOT_DIFFERENTIABLE,
-        kernels={"u8": f"{_name}_u8"}, params=_compare_params,
+        kernels={"u8": f"{_name}_u8"}, params=_compare_params, layout=EACH,
         cases=[case((N, 3, 4), (4,)), case((), (N, 2)), _drawn(_few, _few), _drawn(_few_i32, _few_i32),
                case(lambda rng, n: np.array([np.nan, 1.0, np.inf, np.nan, 0.0]),
                     lambda rng, n: np.array([1.0, np.nan, np.inf, np.nan, -0.0]))],
@@ -241,14 +244,14 @@ for _name, _logic in (("logical_and", np.logical_and), ("logical_or", np.logical
     define(
         _name, doc=f"y = a {_name[8:]} b; anything but 0 counts as true",
         infer=_broadcast(_name, DType.U8), ref=lambda a, b, f=_logic: (f(a, b).astype(np.uint8),),
-        vjp=NOT_DIFFERENTIABLE, kernels={"u8": f"{_name}_u8"}, params=_params, inplace=(0, 1),
+        vjp=NOT_DIFFERENTIABLE, kernels={"u8": f"{_name}_u8"}, params=_params, layout=EACH, inplace=(0, 1),
         cases=[_drawn(_bool, _bool), case(_of(_byte, 7), _of(_bool, 7))],
     )  # fmt: skip
 
 define(
     "logical_not", doc="y = 1 where x is 0, else 0",
     infer=_broadcast("logical_not", DType.U8), ref=lambda x: ((x == 0).astype(np.uint8),), vjp=NOT_DIFFERENTIABLE,
-    kernels={"u8": "logical_not_u8"}, params=out_size, inplace=(0,),
+    kernels={"u8": "logical_not_u8"}, params=out_size, layout=EACH, inplace=(0,),
     cases=[case(_of(_byte, 3, 5)), case(_of(_bool))],
 )  # fmt: skip
 
@@ -274,7 +277,7 @@ def _where_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
 define(
     "where", doc="y = a where cond is not 0, else b",
     infer=_where_infer, ref=lambda cond, a, b: (np.asarray(np.where(cond != 0, a, b)),), vjp=_where_vjp,
-    kernels={"f32": "where_b4", "i32": "where_b4", "u8": "where_b1"}, params=_params, inplace=(1, 2),
+    kernels={"f32": "where_b4", "i32": "where_b4", "u8": "where_b1"}, params=_params, layout=EACH, inplace=(1, 2),
     cases=[case(_of(_bool, 3, 4), (3, 4), (3, 4)), case(_of(_bool, 4, 4), (N, 2, 4, 4), ()),
            case(_of(_byte, 3, 1), (5,), (1, 5)), case(_of(_bool), (N, 3), (3,)),
            case(_of(_bool, 4), _of(_few_i32, 2, 4), _of(_few_i32, 4)),

@@ -219,6 +219,8 @@ def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
 
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
+    operands={1: "weight", 2: "bias"}, zero_bias=True, int8_weights="conv2d_w8",
+    scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,
     kernels={"f32": "conv2d_f32"},
     params=lambda call: _params(call.ins[0].shape, call.ins[1].shape, call.outs[0].shape, call.attrs),
@@ -292,8 +294,16 @@ def _transpose_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequenc
     ]
 
 
+def _transpose_scaled(w: Array, a: Array, attrs: Mapping[str, Any]) -> Array:
+    """The results of group g are the last axis of the weight's rows of group g."""
+    groups = Window.of(attrs).groups
+    rows: Array = np.repeat(a.reshape(groups, -1), len(w) // groups, axis=0)
+    return w * rows[:, None, None, :]
+
+
 define(
     "conv_transpose2d", doc="y[N,H,W,C] = conv2d_dx(x[N,h,w,O], w[O,kh,kw,C/groups]) (+ b[C]), of size out_hw",
+    operands={1: "weight", 2: "bias"}, scaled_weight=_transpose_scaled,
     infer=_transpose_infer, ref=_transpose_ref, vjp=_transpose_vjp,
     kernels={"f32": "conv_transpose2d_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),

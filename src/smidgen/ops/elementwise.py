@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir import Array, Node
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Vjp, case, define, same_shape
+from .traits import EACH, Attrs, LinearIn
 
 Formula = Callable[..., Array]
 Settings = Sequence[Mapping[str, Any]]
@@ -19,11 +20,13 @@ Draw = Callable[[np.random.Generator, int], Array]
 def unary(
     name: str, doc: str, formula: Formula, vjp: Vjp, *, infer: Infer = same_shape,
     constants: Sequence[str] = (), settings: Settings = ({},), draw: Draw | None = None,
+    identity: Callable[[Attrs], bool] | None = None, linear_in: LinearIn = (),
 ) -> None:  # fmt: skip
     """Define y = formula(x, **attrs). `constants` names the attributes that the kernel takes, as floats."""
     define(
         name, doc=doc, infer=infer, ref=lambda x, **attrs: (_like(x, formula(x, **attrs)),), vjp=vjp,
         kernels={"f32": f"{name}_f32"}, params=size_and(constants), inplace=(0,), cases=cases(1, settings, draw),
+        layout=EACH, identity=identity, linear_in=linear_in,
     )  # fmt: skip
 
 
@@ -31,17 +34,18 @@ def differentiable(
     name: str, doc: str, formula: Formula, slope_doc: str, slope: Formula, *,
     reads: Literal["x", "y"] = "x", infer: Infer = same_shape,
     constants: Sequence[str] = (), settings: Settings = ({},), draw: Draw | None = None,
+    identity: Callable[[Attrs], bool] | None = None,
 ) -> None:  # fmt: skip
     """Define the op and its gradient op `<name>_dx`, dx = dy · slope(v), where v is the op's input or output."""
     unary(
         name, doc, formula, reading(reads, f"{name}_dx"),
-        infer=infer, constants=constants, settings=settings, draw=draw,
+        infer=infer, constants=constants, settings=settings, draw=draw, identity=identity,
     )  # fmt: skip
     define(
         f"{name}_dx", doc=f"dx = dy · ({slope_doc})", infer=same_shape, vjp=NOT_DIFFERENTIABLE,
         ref=lambda dy, v, **attrs: (_like(dy, dy * slope(v, **attrs)),),
         kernels={"f32": f"{name}_dx_f32"}, params=size_and(constants), inplace=(0, 1),
-        cases=cases(2, settings, draw),
+        cases=cases(2, settings, draw), layout=EACH,
     )  # fmt: skip
 
 
@@ -83,15 +87,15 @@ def _zero(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str | N
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-unary("neg", "y = -x", np.negative, lambda b, node, dys: [b.add("neg", str(dys[0]))])
+unary("neg", "y = -x", np.negative, lambda b, node, dys: [b.add("neg", str(dys[0]))], linear_in=((0,),))
 unary(
     "scale", "y = x · by", lambda x, by: x * by,
     lambda b, node, dys: [b.add("scale", str(dys[0]), by=node.attrs["by"])],
-    constants=["by"], settings=[{"by": 0.3}, {"by": -2}],
+    constants=["by"], settings=[{"by": 0.3}, {"by": -2}], identity=lambda attrs: attrs["by"] == 1, linear_in=((0,),),
 )  # fmt: skip
 unary(
     "shift", "y = x + by", lambda x, by: x + by, lambda b, node, dys: [dys[0]],
-    constants=["by"], settings=[{"by": 0.3}, {"by": -2}],
+    constants=["by"], settings=[{"by": 0.3}, {"by": -2}], identity=lambda attrs: attrs["by"] == 0,
 )  # fmt: skip
 unary("sign", "y = 1, 0 or -1; 0 for NaN; its gradient is zero", lambda x: 1.0 * (x > 0) - (x < 0), _zero)
 unary("exp", "y = exp(x)", np.exp, lambda b, node, dys: [b.add("mul", str(dys[0]), node.outs[0])])
@@ -116,4 +120,5 @@ differentiable(
     "pow_scalar", "y = x ^ exponent", lambda x, exponent: np.power(x, exponent),
     "exponent · x ^ (exponent - 1)", lambda x, exponent: exponent * np.power(x, exponent - 1.0) if exponent else 0 * x,
     constants=["exponent"], settings=[{"exponent": e} for e in (2, 3, 0.5, -1, 1.7, -2.5, 5, 1, 0)], draw=_positive,
+    identity=lambda attrs: attrs["exponent"] == 1,
 )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 from ..ir import Array, Batch, Tensor
 from .registry import NOT_DIFFERENTIABLE, Call, N, Param, Run, Spec, case, define
 from .strides import copy_params, strides
+from .traits import Layout
 
 
 def _feed_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -34,6 +35,7 @@ def _feed_params(call: Call) -> Sequence[Param]:
 define(
     "feed", doc="brings a buffer of the caller, or one sample of it, into the arena; y = transpose(x, perm)",
     infer=_feed_infer, ref=_feed_ref, vjp=lambda b, node, dys: [None], needs_run=True,
+    border="in", layout=Layout("enter"),
     kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_feed_params,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 7), perm=(0, 1)), case((4, 3), perm=(1, 0))],
 )  # fmt: skip
@@ -55,7 +57,7 @@ def _fetch_params(call: Call) -> Sequence[Param]:
 define(
     "fetch", doc="hands a value, or one sample of it, to a buffer of the caller; y = transpose(x, perm)",
     infer=_fetch_infer, ref=lambda x, perm, sample=False: (np.array(np.transpose(x, perm), order="C"),),
-    vjp=NOT_DIFFERENTIABLE,
+    vjp=NOT_DIFFERENTIABLE, border="out", layout=Layout("leave"),
     kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_fetch_params,
     cases=[case((N, 4, 5, 3), perm=(0, 3, 1, 2)), case((), perm=())],
 )  # fmt: skip
@@ -68,5 +70,5 @@ def _loop_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spe
 
 define(
     "loop", doc="runs the next `body` nodes once per sample; outputs gather the tensors named in `yields`",
-    infer=_loop_infer, ref=lambda **_: (), vjp=NOT_DIFFERENTIABLE,
+    infer=_loop_infer, ref=lambda **_: (), vjp=NOT_DIFFERENTIABLE, loops=True,
 )  # fmt: skip

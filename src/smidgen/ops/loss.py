@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import BadData, BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Run, Running, Spec, case, define
+from .traits import Loss
 
 IGNORE = -100
 """torch's default `ignore_index`."""
@@ -212,6 +213,10 @@ _PLAIN: dict[str, Any] = {"ignore_index": IGNORE, "reduction": "mean"}
 
 define(
     "cross_entropy", doc="mean or sum over rows of -log softmax(x)[target], as torch.nn.functional.cross_entropy",
+    loss=Loss(
+        "classes", "cross_entropy", lambda torch, x, t: torch.nn.functional.cross_entropy(x, t),
+        {"label_smoothing": 0.0, "ignore_index": IGNORE},
+    ),
     infer=_labels_infer("cross_entropy"), ref=_cross_entropy, vjp=_for_first("cross_entropy_dx"),
     kernels={"f32": "cross_entropy_f32"}, params=_of_input, batchwise=True, needs_run=True,
     running=_running("cross_entropy", CARRIED_ROWS),
@@ -244,6 +249,7 @@ define(
 
 define(
     "nll_loss", doc="mean or sum over rows of -logp[target], as torch.nn.functional.nll_loss",
+    loss=Loss("classes"),
     infer=_labels_infer("nll_loss"), ref=_nll_loss, vjp=_nll_loss_vjp,
     kernels={"f32": "nll_loss_f32"}, params=_of_input, batchwise=True, needs_run=True,
     running=_running("nll_loss", CARRIED_ROWS),
@@ -295,9 +301,11 @@ PAIRS: dict[str, Callable[..., Array]] = {}
 
 
 def _define_pair(
-    name: str, doc: str, term: Callable[..., Array], slope: Callable[..., Array], limit: str = "", **attrs: Any
-) -> None:
-    """A loss of d = x - t and its gradient. `term` and `slope` take d and the op's own attribute, if it has one."""
+    name: str, doc: str, term: Callable[..., Array], slope: Callable[..., Array], loss: Loss, limit: str = "",
+    **attrs: Any,
+) -> None:  # fmt: skip
+    """A loss of d = x - t and its gradient. `term` and `slope` take d and the op's own attribute, if it has one, which
+    is called `limit`."""
 
     def params(call: Call) -> Sequence[Param]:
         own = [float(call[limit])] if limit else []
@@ -318,7 +326,7 @@ def _define_pair(
 
     PAIRS[name] = term
     define(
-        name, doc=doc, infer=_pair_infer(name, limit), ref=ref, vjp=vjp,
+        name, doc=doc, loss=loss, infer=_pair_infer(name, limit), ref=ref, vjp=vjp,
         kernels={"f32": f"{name}_f32"}, params=params, batchwise=True, needs_run=True,
         running=_running(name, CARRIED_TERMS),
         cases=[
@@ -352,15 +360,25 @@ def _smooth_l1_slope(d: Array, beta: float) -> Array:
     return np.where(np.abs(d) < beta, d / (beta or 1.0), np.sign(d))
 
 
-_define_pair("mse_loss", "mean or sum of (x - t)²", np.square, lambda d: 2 * d)
-_define_pair("l1_loss", "mean or sum of |x - t|", np.abs, np.sign)
+_define_pair(
+    "mse_loss", "mean or sum of (x - t)²", np.square, lambda d: 2 * d,
+    Loss("values", "mse", lambda torch, x, t: torch.nn.functional.mse_loss(x, t)),
+)  # fmt: skip
+_define_pair(
+    "l1_loss", "mean or sum of |x - t|", np.abs, np.sign,
+    Loss("values", "l1", lambda torch, x, t: torch.nn.functional.l1_loss(x, t)),
+)  # fmt: skip
 _define_pair(
     "huber_loss", "d²/2 where |d| < delta, else delta·(|d| - delta/2)",
-    _huber, lambda d, delta: np.clip(d, -delta, delta), limit="delta", delta=0.8,
+    _huber, lambda d, delta: np.clip(d, -delta, delta),
+    Loss("values", "huber", lambda torch, x, t: torch.nn.functional.huber_loss(x, t), {"delta": 1.0}),
+    limit="delta", delta=0.8,
 )  # fmt: skip
 _define_pair(
     "smooth_l1_loss", "d²/(2·beta) where |d| < beta, else |d| - beta/2",
-    _smooth_l1, _smooth_l1_slope, limit="beta", beta=0.7,
+    _smooth_l1, _smooth_l1_slope,
+    Loss("values", "smooth_l1", lambda torch, x, t: torch.nn.functional.smooth_l1_loss(x, t), {"beta": 1.0}),
+    limit="beta", beta=0.7,
 )  # fmt: skip
 
 
@@ -398,6 +416,10 @@ def _shares(*shape: Any) -> Callable[[np.random.Generator, int], Array]:
 
 define(
     "bce_with_logits", doc="binary cross-entropy of sigmoid(x) with t, as binary_cross_entropy_with_logits of torch",
+    loss=Loss(
+        "yes_no", "bce_with_logits",
+        lambda torch, x, t: torch.nn.functional.binary_cross_entropy_with_logits(x, t),
+    ),
     infer=_pair_infer("bce_with_logits"), ref=_bce, vjp=_for_first("bce_with_logits_dx"),
     kernels={"f32": "bce_with_logits_f32"}, params=_bce_params(0), batchwise=True, needs_run=True,
     running=_running("bce_with_logits", CARRIED_TERMS),

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
+from .traits import Layout
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -71,6 +72,8 @@ def _linear_macs(call: Call) -> Dim:
 
 define(
     "linear", doc="y[…,O] = x[…,K] wᵀ[O,K] (+ b[O])",
+    layout=Layout("rows"), operands={1: "weight", 2: "bias"}, widens=True, int8_weights="linear_w8",
+    scaled_weight=lambda w, a, attrs: w * a[:, None],
     infer=_linear_infer, ref=_linear_ref, vjp=_linear_vjp,
     kernels={"f32": "linear_f32"}, params=_linear_params, macs=_linear_macs,
     cases=[
@@ -204,6 +207,7 @@ def _matmul_macs(call: Call) -> Dim:
 
 define(
     "matmul", doc="y[…,M,N] = a[…,M,K] b[…,K,N]; with ta, a is […,K,M]; with tb, b is […,N,K]; equal leading axes",
+    layout=Layout("product"), operands={0: "weight", 1: "weight"},
     infer=_matmul_infer, ref=_matmul_ref, vjp=_matmul_vjp,
     kernels={"f32": "matmul_f32"}, params=_matmul_params, macs=_matmul_macs,
     cases=[
@@ -237,7 +241,7 @@ def _indices(rows: int, *shape: int) -> Callable[[np.random.Generator, int], Arr
 
 
 define(
-    "embedding", doc="y[…,D] = row index[…] of w[V,D]",
+    "embedding", doc="y[…,D] = row index[…] of w[V,D]", operands={0: "table"},
     infer=_embedding_infer, ref=lambda w, index: (w[index],), vjp=_embedding_vjp,
     kernels={"f32": "embedding_f32"}, params=lambda call: [call.ins[1].size, *call.ins[0].shape],
     cases=[case((11, 5), _indices(11, 3, 4)), case((2, 1), _indices(2, 6)), case((5, 40), _indices(5))],

@@ -11,6 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
+from .traits import Layout
 
 COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}
 Dys = Sequence[str | None]
@@ -60,6 +61,7 @@ def _reshape_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
 
 define(
     "reshape", doc="the same elements under another shape; a view",
+    layout=Layout("regroup", once=True), rearranges=lambda attrs: ("reshape", tuple(attrs["shape"])), linear_in=((0,),),
     infer=_reshape_infer, ref=lambda x, shape: (np.reshape(x, shape),), shares={0: 0},
     vjp=lambda b, node, dys: [b.add("reshape", str(dys[0]), shape=b[node.ins[0]].shape)],
     cases=[case((N, 49, 6), shape=(Batch(49), 6)), case((Batch(4), 3), shape=(N, 2, 6)), case((6, 1), shape=(2, 3)),
@@ -86,6 +88,7 @@ def _permute_params(call: Call) -> Sequence[Param]:
 
 define(
     "permute", doc="y = transpose(x, perm)",
+    layout=Layout("reorder", once=True), rearranges=lambda attrs: ("permute", tuple(attrs["perm"])), linear_in=((0,),),
     infer=_permute_infer, ref=lambda x, perm: (np.array(np.transpose(x, perm), order="C"),),
     vjp=_permute_vjp, kernels=COPY, params=_permute_params,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 5), perm=(1, 0)), case((), perm=()),
@@ -107,6 +110,7 @@ def _expand_params(call: Call) -> Sequence[Param]:
 
 define(
     "expand", doc="y = x repeated along its axes of size 1",
+    layout=Layout("repeat", once=True), identity=lambda attrs: True, linear_in=((0,),),
     infer=_expand_infer, ref=lambda x, shape: (np.array(np.broadcast_to(x, shape)),),
     vjp=lambda b, node, dys: [sum_to(b, str(dys[0]), b[node.ins[0]].shape)],
     kernels=COPY, params=_expand_params,
@@ -158,6 +162,7 @@ def _slice_params(call: Call) -> Sequence[Param]:
 
 define(
     "slice", doc="y = x[start:stop:step] along one axis",
+    layout=Layout("along", once=True), identity=lambda attrs: True, linear_in=((0,),),
     infer=_slice_infer, ref=_slice_ref, vjp=_slice_vjp, kernels=COPY, params=_slice_params,
     cases=[case((N, 7, 3), axis=1, start=1, stop=6, step=2), case((5, N), axis=0, start=2, stop=4, step=1),
            case((N, 4), axis=0, start=0, stop=N, step=1), case((6,), axis=0, start=5, stop=6, step=3),
@@ -237,6 +242,7 @@ def _pad_params(call: Call) -> Sequence[Param]:
 
 define(
     "pad", doc="y = x with `value` around it, (before, after) on each axis",
+    layout=Layout("surround"), identity=lambda attrs: True,
     infer=_pad_infer, ref=lambda x, pads, value: (np.pad(x, pads, constant_values=value),), vjp=_pad_vjp,
     kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params,
     cases=[case((N, 3, 4, 2), pads=((0, 0), (1, 2), (0, 1), (0, 0)), value=0.0),
@@ -281,7 +287,7 @@ def _concat_params(call: Call) -> Sequence[Param]:
 
 
 define(
-    "concat", doc="inputs one after the other along one axis",
+    "concat", doc="inputs one after the other along one axis", layout=Layout("join"),
     infer=_concat_infer, ref=lambda *xs, axis: (np.concatenate(xs, axis),), vjp=_concat_vjp,
     kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1"}, params=_concat_params,
     cases=[case((N, 2, 3), (N, 1, 3), (N, 4, 3), axis=1), case((N, 5), axis=1), case((2, N), (3, N), axis=0),
@@ -326,6 +332,7 @@ _CASTS = [
 
 define(
     "cast", doc="another number type; to i32 cuts off toward zero and saturates (NaN is 0), to u8 is x ≠ 0",
+    layout=Layout("each", once=True), identity=lambda attrs: attrs["dtype"] != "u8", converts=True,
     infer=_cast_infer, ref=_cast_ref, vjp=_cast_vjp,
     kernels={"f32": "cast_f32", "i32": "cast_i32", "u8": "cast_u8"},
     params=lambda call: [call.outs[0].size, KIND[call.ins[0].dtype]],
@@ -348,7 +355,7 @@ define(
 )  # fmt: skip
 
 define(
-    "detach", doc="y = x, and no gradient comes back",
+    "detach", doc="y = x, and no gradient comes back", linear_in=((0,),),
     infer=lambda ins, attrs: [(ins[0].shape, ins[0].dtype)], ref=lambda x: (x,), vjp=lambda b, node, dys: [None],
     shares={0: 0},
     cases=[case((N, 3), smooth=False)],

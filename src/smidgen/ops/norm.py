@@ -11,6 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
 from .matrix import split_rows
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
+from .traits import Layout
 
 # Shape rules.
 
@@ -115,6 +116,7 @@ def _layer_cases(images: int, vectors: int) -> list[Case]:
 
 define(
     "layer_norm", doc="y = (x - mean) / sqrt(var + eps) · gamma + beta, statistics over the last `axes` axes",
+    layout=Layout("trailing"), norm="layer", operands={1: "scale", 2: "shift"},
     infer=_layer_infer("layer_norm"), vjp=_layer_norm_vjp,
     ref=lambda x, gamma, beta, axes, eps: (standardised(x, _last(axes), eps)[0] * gamma + beta,),
     kernels={"f32": "layer_norm_f32"}, params=_layer_params, macs=macs(4), inplace=(0,), cases=_layer_cases(1, 2),
@@ -202,6 +204,7 @@ def _group_cases(images: int, vectors: int) -> list[Case]:
 
 define(
     "group_norm", doc="y = (x - mean) / sqrt(var + eps) · gamma + beta, statistics per sample and group of channels",
+    norm="group", operands={1: "scale", 2: "shift"},
     infer=_group_infer("group_norm"), ref=_group_norm_ref, vjp=_group_norm_vjp, inplace=(0,),
     kernels={"f32": "group_norm_f32"}, params=_group_params, scratch=_group_scratch(2), macs=macs(4),
     cases=_group_cases(1, 2),

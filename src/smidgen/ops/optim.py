@@ -165,8 +165,13 @@ def _define_alone(sink: Sink) -> None:
 # Fused ops: the gradient op's own inputs, then the sink's.
 
 
+def fused_op(gradient: str, consumer: str) -> str:
+    """The op that is a weight gradient and its consumer in one."""
+    return f"{gradient}_{consumer}"
+
+
 def _define_fused(op: Op, sink: Sink) -> None:
-    name = f"{op.name}_{sink.name}"
+    name = fused_op(op.name, sink.name)
 
     def own_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in attrs.items() if k not in sink.attrs}

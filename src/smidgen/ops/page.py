@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..ir import Array
-from .registry import NOT_DIFFERENTIABLE, Call, N, Page, Param, case, define, same_shape
+from .registry import NOT_DIFFERENTIABLE, Call, N, Param, case, define, same_shape
+from .traits import Page
 
 _KERNELS = {"out": "page_out", "write": "page_out", "in": "page_in", "start": "page_start", "wait": "page_wait"}
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Tensor, size
 from .registry import Builder, Call, N, Param, Run, Spec, case, define
+from .traits import Layout
 
 Words = npt.NDArray[np.uint32]
 
@@ -107,6 +108,7 @@ def _counter(rng: np.random.Generator, n: int) -> Array:
 
 define(
     "dropout", doc="y = x · mask / (1-p), the mask hashed from counter = (seed, step), key and the element's index",
+    layout=Layout("each", operands=1), identity=lambda attrs: attrs["p"] == 0,
     infer=_infer, ref=_dropout, vjp=_vjp, needs_run=True,
     kernels={"f32": "dropout_f32"}, params=_dropout_params, inplace=(0,),
     cases=[

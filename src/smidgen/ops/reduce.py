@@ -17,6 +17,7 @@ from ..ir import Array, Batch, DType, Node, Shape, Tensor, batch_axis, size
 from .movement import as_shape
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Running, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, lines, merged, reduce_params, show
+from .traits import Layout
 
 Dys = Sequence[str | None]
 Axes = tuple[int, ...]
@@ -102,12 +103,14 @@ ACROSS = [
 
 define(
     "sum", doc="y = Σx over axes",
+    layout=Layout("over"), linear_in=((0,),),
     infer=_reduce_infer("sum"), ref=lambda x, axes, keepdim: (x.sum(axis=axes, keepdims=keepdim),), vjp=_expand_vjp,
     kernels={"f32": "sum_f32"}, params=_params, cases=WITHIN,
 )  # fmt: skip
 
 define(
     "mean", doc="y = mean of x over axes",
+    layout=Layout("over"), linear_in=((0,),),
     infer=_reduce_infer("mean", empty=False), ref=lambda x, axes, keepdim: (x.mean(axis=axes, keepdims=keepdim),),
     vjp=_mean_vjp("mean_dx"), kernels={"f32": "mean_f32"}, params=_params, cases=WITHIN,
 )  # fmt: skip
@@ -120,6 +123,7 @@ def _batch_sum_ref(x: Array, axes: Axes, keepdim: bool, shape: tuple[int, ...] |
 
 define(
     "batch_sum", doc="y = Σx over axes, the samples among them; the result may be given another `shape`",
+    layout=Layout("over"),
     infer=_reduce_infer("batch_sum", across=True), ref=_batch_sum_ref, vjp=_expand_vjp, batchwise=True, sink=True,
     running=Running("batch_sum_running", lambda shape: shape), kernels={"f32": "batch_sum_f32"}, params=_batch_params,
     cases=[*ACROSS, case((N, 4, 3), axes=(0, 2), keepdim=True, shape=(4, 1))],
@@ -137,6 +141,7 @@ def _batch_mean_ref(x: Array, axes: Axes, keepdim: bool, run: Run) -> Sequence[A
 
 define(
     "batch_mean", doc="y = mean of x over axes, the samples of the whole batch among them",
+    layout=Layout("over"),
     infer=_reduce_infer("batch_mean", across=True, empty=False), ref=_batch_mean_ref, vjp=_mean_vjp("batch_mean_dx"),
     batchwise=True, needs_run=True, running=Running("batch_mean_running", lambda shape: shape),
     kernels={"f32": "batch_mean_f32"}, params=_batch_params, cases=ACROSS,
@@ -236,6 +241,7 @@ def _ties(rng: np.random.Generator, n: int) -> Array:
 for _name, _word, _f in (("amax", "largest", np.max), ("amin", "smallest", np.min)):
     define(
         _name, doc=f"y = {_word} of x over axes; the gradient is shared by equal ones",
+        layout=Layout("over"),
         infer=_reduce_infer(_name, empty=False),
         ref=lambda x, axes, keepdim, f=_f: (f(x, axis=axes, keepdims=keepdim),),
         vjp=lambda b, node, dys: [b.add("amax_dx", str(dys[0]), node.ins[0], node.outs[0], **node.attrs)],
@@ -312,12 +318,14 @@ KINKS = [case(_ties, smooth=False, axis=2, keepdim=False), case(_nans, smooth=Fa
 
 define(
     "max_index", doc="largest of x along one axis and where it is; the first of equal ones, and it gets the gradient",
+    layout=Layout("over"),
     infer=_pick_infer("max_index", DType.F32, DType.I32), ref=_max_index_ref, vjp=_max_index_vjp,
     kernels={"f32": "max_index_f32"}, params=lambda call: lines(call.ins[0].shape, call["axis"]), cases=PICKS + KINKS,
 )  # fmt: skip
 
 define(
     "argmax", doc="where the largest of x along one axis is; the first of equal ones",
+    layout=Layout("over"),
     infer=_pick_infer("argmax", DType.I32), ref=lambda x, axis, keepdim: _max_index_ref(x, axis, keepdim)[1:],
     vjp=NOT_DIFFERENTIABLE,
     kernels={"i32": "argmax_i32"}, params=lambda call: lines(call.ins[0].shape, call["axis"]), cases=PICKS + KINKS,
@@ -387,6 +395,7 @@ PAIRS = [Case((old.inputs[0], old.inputs[0]), old.attrs) for old in LINES]
 
 define(
     "softmax", doc="y = exp(x) / Σexp(x) along one axis",
+    layout=Layout("along"), masks=True,
     infer=_line_infer("softmax"), ref=lambda x, axis: (np.exp(_log_softmax(x, axis)),), vjp=_from_output("softmax_dx"),
     kernels={"f32": "softmax_f32"}, params=_line_params, inplace=(0,),
     cases=[*LINES, case(_masked, axis=1, smooth=False)],
@@ -394,6 +403,7 @@ define(
 
 define(
     "softmax_dx", doc="dx = y · (dy - Σdy·y) along one axis",
+    layout=Layout("along"),
     infer=_line_infer("softmax_dx"),
     ref=lambda dy, y, axis: (y * (dy - (dy * y).sum(axis=axis, keepdims=True)),), vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "softmax_dx_f32"}, params=_line_params, macs=lambda call: call.ins[0].size, inplace=(0, 1),
@@ -402,12 +412,14 @@ define(
 
 define(
     "log_softmax", doc="y = x - log Σexp(x) along one axis",
+    layout=Layout("along"), masks=True,
     infer=_line_infer("log_softmax"), ref=lambda x, axis: (_log_softmax(x, axis),), vjp=_from_output("log_softmax_dx"),
     kernels={"f32": "log_softmax_f32"}, params=_line_params, inplace=(0,), cases=LINES,
 )  # fmt: skip
 
 define(
     "log_softmax_dx", doc="dx = dy - exp(y) · Σdy along one axis",
+    layout=Layout("along"),
     infer=_line_infer("log_softmax_dx"),
     ref=lambda dy, y, axis: (dy - np.exp(y) * dy.sum(axis=axis, keepdims=True),), vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "log_softmax_dx_f32"}, params=_line_params, inplace=(0, 1), cases=PAIRS,
@@ -420,6 +432,7 @@ def _cumsum_ref(x: Array, axis: int, reverse: bool = False) -> Sequence[Array]:
 
 define(
     "cumsum", doc="y = sum of x up to here along one axis; `reverse`: from here to the end",
+    layout=Layout("along"),
     infer=_line_infer("cumsum"), ref=_cumsum_ref,
     vjp=lambda b, node, dys: [
         b.add("cumsum", str(dys[0]), axis=node.attrs["axis"], reverse=not node.attrs.get("reverse", False))

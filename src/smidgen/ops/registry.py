@@ -6,13 +6,14 @@ Rules see a `Call`: the tensors and attributes of one node. Nothing outside the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, ParamSpec, Protocol
 
 import numpy as np
 
 from ..errors import Internal
-from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor
+from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor
+from .traits import Attrs, Border, Layout, LinearIn, Loss, Norm, OperandRole, Page, Statistics, chosen_kernel
 
 N: Final = Batch(1)
 """The number of samples; cases and rules use it as a size."""
@@ -53,14 +54,6 @@ class Builder(Protocol):
 Infer = Callable[[Sequence[Tensor], Mapping[str, Any]], Sequence[Spec]]
 Vjp = Callable[[Builder, Node, Sequence[str | None]], Sequence[str | None]]
 Param = int | float | Batch
-
-
-Page = Literal["", "out", "in", "start", "wait", "write"]
-"""What an op does with PAGE: out and write put the last input there, in and start read input 0, wait reads its last
-input (which must not change before) and ends what start began. Result 0 of `PAGE_WRITERS` is in PAGE."""
-PAGE_WRITERS: Final = ("out", "write")
-PAGE_READERS: Final[Mapping[Page, int]] = {"in": 0, "start": 0, "write": 0, "wait": 1}
-"""The input that is in PAGE; all others are in RAM."""
 
 
 class _NotDifferentiable:
@@ -104,6 +97,14 @@ class Bits:
     closed: bool = False
 
 
+def _none(call: Call) -> Sequence[Param]:
+    return ()
+
+
+def _zero(call: Call) -> Dim:
+    return 0
+
+
 @dataclass(frozen=True)
 class Running:
     """The op of a sum that goes on where the micro-batch before ended: it takes what is carried, then the inputs of the
@@ -115,69 +116,85 @@ class Running:
 
 @dataclass(frozen=True)
 class Op:
+    """Everything that is known of an op. Passes, planner and runtime ask these fields, never the name."""
+
     name: str
+    _: KW_ONLY
+    # What it computes.
     doc: str
     infer: Infer
     ref: Callable[..., Sequence[Array]]  # ref(*arrays, **attrs) in the arrays' own precision; `run=` if needs_run
     vjp: Vjp | _NotDifferentiable
-    kernels: Mapping[str, str]  # dtype of the first output → name of the C function
-    params: Callable[[Call], Sequence[Param]]  # the C function's int32 parameters; floats go as their f32 bits
-    scratch: Callable[[Call], Dim]  # bytes
-    macs: Callable[[Call], Dim]
-    inplace: tuple[int, ...]  # inputs whose slot output 0 may take, if that input dies here
-    shares: Mapping[int, int]  # output → input whose memory it IS: views and updates
-    batchwise: bool  # mixes samples: never run sample by sample
-    needs_run: bool
-    sink: bool  # a weight gradient that can be consumed tile by tile by an optimizer
-    bits: Callable[[Mapping[str, Any]], Bits] | None
-    lean: str | None  # the op to use instead when only output 0 is read
-    running: Running | None  # a sum over samples: how it goes on over micro-batches
-    page: Page
-    cases: tuple[Case, ...]
+    cases: Sequence[Case] = ()
+    # How it runs.
+    kernels: Mapping[str, str] = field(default_factory=dict)  # "u8,u8->i32", or the first output's type → C function
+    params: Callable[[Call], Sequence[Param]] = _none  # the C function's int32 parameters; floats go as their f32 bits
+    scratch: Callable[[Call], Dim] = _zero  # bytes
+    macs: Callable[[Call], Dim] = _zero
+    inplace: tuple[int, ...] = ()  # inputs whose slot output 0 may take, if that input dies here
+    shares: Mapping[int, int] = field(default_factory=dict)  # output → input whose memory it IS: views and updates
+    batchwise: bool = False  # mixes samples: never run sample by sample
+    needs_run: bool = False
+    running: Running | None = None  # a sum over samples: how it goes on over micro-batches
+    page: Page = ""
+    border: Border = ""
+    loops: bool = False  # repeats the next nodes for each sample
+    # What passes may do with it.
+    layout: Layout | None = None  # with axes in another order
+    rearranges: Callable[[Attrs], Step] | None = None  # the step by which a stored tensor is laid out like the result
+    identity: Callable[[Attrs], bool] | None = None  # y is x with these attributes, where their types are equal
+    converts: bool = False  # y is x in another number type
+    linear_in: LinearIn = ()
+    lean: str | None = None  # the op to use instead when only output 0 is read
+    bits: Callable[[Attrs], Bits] | None = None
+    sink: bool = False  # a weight gradient that can be consumed tile by tile by an optimizer
+    # Layers.
+    operands: Mapping[int, OperandRole] = field(default_factory=dict)  # input → what it is, if it may be a parameter
+    scaled_weight: Callable[[Array, Array, Attrs], Array] | None = None  # (weight, a, attrs) → weight of y·a, a[C]
+    zero_bias: bool = False  # without a bias the kernel adds 0: a bias of zeros gives the same bits
+    widens: bool = False  # a row more in weight and bias is an element more in y's last axis; the others stay the same
+    int8_weights: str | None = None  # the op that reads int8 weights with a scale for each output, and a bias
+    norm: Norm = ""
+    statistics: Statistics = ""
+    masks: bool = False  # an element of -1e30 in the last axis counts for nothing and leaves the others' bits alone
+    loss: Loss | None = None
 
     @property
     def is_view(self) -> bool:
         """Occupies no time and no memory of its own."""
         return not self.kernels
 
+    @property
+    def pointwise(self) -> bool:
+        """Element by element in all operands, which broadcast."""
+        return self.layout is not None and self.layout.rule == "each" and self.layout.operands is None
+
+    def operand(self, role: OperandRole) -> int | None:
+        """The first input with this role."""
+        return next((i for i, own in self.operands.items() if own == role), None)
+
+    def kernel(self, call: Call) -> str:
+        """The C function for operands of the call's types."""
+        return chosen_kernel(self.name, self.kernels, [t.dtype for t in call.ins], [t.dtype for t in call.outs])
+
 
 _OPS: dict[str, Op] = {}
+Fields = ParamSpec("Fields")
 
 
-def define(
-    name: str,
-    *,
-    doc: str,
-    infer: Infer,
-    ref: Callable[..., Sequence[Array]],
-    vjp: Vjp | _NotDifferentiable,
-    kernels: Mapping[str, str] | None = None,
-    params: Callable[[Call], Sequence[Param]] | None = None,
-    scratch: Callable[[Call], Dim] | None = None,
-    macs: Callable[[Call], Dim] | None = None,
-    inplace: tuple[int, ...] = (),
-    shares: Mapping[int, int] | None = None,
-    batchwise: bool = False,
-    needs_run: bool = False,
-    sink: bool = False,
-    bits: Callable[[Mapping[str, Any]], Bits] | None = None,
-    lean: str | None = None,
-    running: Running | None = None,
-    page: Page = "",
-    cases: Sequence[Case] = (),
-) -> Op:
-    if name in _OPS:
-        raise Internal(f"op '{name}' is defined twice")
-    op = Op(
-        name, doc, infer, ref, vjp,
-        dict(kernels or {}),
-        params or (lambda call: ()),
-        scratch or (lambda call: 0),
-        macs or (lambda call: 0),
-        inplace, dict(shares or {}), batchwise, needs_run, sink, bits, lean, running, page, tuple(cases),
-    )  # fmt: skip
-    _OPS[name] = op
-    return op
+def _defining(make: Callable[Fields, Op]) -> Callable[Fields, Op]:
+    def define(*args: Fields.args, **fields: Fields.kwargs) -> Op:
+        op = make(*args, **fields)
+        if op.name in _OPS:
+            raise Internal(f"op '{op.name}' is defined twice")
+        _OPS[op.name] = op
+        return op
+
+    return define
+
+
+define = _defining(Op)
+"""Make a record and register it: `define(name, doc=…, infer=…, …)`, with the fields of `Op`."""
 
 
 def get(name: str) -> Op:
@@ -186,8 +203,27 @@ def get(name: str) -> Op:
     return _OPS[name]
 
 
+def find(name: str) -> Op | None:
+    return _OPS.get(name)
+
+
 def all_ops() -> dict[str, Op]:
     return dict(_OPS)
+
+
+def losses() -> dict[str, Op]:
+    """What loss="…" may name → its op, in the order of their records."""
+    return {op.loss.name: op for op in _OPS.values() if op.loss and op.loss.name}
+
+
+def is_loop(node: Node) -> bool:
+    """Also of nodes that may be wrong: an op that does not exist is no loop."""
+    return node.op in _OPS and _OPS[node.op].loops
+
+
+def border(node: Node) -> Border:
+    """As `is_loop`, for the border between caller and arena."""
+    return _OPS[node.op].border if node.op in _OPS else ""
 
 
 # Rules that many ops share.

@@ -152,6 +152,14 @@ def laid_shape(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]
     return shape
 
 
+def added_step(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
+    """The steps and then one more; two of a kind are one."""
+    if not steps or steps[-1][0] != step[0]:
+        return (*steps, step)
+    kind, before = steps[-1]
+    return (*steps[:-1], (kind, step[1] if kind == "reshape" else tuple(before[p] for p in step[1])))
+
+
 def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step]) -> Array:
     """From the stored layout back to the user's."""
     shapes = [tuple(shape)]
@@ -173,6 +181,7 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
+    "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "is_integer",
     "is_number", "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

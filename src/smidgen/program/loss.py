@@ -14,7 +14,7 @@ from ..errors import BadData
 from ..ir import Array, DType
 from .instructions import Buffer
 
-YES_OR_NO = "bce_with_logits"
+LABELS, YES_OR_NO = "cross_entropy", "bce_with_logits"  # kinds of loss in a program's facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class LossFacts:
     @staticmethod
     def from_json(data: Any) -> LossFacts:
         """Of a program without such facts, nothing is known."""
-        if not isinstance(data, Mapping) or data.get("kind") not in ("cross_entropy", YES_OR_NO):
+        if not isinstance(data, Mapping) or data.get("kind") not in (LABELS, YES_OR_NO):
             return LossFacts()
         if data["kind"] == YES_OR_NO:
             return LossFacts(YES_OR_NO)
-        return LossFacts("cross_entropy", int(data["classes"]), int(data["ignore"]), bool(data["mean"]),
+        return LossFacts(LABELS, int(data["classes"]), int(data["ignore"]), bool(data["mean"]),
                          data.get("alone") is True)  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class LossFacts:
 
 def check_labels(target: Array, buffer: Buffer, facts: LossFacts, first: int = 0) -> None:
     """Raise unless every label is a class; `first` is the number of the first sample at hand."""
-    if facts.kind != "cross_entropy" or buffer.dtype is not DType.I32:
+    if facts.kind != LABELS or buffer.dtype is not DType.I32:
         return
     classes = facts.classes if facts.in_use is None else facts.in_use
     bad = ((target < 0) | (target >= classes)) & (target != facts.ignore)

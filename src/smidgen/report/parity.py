@@ -19,6 +19,7 @@ from torch import nn
 from ..api import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
+from ..compiler.torch_import.capture import LOSSES
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
@@ -293,11 +294,9 @@ def seen_gradients(
     """The gradient (with weight decay) that took one state to the next."""
     found: dict[str, Array] = {}
     for p in s0:
-        if optimizer.op == "momentum":
-            assert isinstance(optimizer, SGD)
+        if isinstance(optimizer, SGD) and optimizer.momentum:
             found[p] = s1[p]["momentum"].astype(np.float64) - optimizer.momentum * s0[p]["momentum"]
-        elif optimizer.op == "adam":
-            assert isinstance(optimizer, Adam | AdamW)
+        elif isinstance(optimizer, Adam | AdamW):
             beta1 = optimizer.betas[0]
             found[p] = (s1[p]["exp_avg"].astype(np.float64) - beta1 * s0[p]["exp_avg"]) / (1 - beta1)
         else:
@@ -335,15 +334,7 @@ def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
 
 
 def _torch_loss(loss: Any) -> Any:
-    named = {
-        "cross_entropy": nn.functional.cross_entropy,
-        "mse": nn.functional.mse_loss,
-        "bce_with_logits": nn.functional.binary_cross_entropy_with_logits,
-        "l1": nn.functional.l1_loss,
-        "huber": nn.functional.huber_loss,
-        "smooth_l1": nn.functional.smooth_l1_loss,
-    }
-    return named[loss] if isinstance(loss, str) else loss
+    return LOSSES[loss] if isinstance(loss, str) else loss
 
 
 def _torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import api
+from .. import api, ops
 from ..cli.model_source import example_of, load_model
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
@@ -167,8 +167,9 @@ def _target(model: torch.nn.Module, xs: Sequence[Array], loss: str, rng: np.rand
         ) from error  # fmt: skip
     if not isinstance(out, torch.Tensor):
         raise BadOption(f"the model returns a {type(out).__name__}", help="verify needs a model with one output tensor")
-    if loss == "cross_entropy":
+    record = ops.losses()[loss].loss if loss in ops.losses() else None
+    if record is not None and record.target == "classes":
         return rng.integers(0, out.shape[1], (out.shape[0], *out.shape[2:])).astype(np.int64)
-    if loss == "bce_with_logits":
+    if record is not None and record.target == "yes_no":
         return rng.integers(0, 2, tuple(out.shape)).astype(np.float32)
     return rng.standard_normal(tuple(out.shape)).astype(np.float32)

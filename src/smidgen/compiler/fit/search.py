@@ -19,7 +19,7 @@ from ..assemble import outlined, sized
 from ..effort import Effort
 from ..loss_facts import loss_facts
 from ..options import Options
-from ..passes.additive import WEIGHTED, takes_statistics
+from ..passes.additive import counts_labels, takes_statistics
 from ..pipeline import Entries, Lowering, decided, narrowed
 from ..planner.within import LEAST_EFFORT_S, Aim
 from . import lower_bound
@@ -339,7 +339,7 @@ def _sample_by_sample(entries: Entries) -> bool:
             return False
     if any(ops.get(node.op).batchwise for node in infer.nodes) or takes_statistics(train):
         return False
-    means = [n for n in train.nodes if n.op in WEIGHTED and n.attrs["reduction"] == "mean"]
+    means = [node for node in train.nodes if counts_labels(node)]
     if not all(at(train[n.ins[1]].shape, 2) == (2,) for n in means):
         return False
     return not means or bool(loss_facts(train).get("alone"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
-from ...ops.registry import PAGE_WRITERS
+from ...ops.traits import PAGE_WRITERS
 
 
 class Builder:

@@ -12,7 +12,7 @@ import numpy as np
 from ... import ops
 from ...errors import Internal
 from ...ir import Graph, Node, Role, batch_axis
-from ...ops.registry import PAGE_READERS, PAGE_WRITERS
+from ...ops.traits import PAGE_READERS, PAGE_WRITERS
 from ..effort import NODE, spend
 
 
@@ -47,7 +47,7 @@ class _Walk:
         self.declarations()
         while self.position < len(self.graph.nodes):
             node = self.graph.nodes[self.position]
-            if node.op == "loop":
+            if ops.is_loop(node):
                 self.loop(node)
             else:
                 self.node(node)
@@ -119,7 +119,7 @@ class _Walk:
         if name not in self.assigned:
             raise self.here(f"'{name}' is read before it is assigned")
         role = self.graph[name].role
-        if role is Role.INPUT and node.op != "feed":
+        if role is Role.INPUT and ops.border(node) != "in":
             raise self.here(f"input '{name}' is read by something else than feed")
         if role is Role.OUTPUT:
             raise self.here(f"output '{name}' is read")
@@ -151,7 +151,7 @@ class _Walk:
         shares = _updates(node)
         for k, name in enumerate(node.outs):
             role = self.graph[name].role
-            if (node.op == "fetch") != (role is Role.OUTPUT):
+            if (ops.border(node) == "out") != (role is Role.OUTPUT):
                 raise self.here(
                     f"'{name}' is written by {node.op}", why="outputs, and only outputs, are written by fetch"
                 )
@@ -259,7 +259,7 @@ class _Walk:
                 raise self.here(f"the loop yields {tensor or piece} as {dtype.value}[{','.join(map(str, shape))}]")
 
     def body_node(self, node: Node, inside: set[str]) -> None:
-        if node.op == "loop":
+        if ops.is_loop(node):
             raise self.here("a loop inside a loop")
         if node.op in ops.all_ops() and _updates(node):
             raise self.here(f"'{node.op}' updates '{node.ins[0]}' inside a loop, once a sample")
@@ -305,7 +305,7 @@ class _Walk:
         """Each set of batch statistics enters the running ones once, whatever is recomputed."""
         entered: dict[Hashable, int] = {}
         for i, node in enumerate(self.graph.nodes):
-            if node.op != "running_stats":
+            if ops.get(node.op).statistics != "keeps":
                 continue
             for source in _updates(node).values():
                 name = self.root.get(node.ins[source], node.ins[source])

@@ -36,7 +36,7 @@ def run(
     position = 0
     while position < len(graph.nodes):
         node = graph.nodes[position]
-        if node.op == "loop":
+        if ops.is_loop(node):
             body = graph.nodes[position + 1 : position + 1 + node.attrs["body"]]
             _run_loop(graph, node, body, env, n, whole, watch)
             position += len(body)
@@ -54,7 +54,7 @@ def _run_loop(
         for node in body:
             # Sizes inside the body are those of one sample; a feed still sees the caller's whole buffer.
             _run_node(graph, node, env, ops.Run(n, total, index), 1, watch)
-            if node.op == "fetch":
+            if ops.border(node) == "out":
                 parts.setdefault(node.outs[0], []).append(env[node.outs[0]])
         for gathered, piece in zip(loop.outs, loop.attrs["yields"], strict=True):
             parts.setdefault(gathered, []).append(env[piece])

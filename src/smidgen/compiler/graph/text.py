@@ -67,7 +67,7 @@ def to_text(graph: Graph, literals: int = 8) -> str:
     inside = 0
     for node in graph.nodes:
         lines.append("  " * (inside > 0) + _node(graph, node))
-        inside = node.attrs["body"] if node.op == "loop" else max(0, inside - 1)
+        inside = node.attrs["body"] if ops.is_loop(node) else max(0, inside - 1)
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +81,7 @@ def canonical(graph: Graph) -> str:
 
     def rename(node: Node) -> Node:
         attrs = dict(node.attrs)
-        if node.op == "loop":
+        if ops.is_loop(node):
             attrs["yields"] = tuple(new.get(y, y) for y in attrs["yields"])
         ins, outs = (tuple(new.get(t, t) for t in names) for names in (node.ins, node.outs))
         return node.with_(ins=ins, outs=outs, attrs=attrs)
@@ -121,7 +121,8 @@ def _name(name: str) -> str:
 
 
 def _usual_stage(op: str) -> str:
-    return "io" if op == "fetch" else "forward"
+    record = ops.find(op)
+    return "io" if record is not None and record.border == "out" else "forward"
 
 
 def _show(value: Any) -> str:
@@ -285,7 +286,7 @@ class _Reader:
         for k, ((role, name, spec, paged), rule) in enumerate(zip(results, specs, strict=True)):
             if role is None and k in record.shares and not record.is_view:
                 role = self.tensors[ins[record.shares[k]]].role
-            paged = paged or record.page in ops.registry.PAGE_WRITERS
+            paged = paged or record.page in ops.traits.PAGE_WRITERS
             found.append((role, name, spec or (tuple(rule[0]), rule[1]), paged))
         return found
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ... import ops
 from ...ir import Graph, Node, Role, batch_axis
 from .running_loss import RunningLoss, running_loss
-
-SUMS = frozenset({"add", "sub"})  # what may join several sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,8 @@ class _Walk:
                     return None
                 sums[name] = None
                 continue
-            if len(varying) > 1 and node.op not in SUMS:
+            joined = tuple(k for k, i in enumerate(node.ins) if i in self.sampled)
+            if len(varying) > 1 and joined not in ops.get(node.op).linear_in:
                 return None
             later.add(at)
             left += node.ins

@@ -6,17 +6,16 @@ from ... import ops
 from ...errors import NotAdditive
 from ...ir import Graph, Node, Role, batch_axis
 
-# What may follow a reduction over samples: f(a + b) = f(a) + f(b).
-LINEAR = frozenset({"add", "sub", "neg", "scale", "reshape", "permute", "expand", "sum", "mean", "slice", "detach"})
-TIMES = frozenset({"mul", "div"})  # linear in one operand, the other must not depend on the samples
-# Batch statistics differ between a part and the whole: whoever asks for parts gets those of parts, and is told.
-STATISTICS = frozenset({"batch_stats", "batch_norm_batch", "running_stats"})
-WEIGHTED = frozenset({"cross_entropy", "nll_loss"})  # a mean with class weights divides by a sum over the whole batch
-
 
 def takes_statistics(graph: Graph) -> bool:
     """Does a norm take the statistics of the samples at hand? In parts, these are others."""
-    return any(node.op in STATISTICS for node in graph.nodes)
+    return any(ops.get(node.op).statistics for node in graph.nodes)
+
+
+def counts_labels(node: Node) -> bool:
+    """Does it divide by the weight of the labels that count, in the whole batch?"""
+    loss = ops.get(node.op).loss
+    return loss is not None and loss.target == "classes" and bool(node.attrs["reduction"] == "mean")
 
 
 def check_additive(graph: Graph, loss: str) -> None:
@@ -24,14 +23,16 @@ def check_additive(graph: Graph, loss: str) -> None:
     samples = {t.name for t in graph.of_role(Role.INPUT)}  # depends on samples, has an axis of them
     totals: set[str] = set()  # a sum over the samples at hand
     for node in graph.nodes:
-        if node.stage == "backward" or node.op in STATISTICS or node.op == "fetch":
-            samples |= {o for o in node.outs if node.op == "batch_norm_batch"}
+        record = ops.get(node.op)
+        if node.stage == "backward" or record.statistics or record.border == "out":
+            # Statistics of a micro-batch are not the batch's: whoever asks for micro-batches gets those, and is told.
+            samples |= {o for o in node.outs if record.statistics and batch_axis(graph[o].shape) is not None}
             continue
         if any(i in totals for i in node.ins):
             _check(graph, node, totals, samples)
             totals.update(node.outs)
         elif any(i in samples for i in node.ins):
-            if node.op in WEIGHTED and len(node.ins) > 2 and node.attrs["reduction"] == "mean":
+            if counts_labels(node) and len(node.ins) > 2:
                 raise _refusal(node, "a mean with class weights divides by the weights of the whole batch")
             batched = all(batch_axis(graph[o].shape) is not None for o in node.outs)
             (samples if batched else totals).update(node.outs)
@@ -40,16 +41,13 @@ def check_additive(graph: Graph, loss: str) -> None:
 
 
 def _check(graph: Graph, node: Node, totals: set[str], samples: set[str]) -> None:
-    others = [i for i in node.ins if i not in totals]
-    if any(i in samples for i in others):
+    if any(i in samples for i in node.ins if i not in totals):
         raise _refusal(node, "it mixes a sum over samples with single samples")
-    if node.op in TIMES and node.ins[0] in totals and len(others) == 1:
-        return
-    if node.op == "mul" and len(others) == 1:
-        return
-    if node.op not in LINEAR and not ops.get(node.op).is_view:
+    summed = {k for k, i in enumerate(node.ins) if i in totals}
+    groups = [set(group) for group in ops.get(node.op).linear_in]
+    if not any(summed <= group for group in groups):
         raise _refusal(node, f"'{node.op}' of a sum is not the sum of '{node.op}'")
-    if others:
+    if summed not in groups:
         raise _refusal(node, "a term that does not depend on the samples would count once for every part")
 
 

@@ -5,30 +5,28 @@ A rule either writes the node for the axes as they lie and says how the result i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from ... import ops
 from ...ir import Batch, Node, Shape, batch_axis
+from ...ops.traits import LayoutRule
 from .layout import Rule, Sweep, View, inverse
 
-_FUNCTIONS = """
-    neg abs exp log sqrt rsqrt reciprocal square sin cos erf sign scale shift pow_scalar
-    relu clamp leaky_relu hardswish hardsigmoid silu sigmoid tanh gelu elu softplus mish log_sigmoid softsign
-"""
-_OPERATORS = "cast add sub mul div pow maximum minimum eq ne lt le gt ge where logical_and logical_or logical_not"
-_GRADIENTS = {f"{name}_dx" for name in _FUNCTIONS.split()} & set(ops.all_ops())
-POINTWISE = frozenset((_FUNCTIONS + _OPERATORS).split()) | _GRADIENTS
-"""Element by element, operands broadcast."""
+
+def arrange(s: Sweep, node: Node) -> bool:
+    """The rule of the node's op; an op that is the identity here hands on what it reads."""
+    record = ops.get(node.op)
+    if record.identity is not None and record.identity(node.attrs) and _same(s, node):
+        return True
+    return record.layout is not None and RULES[record.layout.rule](s, node)
 
 
-def _pointwise(s: Sweep, node: Node) -> bool:
-    return _each(s, node, len(node.ins))
-
-
-def _dropout(s: Sweep, node: Node) -> bool:
-    """Which elements drop depends on their place in memory; any choice is as random."""
-    return _each(s, node, 1)
-
-
-def _each(s: Sweep, node: Node, count: int) -> bool:
+def _each(s: Sweep, node: Node) -> bool:
+    """Element by element in the first `operands`. (Which elements drop out depends on their place in memory; any choice
+    is as random.)"""
+    layout = ops.get(node.op).layout
+    count = len(node.ins) if layout is None or layout.operands is None else layout.operands
     shape = s.graph[node.outs[0]].shape
     views = [s.views[i] for i in node.ins[:count]]
     for k, name in enumerate(node.ins[:count]):
@@ -61,21 +59,19 @@ def _broadcast(shapes: list[Shape]) -> Shape | None:
     return tuple(next(iter(found), 1) for found in sizes) if all(len(found) <= 1 for found in sizes) else None
 
 
-def _permute(s: Sweep, node: Node) -> bool:
+def _reorder(s: Sweep, node: Node) -> bool:
     s.views[node.outs[0]] = s.views[node.ins[0]].permuted(node.attrs["perm"])
     return True
 
 
-def _reshape(s: Sweep, node: Node) -> bool:
+def _regroup(s: Sweep, node: Node) -> bool:
     view = s.views[node.ins[0]].reshaped(s.graph[node.outs[0]].shape)
     if view is not None:
         s.views[node.outs[0]] = view
     return view is not None
 
 
-def _expand(s: Sweep, node: Node) -> bool:
-    if _same(s, node):
-        return True
+def _repeat(s: Sweep, node: Node) -> bool:
     s.before_expand[node.outs[0]] = s.views[node.ins[0]]
     return False
 
@@ -89,11 +85,6 @@ def _same(s: Sweep, node: Node) -> bool:
     return True
 
 
-def _neutral(attr: str, value: float, other: Rule) -> Rule:
-    """The op does nothing if its attribute has this value."""
-    return lambda s, node: _same(s, node) if node.attrs[attr] == value else other(s, node)
-
-
 def _along(s: Sweep, node: Node) -> bool:
     """The op works along one axis, on one or more operands of the same shape."""
     axis = node.attrs["axis"]
@@ -105,7 +96,7 @@ def _along(s: Sweep, node: Node) -> bool:
     return s.framed(node, lead, laid, {**node.attrs, "axis": s.frame(lead)[1][lead.groups[axis][0]]})
 
 
-def _concat(s: Sweep, node: Node) -> bool:
+def _join(s: Sweep, node: Node) -> bool:
     if len(node.ins) == 1:
         return _same(s, node)
     axis = node.attrs["axis"]
@@ -116,10 +107,8 @@ def _concat(s: Sweep, node: Node) -> bool:
     return s.framed(node, lead, laid, {**node.attrs, "axis": s.frame(lead)[1][lead.groups[axis][0]]})
 
 
-def _pad(s: Sweep, node: Node) -> bool:
+def _surround(s: Sweep, node: Node) -> bool:
     pads = node.attrs["pads"]
-    if _same(s, node):
-        return True
     lead = s.views[node.ins[0]].joined()
     padded = [axis for axis, pair in enumerate(pads) if any(pair)]
     if lead.natural or any(len(lead.groups[axis]) != 1 for axis in padded):
@@ -131,7 +120,7 @@ def _pad(s: Sweep, node: Node) -> bool:
     return s.framed(node, lead, [s.whole(lead)], {**node.attrs, "pads": tuple(laid)})
 
 
-def _reduce(s: Sweep, node: Node) -> bool:
+def _over(s: Sweep, node: Node) -> bool:
     attr = "axes" if "axes" in node.attrs else "axis"
     lead = s.views[node.ins[0]]
     lead = lead.joined() if attr == "axis" else lead
@@ -168,7 +157,7 @@ def _last_together(s: Sweep, node: Node, count: int) -> View:
     return s.as_is(s.copy(view.permuted(perm), node.ins[0], laid=True)).permuted(inverse(perm))
 
 
-def _linear(s: Sweep, node: Node) -> bool:
+def _rows(s: Sweep, node: Node) -> bool:
     """Works on the last axis whatever the others are. If that is a merge of axes that lie in another order, the columns
     of the weight can be brought into that order instead."""
     view, weight = _last_together(s, node, 1), s.views[node.ins[1]]
@@ -191,12 +180,12 @@ def _linear(s: Sweep, node: Node) -> bool:
         s.copy(weight, node.ins[1], laid=weight is not s.views[node.ins[1]]),
         *[s.copy(s.views[i], i) for i in node.ins[2:]],
     ]
-    y = s.emit("linear", [x, *rest], node.attrs, s.names(node))[0]
+    y = s.emit(node.op, [x, *rest], node.attrs, s.names(node))[0]
     s.views[node.outs[0]] = s.over(y, [*view.groups[:-1], (start,)])
     return True
 
 
-def _batch_norm(s: Sweep, node: Node) -> bool:
+def _channels(s: Sweep, node: Node) -> bool:
     """Works on the last axis whatever the others are, if that is one axis of memory too: a flattened image is not."""
     lead = _last_together(s, node, 1).joined()
     if lead.natural or len(lead.groups[-1]) != 1:
@@ -205,11 +194,12 @@ def _batch_norm(s: Sweep, node: Node) -> bool:
     if places[lead.groups[-1][0]] != len(shape) - 1:
         return False
     rest = [s.copy(s.views[i], i) for i in node.ins[1:]]
-    groups = [(0,)] if node.op == "batch_stats" else None
+    whole = s.graph[node.outs[0]].shape == s.graph[node.ins[0]].shape
+    groups = None if whole else [(0,)]  # one value for each channel
     return s.framed(node, lead, [s.whole(lead)], node.attrs, rest, groups)
 
 
-def _layer_norm(s: Sweep, node: Node) -> bool:
+def _trailing(s: Sweep, node: Node) -> bool:
     """Any order of the normalised axes will do if gamma and beta have it too."""
     count = node.attrs["axes"]
     view = _last_together(s, node, count)
@@ -228,7 +218,7 @@ def _layer_norm(s: Sweep, node: Node) -> bool:
     return True
 
 
-def _matmul(s: Sweep, node: Node) -> bool:
+def _product(s: Sweep, node: Node) -> bool:
     """A transposed operand is read transposed."""
     ins, flags = [], {}
     for name, flag in zip(node.ins, ("ta", "tb"), strict=True):
@@ -242,19 +232,19 @@ def _matmul(s: Sweep, node: Node) -> bool:
     return True
 
 
-def _feed(s: Sweep, node: Node) -> bool:
+def _enter(s: Sweep, node: Node) -> bool:
     """The copy from the caller's buffer permutes for free."""
     out = node.outs[0]
     perm = s.choice.feeds.get(out)
     if perm is None or out in s.keep:
         return False
     attrs = {**node.attrs, "perm": tuple(node.attrs["perm"][p] for p in perm)}
-    name = s.emit("feed", node.ins, attrs, [s.own_name(out)])[0]
+    name = s.emit(node.op, node.ins, attrs, [s.own_name(out)])[0]
     s.views[out] = s.as_is(name).permuted(inverse(perm))
     return True
 
 
-def _fetch(s: Sweep, node: Node) -> bool:
+def _leave(s: Sweep, node: Node) -> bool:
     """The copy to the caller's buffer permutes for free."""
     view, out = s.views[node.ins[0]], s.graph[node.outs[0]]
     perm = s.plain(view.permuted(node.attrs["perm"]))
@@ -266,28 +256,9 @@ def _fetch(s: Sweep, node: Node) -> bool:
     return True
 
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(POINTWISE, _pointwise),
-    **dict.fromkeys(("softmax", "softmax_dx", "log_softmax", "log_softmax_dx", "cumsum"), _along),
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "max_index", "argmax", "batch_sum", "batch_mean"), _reduce),
-    "scale": _neutral("by", 1, _pointwise),
-    "shift": _neutral("by", 0, _pointwise),
-    "pow_scalar": _neutral("exponent", 1, _pointwise),
-    "cast": lambda s, node: _same(s, node) or _pointwise(s, node),
-    "dropout": _neutral("p", 0, _dropout),
-    "permute": _permute,
-    "reshape": _reshape,
-    "expand": _expand,
-    "slice": lambda s, node: _same(s, node) or _along(s, node),
-    "pad": _pad,
-    "concat": _concat,
-    "linear": _linear,
-    "batch_norm": _batch_norm,
-    "batch_norm_batch": _batch_norm,
-    "batch_stats": _batch_norm,
-    "layer_norm": _layer_norm,
-    "matmul": _matmul,
-    "feed": _feed,
-    "fetch": _fetch,
-}
-"""Ops that are not here (convolutions, pooling, losses, …) see their operands as written."""
+RULES: Final[Mapping[LayoutRule, Rule]] = {
+    "each": _each, "along": _along, "over": _over, "reorder": _reorder, "regroup": _regroup, "repeat": _repeat,
+    "surround": _surround, "join": _join, "rows": _rows, "channels": _channels, "trailing": _trailing,
+    "product": _product, "enter": _enter, "leave": _leave,
+}  # fmt: skip
+"""Ops without a rule (convolutions, pooling, losses, …) see their operands as written."""

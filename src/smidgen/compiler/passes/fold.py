@@ -6,13 +6,13 @@ All of it in float64; values are rounded once, when they are encoded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Role, Tensor, batch_axis
+from ...ops.traits import OperandRole
 
 _GROWTH = 4  # a folded result may be this many times larger than what it is computed from
 
@@ -88,16 +88,6 @@ def _tidy(graph: Graph) -> Graph:
 
 # Batch-norm after a layer that is linear: y = a·(Wx + b - mean) + beta with a = gamma / sqrt(var + eps) per channel.
 
-_CHANNELS: Mapping[str, Callable[[Array, Array, Mapping[str, Any]], Array]] = {
-    "linear": lambda w, a, attrs: w * a[:, None],
-    "conv2d": lambda w, a, attrs: w * a[:, None, None, None],
-    # The results of group g are the last axis of the weight's rows of group g.
-    "conv_transpose2d": lambda w, a, attrs: (
-        w * np.repeat(a.reshape(attrs["groups"], -1), len(w) // attrs["groups"], axis=0)[:, None, None, :]
-    ),
-}
-"""Op → its weight with the channels of the result scaled by a."""
-
 
 def fold_batch_norm(graph: Graph) -> Graph:
     """Move norms with constant gamma and statistics into the layer before them, if its weight is constant.
@@ -105,12 +95,22 @@ def fold_batch_norm(graph: Graph) -> Graph:
     A constant beta becomes part of the bias; one that learns is added afterwards.
     """
     producer = graph.producer()
-    for name in [node.outs[0] for node in graph.nodes if node.op == "batch_norm"]:
+    for name in [node.outs[0] for node in graph.nodes if _has_given_statistics(node)]:
         layer = _layer_before(graph, producer, producer[name])
         if layer is not None:
             graph = _folded(graph, producer[name], layer)
             producer = graph.producer()  # inputs of the norms behind it have other names now
     return graph
+
+
+def _has_given_statistics(node: Node) -> bool:
+    record = ops.get(node.op)
+    return record.norm == "batch" and record.operand("mean") is not None
+
+
+def _operands(norm: Node, *roles: OperandRole) -> list[str]:
+    found = {role: norm.ins[i] for i, role in ops.get(norm.op).operands.items()}
+    return [found[role] for role in roles]
 
 
 def _is_known(graph: Graph, name: str) -> bool:
@@ -119,31 +119,39 @@ def _is_known(graph: Graph, name: str) -> bool:
 
 def _layer_before(graph: Graph, producer: Mapping[str, Node], norm: Node) -> Node | None:
     """The layer whose result nothing but this norm reads, reshapes that leave channels alone in between."""
-    x, gamma, _beta, mean, var = norm.ins
-    if not all(_is_known(graph, name) for name in (gamma, mean, var)):
+    x = norm.ins[0]
+    if not all(_is_known(graph, name) for name in _operands(norm, "scale", "mean", "variance")):
         return None
     readers = graph.readers()
-    while x in producer and len(readers[x]) == 1 and producer[x].op == "reshape":
+    while x in producer and len(readers[x]) == 1 and _is_reshape(producer[x]):
         x = producer[x].ins[0]
         if not graph[x].shape or graph[x].shape[-1] != graph[norm.ins[0]].shape[-1]:
             return None
     layer = producer.get(x)
-    if layer is None or layer.op not in _CHANNELS or len(readers[x]) != 1:
+    if layer is None or ops.get(layer.op).scaled_weight is None or len(readers[x]) != 1:
         return None
     return layer if all(_is_known(graph, name) for name in layer.ins[1:]) else None
 
 
+def _is_reshape(node: Node) -> bool:
+    record = ops.get(node.op)
+    return record.is_view and record.rearranges is not None
+
+
 def _folded(graph: Graph, norm: Node, layer: Node) -> Graph:
-    gamma, mean, var = (np.asarray(graph.data[norm.ins[k]], np.float64) for k in (1, 3, 4))
+    known = _operands(norm, "scale", "mean", "variance")
+    gamma, mean, var = (np.asarray(graph.data[name], np.float64) for name in known)
+    scaled_weight = ops.get(layer.op).scaled_weight
+    assert scaled_weight is not None
     a = gamma / np.sqrt(var + norm.attrs["eps"])
     weight, *bias = (np.asarray(graph.data[name], np.float64) for name in layer.ins[1:])
-    beta = norm.ins[2]
+    [beta] = _operands(norm, "shift")
     shift = (sum(bias) - mean) * a
     if _is_known(graph, beta):
         shift = shift + np.asarray(graph.data[beta], np.float64)
     tensors, data = dict(graph.tensors), dict(graph.data)
     names = []
-    for hint, value in ((layer.ins[1], _CHANNELS[layer.op](weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
+    for hint, value in ((layer.ins[1], scaled_weight(weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
         names.append(named_by_content(f"{hint}.folded", value))
         tensors[names[-1]] = Tensor(names[-1], value.shape, DType.F32, Role.CONST)
         data[names[-1]] = value

@@ -107,13 +107,15 @@ def _over(a: Dim, b: Dim) -> Dim:
     return a // b  # type: ignore[operator]
 
 
-SHARED = frozenset({"permute", "reshape", "expand", "slice", "cast"})
-"""Written once for all readers of the same input."""
-
-
 def price(shape: Shape) -> float:
     """Of a copy: its elements for one sample, and a little for being one more instruction."""
     return 16.0 + float(at(size(shape), 1))
+
+
+def moves(node: Node) -> bool:
+    """Does the node only copy its input into another order?"""
+    record = ops.get(node.op)
+    return record.rearranges is not None and not record.is_view
 
 
 def _key(op: str, ins: Sequence[str], attrs: Mapping[str, Any]) -> object:
@@ -145,9 +147,9 @@ class Sweep:
     """`exclusive` names stored tensors with one reader: a permute of these can be absorbed into their layout."""
 
     def __init__(
-        self, graph: Graph, rules: Mapping[str, Rule], keep: Collection[str], exclusive: Collection[str], choice: Choice
+        self, graph: Graph, rule: Rule, keep: Collection[str], exclusive: Collection[str], choice: Choice
     ) -> None:
-        self.graph, self.rules, self.keep, self.exclusive, self.choice = graph, rules, keep, exclusive, choice
+        self.graph, self.rule, self.keep, self.exclusive, self.choice = graph, rule, keep, exclusive, choice
         computed = {out for node in graph.nodes for out in node.outs}
         given = {name: t for name, t in graph.tensors.items() if name not in computed}
         self.b = Builder(graph.with_(tensors=given, nodes=()))
@@ -162,9 +164,8 @@ class Sweep:
     def run(self) -> Swept:
         for node in self.graph.nodes:
             self.b.stage, self.b.src = node.stage, node.src
-            rule = self.rules.get(node.op)
             # Memory that an update overwrites is read exactly where it was.
-            if rule is None or any(i in self.overwritten for i in node.ins) or not rule(self, node):
+            if any(i in self.overwritten for i in node.ins) or not self.rule(self, node):
                 self.verbatim(node)
             for out in node.outs:
                 if out in self.choice.as_written and out in self.views:
@@ -178,7 +179,7 @@ class Sweep:
         cost = sum(
             price(graph[node.outs[0]].shape)
             for node in graph.nodes
-            if node.op == "permute" and self.root.get(node.ins[0], node.ins[0]) not in self.exclusive
+            if moves(node) and self.root.get(node.ins[0], node.ins[0]) not in self.exclusive
         )
         return Swept(graph, cost, tuple(dict.fromkeys(self.copied)), held, frozenset(self.relaid))
 
@@ -187,18 +188,19 @@ class Sweep:
     def emit(self, op: str, ins: Sequence[str], attrs: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
         """Append a node; `names` are those its results should have, which may be taken."""
         key = _key(op, ins, attrs)
-        if op in SHARED and key in self.memo and not any(name in self.keep for name in names):
-            return self.memo[key]
         record = ops.get(op)
+        once = record.layout is not None and record.layout.once
+        if once and key in self.memo and not any(name in self.keep for name in names):
+            return self.memo[key]
         outs = []
         for k, (shape, dtype) in enumerate(record.infer([self.b[i] for i in ins], attrs)):
             role = Role.VALUE
             if k in record.shares and not record.is_view:
                 role = self.b[ins[record.shares[k]]].role
             outs.append(self.b.tensor(names[k], tuple(shape), dtype, role))
-        stage = "forward" if op in SHARED and self.b.stage == "io" else self.b.stage
+        stage = "forward" if once and self.b.stage == "io" else self.b.stage
         self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), stage, self.b.src))
-        if op == "reshape":
+        if record.rearranges and record.is_view:
             self.root[outs[0]] = self.root.get(ins[0], ins[0])
         self.memo.setdefault(key, tuple(outs))
         return tuple(outs)

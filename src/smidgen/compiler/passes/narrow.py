@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from ... import ops
 from ...ir import Array, DType, Graph, Node, Role, Tensor
 
-LAYERS: Final = ("conv2d", "linear")
 LEAST_BYTES: Final = 256  # of a weight in f32: below, scales eat what is saved
 
 
@@ -24,15 +24,22 @@ def narrow(graphs: Mapping[str, Graph]) -> tuple[dict[str, Graph], int]:
                 tensor = graph[name]
                 if tensor.role is not Role.CONST or tensor.dtype is not DType.F32:
                     continue
-                # Without a bias, linear adds nothing, and x + 0 is not x for a zero with a sign.
-                fits = node.op in LAYERS and i == 1 and (len(node.ins) == 3 or node.op == "conv2d")
-                if fits and tensor.bytes(1) >= LEAST_BYTES:
+                if _takes_int8(node) == i and tensor.bytes(1) >= LEAST_BYTES:
                     weights[name] = graph.data[name]
                 else:
                     refused.add(name)
     found = {name: parts for name, value in weights.items() if name not in refused and (parts := int8_rows(value))}
     saved = sum(value.size * 3 - 4 * len(value) for name, value in weights.items() if name in found)
     return {name: _narrowed(graph, found) for name, graph in graphs.items()}, saved
+
+
+def _takes_int8(node: Node) -> int | None:
+    """The input that may be int8: the weight, if there is a bias, or none that would change a bit (x + 0 is not x for a
+    zero with a sign)."""
+    record = ops.get(node.op)
+    weight, bias = record.operand("weight"), record.operand("bias")
+    has_bias = bias is not None and bias < len(node.ins)
+    return weight if record.int8_weights and (has_bias or record.zero_bias) else None
 
 
 def int8_rows(weight: Array) -> tuple[Array, Array] | None:
@@ -65,7 +72,8 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
     tensors, data = dict(graph.tensors), dict(graph.data)
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node.op not in LAYERS or node.ins[1] not in found:
+        op = ops.get(node.op).int8_weights
+        if op is None or node.ins[1] not in found:
             nodes.append(node)
             continue
         (x, w, *bias), (q, scale) = node.ins, found[node.ins[1]]
@@ -76,7 +84,7 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
             tensors[name] = Tensor(name, value.shape, dtype, Role.CONST)
             data[name] = value if dtype is DType.U8 else value.astype(np.float64)
         names = list(made)
-        nodes.append(node.with_(op=f"{node.op}_w8", ins=(x, *names[:2], *(bias or names[2:]))))
+        nodes.append(node.with_(op=op, ins=(x, *names[:2], *(bias or names[2:]))))
     used = {name for node in nodes for name in (*node.ins, *node.outs)}
     gone = {name for name in found if name not in used}
     return graph.with_(

@@ -253,7 +253,7 @@ class _Work:
 
 
 def _is_view(node: Node) -> bool:
-    return ops.get(node.op).is_view and node.op != "loop"
+    return ops.get(node.op).is_view and not ops.is_loop(node)
 
 
 class _Reads:

@@ -42,7 +42,7 @@ class _Rewrite:
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self.nodes: list[Node] = []
         self.newest: dict[str, str] = {}  # tensor → its last copy
-        self.views = {n.outs[0]: n for n in graph.nodes if n.ins and n.op != "loop" and ops.get(n.op).is_view}
+        self.views = {n.outs[0]: n for n in graph.nodes if n.ins and not ops.is_loop(n) and ops.get(n.op).is_view}
         self.made = {out: n for n in graph.nodes for out in n.outs}
         self.pages: dict[str, str] = {}  # tensor → the page that holds it
         self.seen: dict[tuple[str, str], str] = {}  # (view, copy of what it shows) → copy of the view

@@ -28,7 +28,7 @@ def carries(name: str) -> str:
 def running_loss(graph: Graph, sampled: Iterable[str]) -> RunningLoss:
     """What the caller is given as the loss, followed back to the sums over samples. `sampled` depends on samples."""
     made, known = graph.producer(), set(sampled)
-    left = [name for node in graph.nodes if node.op == "fetch" for name in node.ins]
+    left = [name for node in graph.nodes if ops.border(node) == "out" for name in node.ins]
     sums: dict[str, Node] = {}
     after: set[str] = set()
     while left:
@@ -43,7 +43,8 @@ def running_loss(graph: Graph, sampled: Iterable[str]) -> RunningLoss:
             left += node.ins
     both = {*sums, *after}
     is_read = any(
-        both.intersection(node.ins) and node.op != "fetch" and not after.intersection(node.outs) for node in graph.nodes
+        both.intersection(node.ins) and ops.border(node) != "out" and not after.intersection(node.outs)
+        for node in graph.nodes
     )
     return RunningLoss({name: _carried(graph, node, is_read) for name, node in sums.items()}, frozenset(after), is_read)
 

@@ -24,11 +24,11 @@ def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
     # What costs nothing is done on both sides: feeds of an input (the caller has it anyway), and views.
     again: list[Node] = []
     for node in reversed(body):
-        if node.outs[0] in needed and (node.op == "feed" or ops.get(node.op).is_view):
+        if node.outs[0] in needed and (ops.border(node) == "in" or ops.get(node.op).is_view):
             again.insert(0, node)
             needed = (needed - set(node.outs)) | set(node.ins)
     gathered = tuple(t for node in body for t in node.outs if t in needed)
-    if not gathered and not any(node.op == "fetch" for node in body):
+    if not gathered and not any(ops.border(node) == "out" for node in body):
         return graph
     tensors = dict(graph.tensors)
     names = {t: _one_sample(graph[t], tensors) for node in body for t in node.outs if graph[t].role is Role.VALUE}
@@ -40,7 +40,7 @@ def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
 
 
 def _works(node: Node) -> bool:
-    return node.op not in ("feed", "fetch") and not ops.get(node.op).is_view
+    return not ops.border(node) and not ops.get(node.op).is_view
 
 
 def _split(graph: Graph, learns: set[str]) -> tuple[set[int], set[int]]:
@@ -103,7 +103,7 @@ def _by_sample(graph: Graph, node: Node) -> bool:
 def _without_stray_feeds(graph: Graph, inside: set[int]) -> set[int]:
     """A feed that no node of the loop reads (labels) stays outside."""
     read = {name for i in inside for name in graph.nodes[i].ins}
-    return {i for i in inside if graph.nodes[i].op != "feed" or graph.nodes[i].outs[0] in read}
+    return {i for i in inside if ops.border(graph.nodes[i]) != "in" or graph.nodes[i].outs[0] in read}
 
 
 def _one_sample(tensor: Tensor, tensors: dict[str, Tensor]) -> str:
@@ -115,7 +115,7 @@ def _one_sample(tensor: Tensor, tensors: dict[str, Tensor]) -> str:
 
 def _in_loop(node: Node, names: dict[str, str]) -> Node:
     attrs = {k: _times(v) for k, v in node.attrs.items()}
-    if node.op in ("feed", "fetch"):
+    if ops.border(node):
         attrs["sample"] = True
     return node.with_(
         ins=tuple(names.get(i, i) for i in node.ins), outs=tuple(names.get(o, o) for o in node.outs), attrs=attrs

@@ -12,11 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from ... import ops
 from ...errors import Internal
 from ...ir import Array, Graph, Node, Role, Step, Tensor
-from .axes import RULES
+from ...program import arrays
+from .axes import arrange
 from .fold import fold_constants, named_by_content
-from .layout import Choice, Perm, Sweep, Swept, without_dead
+from .layout import Choice, Perm, Sweep, Swept, moves, without_dead
 
 STORED = (Role.PARAM, Role.STAT, Role.CONST)
 _TRIALS = 32  # of other choices per graph; each costs one sweep
@@ -33,7 +35,7 @@ def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(
     Values named in `keep` stay, under their names. A graph that hands nothing out is taken for its last result.
     """
     for graph in graphs.values():
-        if any(node.op == "loop" for node in graph.nodes):
+        if any(map(ops.is_loop, graph.nodes)):
             raise Internal("simplify comes before loops are made")
     exclusive = _exclusive(graphs)
     while True:
@@ -105,14 +107,14 @@ def _still_moved(graph: Graph, name: str) -> bool:
     family = {name}
     for node in graph.nodes:
         if node.ins and node.ins[0] in family:
-            if node.op == "permute":
+            if moves(node):
                 return True
-            family |= set(node.outs) if node.op == "reshape" else set()
+            family |= set(node.outs) if ops.get(node.op).rearranges else set()
     return False
 
 
 def _results(graph: Graph) -> set[str]:
-    if any(node.op == "fetch" for node in graph.nodes) or not graph.nodes:
+    if any(ops.border(node) == "out" for node in graph.nodes) or not graph.nodes:
         return set()
     return {out for out in graph.nodes[-1].outs if graph[out].role is Role.VALUE}
 
@@ -121,7 +123,7 @@ def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> S
     """The cheapest sweep found by changing one choice at a time."""
 
     def sweep(choice: Choice) -> Swept:
-        return Sweep(graph, RULES, keep, exclusive, choice).run()
+        return Sweep(graph, arrange, keep, exclusive, choice).run()
 
     choice = Choice({})
     best = sweep(choice)
@@ -163,10 +165,10 @@ def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:
     """Orders of axes worth trying for each input: channels last, and those it is permuted to."""
     found: list[tuple[str, Perm]] = []
     for node in graph.nodes:
-        if node.op == "feed":
+        if ops.border(node) == "in":
             out, rank = node.outs[0], len(graph[node.outs[0]].shape)
             found += [(out, (0, *range(2, rank), 1))] if rank > 2 else []
-            found += [(out, n.attrs["perm"]) for n in swept.nodes if n.op == "permute" and n.ins == (out,)]
+            found += [(out, n.attrs["perm"]) for n in swept.nodes if moves(n) and n.ins == (out,)]
     return list(dict.fromkeys(found))
 
 
@@ -184,12 +186,16 @@ def absorb_layouts(graphs: Mapping[str, Graph], keep: Collection[str] = frozense
 
 def _common_step(holders: Sequence[_Relaid], name: str, keep: Collection[str]) -> Step | None:
     readers = [node for holder in holders for node in holder.readers_of(name)]
-    steps = {(node.op, tuple(node.attrs.get("shape", node.attrs.get("perm", ())))) for node in readers}
+    steps = {_step(node) for node in readers}
     alike = {(holder.tensors[name].shape, holder.layouts.get(name, ())) for holder in holders}
     if len(steps) != 1 or len(alike) != 1 or any(out in keep for node in readers for out in node.outs):
         return None
-    step = steps.pop()
-    return step if step[0] in ("reshape", "permute") else None
+    return steps.pop()
+
+
+def _step(node: Node) -> Step | None:
+    rearranges = ops.get(node.op).rearranges
+    return rearranges(node.attrs) if rearranges else None
 
 
 class _Relaid:
@@ -216,25 +222,16 @@ class _Relaid:
                 self._nodes[k] = reader.with_(ins=tuple(name if x == node.outs[0] else x for x in reader.ins))
                 after.append(k)
         self._readers[name] = sorted(set(after))
-        shape = step[1] if step[0] == "reshape" else tuple(old.shape[p] for p in step[1])
+        shape = arrays.laid_shape(old.shape, [step])  # type: ignore[arg-type]  # what is stored has no batch axis
         self.tensors[name] = Tensor(name, shape, old.dtype, old.role)
         if name in self.data:
             value = self.data[name]
             if id(value) not in moved:
-                moved[id(value)] = _rearranged(value, step).reshape(shape)
+                moved[id(value)] = np.ascontiguousarray(arrays.laid(value, [step])).reshape(shape)
                 moved[id(value)].flags.writeable = False
             self.data[name] = moved[id(value)]
-        steps = self.layouts.get(name, ())
-        if steps and steps[-1][0] == step[0]:  # two of a kind are one
-            before = steps[-1][1]
-            step = (step[0], step[1] if step[0] == "reshape" else tuple(before[p] for p in step[1]))
-            steps = steps[:-1]
-        self.layouts[name] = (*steps, step)
+        self.layouts[name] = arrays.added_step(self.layouts.get(name, ()), step)
 
     def graph(self) -> Graph:
         nodes = tuple(node for node in self._nodes if node is not None)
         return self._graph.with_(nodes=nodes, tensors=self.tensors, data=self.data, layouts=self.layouts)
-
-
-def _rearranged(value: Array, step: Step) -> Array:
-    return value.reshape(step[1]) if step[0] == "reshape" else np.ascontiguousarray(value.transpose(step[1]))

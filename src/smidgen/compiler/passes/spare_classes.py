@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 MASKED: Final = -1e30
 NAME_BYTES: Final = 24  # of an added class, with the zero at the end
-PASS_ON: Final = frozenset({"fetch", "softmax", "log_softmax"})
-"""What may read scores beside the loss: a masked class stays at probability 0 in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +58,30 @@ def _refused(why: str) -> BadOption:
     return BadOption("spare_classes does not work for this model", why=why, help=help)
 
 
+def _compares_labels(node: Node) -> bool:
+    loss = ops.get(node.op).loss
+    return loss is not None and loss.target == "classes"
+
+
 def _head(train: Graph) -> tuple[str, str | None]:
     """Weight and bias of the linear layer whose output is compared with labels."""
-    losses = [node for node in train.nodes if node.op in ("cross_entropy", "nll_loss")]
+    losses = [node for node in train.nodes if _compares_labels(node)]
     if len(losses) != 1:
         raise _refused("the loss does not compare scores with labels, or does so more than once")
     if len(losses[0].ins) > 2 or losses[0].attrs.get("label_smoothing"):
         raise _refused("class weights and label smoothing count classes that are not there yet")
     made, name = train.producer(), losses[0].ins[0]
-    while name in made and made[name].op == "log_softmax":
+    while name in made and ops.get(made[name].op).masks:
         name = made[name].ins[0]
     node = made.get(name)
-    if node is None or node.op != "linear" or train[node.ins[1]].role is not Role.PARAM:
+    if node is None or not ops.get(node.op).widens or train[node.ins[1]].role is not Role.PARAM:
         raise _refused(f"the scores come from '{node.op if node else 'outside'}', not from a linear layer")
     return node.ins[1], node.ins[2] if len(node.ins) > 2 else None
 
 
 def _widened(graph: Graph, weight: str, bias: str | None, spare: int, outputs: list[str]) -> Graph:
     readers = [node for node in graph.nodes if weight in node.ins or (bias and bias in node.ins)]
-    if len(readers) != 1 or readers[0].op != "linear":
+    if len(readers) != 1 or not ops.get(readers[0].op).widens:
         raise _refused(f"'{weight}' is used at several places")
     tensors, data = dict(graph.tensors), dict(graph.data)
     for name in (weight, bias):
@@ -107,14 +110,16 @@ def _widened(graph: Graph, weight: str, bias: str | None, spare: int, outputs: l
 
 def _typed(node: Node, tensors: dict[str, Tensor], wide: set[str], outputs: list[str]) -> Node:
     """The node, its results with the shapes that follow from wider inputs."""
-    if node.op != "linear" and not wide & set(node.ins):
+    record, reads = ops.get(node.op), bool(wide & set(node.ins))
+    if not record.widens and not reads:
         return node
-    if wide & set(node.ins) and node.op not in PASS_ON | {"cross_entropy", "nll_loss"}:
+    # A masked class stays at probability 0 in whatever reads the scores.
+    if reads and not (record.masks or record.border == "out" or _compares_labels(node)):
         raise _refused(f"'{node.op}' reads the scores")
-    specs = ops.get(node.op).infer([tensors[i] for i in node.ins], node.attrs)
+    specs = record.infer([tensors[i] for i in node.ins], node.attrs)
     for out, (shape, dtype) in zip(node.outs, specs, strict=True):
         tensors[out] = replace(tensors[out], shape=tuple(shape), dtype=dtype)
-        if node.op == "fetch" and len(shape) > 1:
+        if record.border == "out" and len(shape) > 1:
             outputs.append(out)
     return node
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import COUNTER, LR, Graph, Node, Role
+from ...ops.optim import fused_op
 from ..graph.build import Builder
 from ..optimizers import Optimizer
 from .accumulators import Totals, without
@@ -206,7 +207,7 @@ def _fused(
     if kind != "acc" and sinks.holds_back(grad, param):
         return None
     source = sinks.take(grad)
-    node = _update(b, f"{source.op}_{kind}", (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
+    node = _update(b, fused_op(source.op, kind), (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
     return Pending(param, node)
 
 

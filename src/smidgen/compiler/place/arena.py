@@ -148,7 +148,7 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
 def loop_range(graph: Graph) -> range:
     """Positions of the loop's body, empty without a loop."""
     for i, node in enumerate(graph.nodes):
-        if node.op == "loop":
+        if ops.is_loop(node):
             return range(i + 1, i + 1 + node.attrs["body"])
     return range(0)
 

@@ -62,7 +62,7 @@ class Measured(Prices):
 
     def seconds(self, op: str, call: ops.Call, n: int) -> float:
         record = ops.get(op)
-        if record.is_view or record.page or op in ("feed", "fetch"):
+        if record.is_view or record.page or record.border:
             return Prices.seconds(self, op, call, n)
         key = signature(op, call, n)
         if key not in self.known:

@@ -158,10 +158,10 @@ class _Reader:
         steps: list[Step] = []
         number: dict[int, int] = {}  # node → step
         for i, node in enumerate(self.graph.nodes):
-            if i in body or (ops.get(node.op).is_view and node.op != "loop"):
+            if i in body or (ops.get(node.op).is_view and not ops.is_loop(node)):
                 continue
             number[i] = len(steps)
-            steps.append(self._loop(i, node, body) if node.op == "loop" else self._step(i, node))
+            steps.append(self._loop(i, node, body) if ops.is_loop(node) else self._step(i, node))
         steps = [self._limited(step, number) for step in steps]
         maker = [0] * len(self.value)
         for k, step in enumerate(steps):

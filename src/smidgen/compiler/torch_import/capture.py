@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -24,15 +25,16 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx.experimental import symbolic_shapes
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from ... import ops
 from ...errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
-from ...ir import Array, Batch, DType, Graph, Role, Shape, dead_removed
+from ...ir import Array, Batch, DType, Graph, Role, Shape, at, dead_removed
 from ..graph.build import Builder, feed, fetch
 from . import custom_gradients
-from .aten import TABLE, Emit, Unsupported, Value
+from .aten import Emit, Unsupported, Value
+from .aten.loss import named
 from .aten.source import every_frame_noted, line_of_error, line_of_frame
 from .aten.walk import Walk, memory_of
 from .aten.writer import COMPLEX, Operand, dtype_of
@@ -43,14 +45,9 @@ Loss = str | Callable[..., Any]
 Known = dict[int, Array]
 """id of a parameter → its value, which all graphs of a model share: a network may have a gigabyte of them."""
 LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-    "cross_entropy": functional.cross_entropy,
-    "mse": functional.mse_loss,
-    "l1": functional.l1_loss,
-    "huber": functional.huber_loss,
-    "smooth_l1": functional.smooth_l1_loss,
-    "bce_with_logits": functional.binary_cross_entropy_with_logits,
+    name: partial(op.loss.torch, torch) for name, op in ops.losses().items() if op.loss and op.loss.torch
 }
-RULES = {name: f"{name}_loss" for name in LOSSES} | {"bce_with_logits": "binary_cross_entropy_with_logits"}
+"""Losses by name, as torch computes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +91,12 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     known: Known = {}
     infer, outputs = _graph(program, model, known, bn=bn)
     evaluate: Graph | None
-    if isinstance(loss, str) and labels is None:
+    if isinstance(loss, str) and (labels is None or not _in_torch(loss)):
         # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
         added = _Loss(loss, *_target_for(loss, outputs))
+        if labels is not None and at(added.shape, batch) != tuple(labels.shape):
+            why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
+            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why)
         evaluate, _ = _graph(program, model, known, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
@@ -219,6 +219,11 @@ class _Loss:
     dtype: DType
 
 
+def _in_torch(loss: str) -> bool:
+    record = ops.losses()[loss].loss
+    return record is not None and record.in_torch
+
+
 def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
     if len(outputs) != 1:
         raise BadOption(
@@ -230,10 +235,11 @@ def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
     if not shape or not isinstance(shape[0], Batch):
         raise BadShape("the first axis of the model's output is not the batch", why=why,
                        help="transpose it, or pass a function loss(output, target) and target=…")  # fmt: skip
-    if loss != "cross_entropy":
+    record = ops.losses()[loss].loss
+    if record is None or record.target != "classes":
         return shape, DType.F32
     if len(shape) < 2:
-        raise BadShape("cross_entropy needs a class axis", why=why,
+        raise BadShape(f"{loss} needs a class axis", why=why,
                        help="loss='bce_with_logits' takes one score per sample")  # fmt: skip
     return (shape[0], *shape[2:]), DType.I32
 
@@ -438,7 +444,7 @@ def _graph(
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:
         emit.b.src = "loss"
-        found.insert(0, emit.value(TABLE[RULES[loss.name]](emit, found[0], target)))
+        found.insert(0, emit.value(named(emit, ops.losses()[loss.name].name, found[0], target)))
     if not training:
         losses = int(wrapped or loss is not None)
         for k, name in enumerate(found, -losses):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .... import ops
 from ....errors import BadShape
 from ....ir import DType, batch_axis, size
 from .emit import Emit
@@ -104,6 +105,14 @@ def _pair(t: Emit, x: Operand, target: Operand) -> tuple[Operand, Operand]:
             help="give both the same shape",
         )  # fmt: skip
     return t.f32(x), t.f32(target)
+
+
+def named(t: Emit, op: str, x: Operand, target: Operand) -> Operand:
+    """The loss that loss="…" asks for: its op with the attributes of its record, as a mean."""
+    loss = ops.get(op).loss
+    assert loss is not None
+    ins = (t.f32(rows_of(t, x)), _labels(t, target)) if loss.target == "classes" else _pair(t, x, target)
+    return t.add(op, *ins, **loss.attrs, reduction="mean")
 
 
 @aten("mse_loss")

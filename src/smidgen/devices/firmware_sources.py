@@ -1,0 +1,23 @@
+"""What firmware is made of besides the kernels: files of the runtime and the port, and how they are compiled."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..runtime.build import EXACT, HERE
+
+PORT: Final = HERE / "ports" / "cortex_m"
+RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
+RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+# For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
+MORE_SOURCES: Final = ("slots.c", "classes.c")
+MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
+# Only where a program pages.
+PAGE_SOURCES: Final = ("pages.c", "blocks.c")
+PAGE_HEADERS: Final = ("blocks.h",)
+PORT_FILES: Final = ("board.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
+COMPILER_FLAGS: Final = (
+    "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",
+    "-fno-move-loop-invariants", "-fno-guess-branch-probability",
+    *(flag for flag in EXACT if flag != "-fPIC"),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""What others may ask about an op without knowing its name: the types of the fields of its record, see registry.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import Internal
+from ..ir import DType
+
+Attrs = Mapping[str, Any]
+
+Page = Literal["", "out", "in", "start", "wait", "write"]
+"""What an op does with PAGE: out and write put the last input there, in and start read input 0, wait reads its last
+input (which must not change before) and ends what start began. Result 0 of `PAGE_WRITERS` is in PAGE."""
+PAGE_WRITERS: Final = ("out", "write")
+PAGE_READERS: Final[Mapping[Page, int]] = {"in": 0, "start": 0, "write": 0, "wait": 1}
+"""The input that is in PAGE; all others are in RAM."""
+
+Border = Literal["", "in", "out"]
+"""The op copies between a buffer of the caller and the arena: in reads an input, out writes an output."""
+
+OperandRole = Literal["weight", "bias", "scale", "shift", "table", "mean", "variance"]
+"""What an input is to the op: weights and tables are multiplied or looked up, biases and shifts added."""
+
+Norm = Literal["", "batch", "layer", "group"]
+"""Over what the op normalises: the samples of a batch, trailing axes, groups of channels."""
+
+Statistics = Literal["", "takes", "keeps"]
+"""takes: the result depends on the statistics of all samples at hand, so that a micro-batch has others than the batch;
+keeps: enters them into the running statistics, once for each batch."""
+
+LinearIn = tuple[tuple[int, ...], ...]
+"""Each entry names inputs in which the op is linear together while the others are held: f(a + b) = f(a) + f(b)."""
+
+LayoutRule = Literal[
+    "each",  # element by element, operands broadcast
+    "along",  # along the attribute `axis`, on operands of one shape
+    "over",  # reduces the attribute `axis` or `axes`
+    "reorder",  # y has the axes of x in another order
+    "regroup",  # y has the elements of x, in their order, under another shape
+    "repeat",  # y repeats x along axes of size one
+    "surround",  # y is x with something around it
+    "join",  # y is its inputs one after the other along `axis`
+    "rows",  # on the last axis of x whatever the others are, with a weight [outputs, inputs]
+    "channels",  # on each channel, the last axis of x, whatever the others are
+    "trailing",  # on the last `axes` axes of x together; the other inputs have their shape
+    "product",  # of matrices, the last two axes; `ta` and `tb` say which of them are read transposed
+    "enter",  # from the caller's buffer, axes in the order `perm`
+    "leave",  # to the caller's buffer, axes in the order `perm`
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the op does with operands whose axes lie in another order in memory than written (compiler/passes/axes.py).
+
+    Without one, the op sees its operands as written.
+    """
+
+    rule: LayoutRule
+    operands: int | None = None  # how many inputs the rule is about; the others are taken as written. None: all
+    once: bool = False  # equal nodes on the same input are written once for all readers
+
+
+EACH: Final = Layout("each")
+
+Target = Literal["classes", "yes_no", "values"]
+"""What a loss compares the model's output with: the number of a class for each row of scores; yes or no (1 or 0) for
+each score; a number for each element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss: op(output, target[, weights], reduction="mean" or "sum") → one number.
+
+    With `target="classes"` the op takes scores[…, C], labels i32[…] and perhaps weights of classes [C]; a mean divides
+    by the weight of the labels that count (`ignore_index`). Otherwise output and target have one shape.
+    """
+
+    target: Target
+    name: str = ""  # for loss="…"; without one it is reached only through the torch operator it translates
+    torch: Callable[[Any, Any, Any], Any] | None = None  # (torch, output, target) → the same; for what has a name
+    attrs: Attrs = field(default_factory=dict)  # with which the op is added by name, beside the reduction
+    in_torch: bool = (
+        True  # torch has an operator for it, which compiler/torch_import/aten/loss.py translates into this op
+    )
+
+
+def signature(ins: Sequence[DType], outs: Sequence[DType]) -> str:
+    """As in the keys of `kernels`: "u8,u8->i32"."""
+    return "->".join(",".join(t.value for t in types) for types in (ins, outs))
+
+
+def chosen_kernel(op: str, kernels: Mapping[str, str], ins: Sequence[DType], outs: Sequence[DType]) -> str:
+    """The C function for operands of these types: by their whole signature, else by the type of the first output."""
+    asked = signature(ins, outs)
+    found = kernels.get(asked) or (kernels.get(outs[0].value) if outs else None)
+    if found is None:
+        known = ", ".join(kernels) or "none at all"
+        raise Internal(f"'{op}' has no kernel for {asked}", why=f"its record names one for {known}")
+    return found
