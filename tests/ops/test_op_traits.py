@@ -38,7 +38,7 @@ OTHER_MEANING = {
     "pipeline.py": {"loop": "a technique"},
     "optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "proof.py": {"sgd": "an optimizer"},
-    "model_source.py": {"accumulate": "an argument"},
+    "source.py": {"accumulate": "an argument"},
     "stack.py": {"conv2d_dw": "a function in C"},
     "plan_text.py": {"loop": "a key of the plan's JSON"},
     "loss_facts.py": {"mean": "a reduction"},

@@ -65,7 +65,7 @@ def with_running_loss(b: Builder, loss: RunningLoss) -> None:
             if loss.is_read:
                 b.append(node)
             _repeat(b, node, so_far, loss.is_read)
-        elif node.op == "fetch":
+        elif ops.border(node) == "out":
             b.append(node.with_(ins=tuple(so_far.get(i, i) for i in node.ins)))
         else:
             b.append(node)
