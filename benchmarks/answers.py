@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from smidgen import files
-from smidgen.compiler.fit.candidate import Found, found
-from smidgen.compiler.fit.search import encode_for, smallest
+from smidgen.compiler.effort import UNITS, metered
+from smidgen.compiler.fit.candidate import Candidate, candidate
+from smidgen.compiler.fit.search import best_for, smallest
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of, spent
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal, Search
 from smidgen.compiler.torch_import.capture import import_model
-from smidgen.devices import room
+from smidgen.devices.room import Limit
 from smidgen.errors import DoesNotFit
 
 from .nets.large import LARGE, task
@@ -56,38 +57,40 @@ class Net:
         self.imported = import_model(model, inputs, loss=loss)
         self.import_s = time.monotonic() - start
         entries = Lowering(self.imported).entries(self.options)
-        self.base: Found = found(None, entries, Aim(prices=prices_of(None)))
+        self.base: Candidate = candidate(None, entries, Goal(prices=prices_of(None)))
         self.all_ram_s = spent(entries.plain["train"], BATCH, prices_of(None)).seconds
 
     def rows(self) -> Iterator[Json]:
         base = self.base.need
         floor = base.ram_bytes - base.arena_bytes
         for page in (False, True):
-            aim = Aim(effort_s=EFFORT_S, page=page, prices=prices_of(None))
-            least = smallest(None, Lowering(self.imported), self.options, aim).need.ram_bytes
-            yield self.answer("impossible", 1 << 20, aim)
+            goal = Goal(page=page, prices=prices_of(None))
+            least = smallest(None, Lowering(self.imported), self.options, goal).need.ram_bytes
+            yield self.answer("impossible", 1 << 20, goal)
             for below in BELOW:
-                row = self.answer("impossible", int(below * least), aim)
+                row = self.answer("impossible", int(below * least), goal)
                 yield row
                 if not is_plan(row):
                     break
             for share_s, share in LATE:
-                hurried = replace(aim, deadline_s=self.all_ram_s * share_s)
+                hurried = replace(goal, deadline_s=self.all_ram_s * share_s)
                 yield self.answer("late", floor + int(share * base.arena_bytes), hurried)
             for share in SHARES if self.name in ANSWERED else ():
-                yield self.answer("within", floor + int(share * base.arena_bytes), aim) | {"share": share}
+                yield self.answer("within", floor + int(share * base.arena_bytes), goal) | {"share": share}
 
-    def answer(self, kind: str, budget_bytes: int, aim: Aim) -> Json:
+    def answer(self, kind: str, budget_bytes: int, goal: Goal) -> Json:
         lowering = Lowering(self.imported)  # with nothing done yet
         start, start_cpu = time.monotonic(), time.process_time()
-        try:
-            made = encode_for(room.within(budget_bytes, None), lowering, self.options, aim)
-            extra = made.meta["plan"]["step_seconds"] / self.base.seconds - 1
-            said = f"fits, {extra:+.1%} time"
-        except DoesNotFit as error:
-            said = str(error).splitlines()[0]
-        row = {"net": self.name, "kind": kind, "page": aim.page, "budget_bytes": budget_bytes,
-               "seconds": time.monotonic() - start, "cpu_s": time.process_time() - start_cpu, "said": said}  # fmt: skip
+        with metered(EFFORT_S) as meter:
+            try:
+                made = best_for(Limit.of_budget(budget_bytes), lowering, self.options, goal, Search(EFFORT_S)).program()
+                extra = made.meta["plan"]["step_seconds"] / self.base.seconds - 1
+                said = f"fits, {extra:+.1%} time"
+            except DoesNotFit as error:
+                said = str(error).splitlines()[0]
+        row = {"net": self.name, "kind": kind, "page": goal.page, "budget_bytes": budget_bytes,
+               "seconds": time.monotonic() - start, "cpu_s": time.process_time() - start_cpu,
+               "effort_s": meter.units / UNITS, "said": said}  # fmt: skip
         print(json.dumps(row), flush=True)
         return row
 

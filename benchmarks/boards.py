@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 from smidgen import api
-from smidgen.compiler.fit.candidate import Found
+from smidgen.compiler.fit.candidate import Candidate
 from smidgen.compiler.fit.squeeze import squeezed
 from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.pipeline import narrowed
 from smidgen.compiler.planner.cost import prices_of
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal
 from smidgen.deploy import emulate
 from smidgen.deploy.firmware import write_firmware
-from smidgen.devices import room
 from smidgen.devices.device import Bank, Device, load_device
+from smidgen.devices.room import Limit
 from smidgen.program.plan import Plan
 from smidgen.program.program import HEADER, SECTIONS, Program
 from smidgen.train.job import Job
@@ -142,10 +142,10 @@ SAMPLES: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
 
 def planned(case: Case) -> tuple[Program, Device]:
     found, device = fitting(case)
-    return found.program, device
+    return found.program(), device
 
 
-def fitting(case: Case) -> tuple[Found, Device]:
+def fitting(case: Case) -> tuple[Candidate, Device]:
     """The program with its graphs, and the device with no more RAM than it needs."""
     net: Net = NETS[case.net]
     if case.pixels:
@@ -157,9 +157,11 @@ def fitting(case: Case) -> tuple[Found, Device]:
         device = replace(device, core=case.core, fpu="")
     entries = api.build(net.model(), x, loss=net.loss, **options)
     entries = narrowed(entries) if case.const == "int8" else entries
-    found = squeezed(room.within(1, device) if case.smallest else device, entries, Aim(prices=prices_of(device)))
+    found = squeezed(
+        Limit.nothing(device) if case.smallest else Limit.of_device(device), entries, Goal(prices=prices_of(device))
+    )
     if case.tight:
-        first, need = device.ram_banks[0], Plan.from_json(found.program.meta["plan"]).ram_bytes
+        first, need = device.ram_banks[0], Plan.from_json(found.program().meta["plan"]).ram_bytes
         device = replace(device, ram_banks=(Bank(first.name, first.origin, -(-need // 32) * 32),))
     return found, device
 

@@ -26,14 +26,15 @@ import numpy as np
 
 from smidgen import files
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.fit.search import encode_for
-from smidgen.compiler.fit.sweep import Point, Sweep, largest_batch, sweep
+from smidgen.compiler.fit.max_batch import largest_batch
+from smidgen.compiler.fit.search import best_for
+from smidgen.compiler.fit.sweep import Point, Sweep, sweep
 from smidgen.compiler.options import Options, checked_options
 from smidgen.compiler.pipeline import Entries, Lowering
 from smidgen.compiler.planner.cost import prices_of
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal, Search
 from smidgen.compiler.torch_import.capture import import_model
-from smidgen.devices import room
+from smidgen.devices.room import Limit
 from smidgen.errors import DoesNotFit
 from smidgen.report.sweep_text import share_text, sweep_json
 from smidgen.terminal import bytes_text, seconds_text
@@ -87,14 +88,14 @@ def lowering_of(case: Case) -> tuple[Lowering, Options]:
 def row_of(name: str, measure: bool, effort_s: float) -> Json:
     case = CASES[name]
     lowering, options = lowering_of(case)
-    aim = Aim(effort_s=effort_s, page=True, prices=prices_of(None))
+    goal, search = Goal(page=True, prices=prices_of(None)), Search(effort_s)
     kept: dict[tuple[str, int], Entries] = {}
 
     def keep(point: Point, entries: Entries) -> None:
         if measure and point.technique in ("none", "recompute", "page", "split", "joint"):
             kept[point.technique, point.budget_bytes] = entries
 
-    found = sweep(lowering, options, None, aim, shares=(1.0, *SHARES), told=say, made=keep)
+    found = sweep(lowering, options, None, goal, search, shares=(1.0, *SHARES), told=say, made=keep)
     broken = [
         [p.technique, p.budget_bytes]
         for p in found.points
@@ -106,19 +107,19 @@ def row_of(name: str, measure: bool, effort_s: float) -> Json:
         "batch": BATCH, "optimizer": "SGD", "bn": "frozen", "effort_s": effort_s,
         **sweep_json(found),
         "broken": broken,
-        "impossible": impossible(lowering, options, aim, found.floor_bytes // 2),
-        "largest": {f"{mb}MB": largest(lowering, options, aim, mb << 20) for mb in (64, 256)},
+        "impossible": impossible(lowering, options, goal, search, found.floor_bytes // 2),
+        "largest": {f"{mb}MB": largest(lowering, options, goal, mb << 20) for mb in (64, 256)},
         "measured": measured(found, kept) if measure else [],
     }  # fmt: skip
 
 
-def impossible(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int) -> Json:
+def impossible(lowering: Lowering, options: Options, goal: Goal, search: Search, budget_bytes: int) -> Json:
     """How long it takes until the error is there: for the budget or, as long as something fits, half of it."""
     while True:
         fresh = Lowering(lowering.imported)
         start, spent = time.monotonic(), time.process_time()
         try:
-            encode_for(room.within(budget_bytes, None), fresh, options, aim)
+            best_for(Limit.of_budget(budget_bytes), fresh, options, goal, search)
         except DoesNotFit as error:
             said = str(error).splitlines()[0]
             return {"budget_bytes": budget_bytes, "seconds": time.monotonic() - start,
@@ -126,10 +127,10 @@ def impossible(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int
         budget_bytes //= 2
 
 
-def largest(lowering: Lowering, options: Options, aim: Aim, budget_bytes: int) -> Json | None:
+def largest(lowering: Lowering, options: Options, goal: Goal, budget_bytes: int) -> Json | None:
     start = time.monotonic()
     try:
-        one = largest_batch(room.within(budget_bytes, None), lowering, options, replace(aim, effort_s=4.0), told=say)
+        one = largest_batch(Limit.of_budget(budget_bytes), lowering, options, goal, Search(4.0), told=say)
     except DoesNotFit:
         return None
     return {"batch": one.batch, "ram_bytes": one.ram_bytes, "samples_per_s": one.samples_per_s,

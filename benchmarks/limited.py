@@ -115,13 +115,13 @@ def resnet(folder: Path, rounds: int) -> dict[str, Any]:
     budget = limit - CODE_BYTES - 2 * data.stat().st_size  # the file is mapped, and a batch of it copied
     runners = {}
     plans = {}
-    for name, more in {"free": {}, "limited": {"budget": budget, "page_to": folder / "unused"}}.items():
+    for name, more in {"free": {}, "limited": {"memory": smidgen.Memory(budget, folder / "unused")}}.items():
         start = time.monotonic()
         job = smidgen.compile(net.model().eval(), x, batch=SAMPLES, kernels="exact",
                               optimizer=smidgen.SGD(lr=0.001, momentum=0.9), **more)  # fmt: skip
         plans[name] = {"ram_bytes": job.plan.ram_bytes, "page_bytes": job.plan.page_bytes,
                        "compile_s": round(time.monotonic() - start, 1),
-                       "decisions": [f"{d.what}: {d.why}" for d in job.plan.decisions]}  # fmt: skip
+                       "decisions": [f"{d.kind}: {d.why}" for d in job.plan.decisions]}  # fmt: skip
         job.save(folder / f"{name}.smg")
         runners[name] = folder / name
         linux_binary.build_binary(job.program, "x86_64-linux",
@@ -145,13 +145,13 @@ def mcunet(rounds: int, steps: int, momentum: float, pages: Path) -> dict[str, A
     jobs = {}
     plans: dict[str, Any] = {}
     for name in ("free", "limited"):
-        more = {"budget": plans["free"]["ram_bytes"] // 2, "page_to": pages} if plans else {}
+        more = {"memory": smidgen.Memory(plans["free"]["ram_bytes"] // 2, pages)} if plans else {}
         start = time.monotonic()
         optimizer = smidgen.SGD(lr=0.001, momentum=momentum)
         jobs[name] = job = smidgen.compile(net.model().eval(), x, optimizer=optimizer, **more)
         plans[name] = {"ram_bytes": job.plan.ram_bytes, "page_bytes": job.plan.page_bytes,
                        "compile_s": round(time.monotonic() - start, 1),
-                       "decisions": [f"{d.what}: {d.why}" for d in job.plan.decisions]}  # fmt: skip
+                       "decisions": [f"{d.kind}: {d.why}" for d in job.plan.decisions]}  # fmt: skip
         job.train_step(x, y)
         print(name, plans[name], flush=True)
     times: dict[str, list[float]] = {"free": [], "limited": []}

@@ -24,6 +24,8 @@ from typing import Any
 
 from benchmarks.nets import NETS, Net
 from benchmarks.nets.large import REDUCED
+from smidgen.compiler.assemble import encode
+from smidgen.compiler.pipeline import lower
 
 OPTIMIZERS = ("momentum", "adam")
 BATCHES = (1, 8)
@@ -91,7 +93,7 @@ class Case:
 def case_of(row: Row) -> Case:
     import torch
 
-    from smidgen import SGD, Adam, api
+    from smidgen import SGD, Adam
     from smidgen.report import proof
 
     torch.set_num_threads(1)
@@ -107,7 +109,7 @@ def case_of(row: Row) -> Case:
     pair = [net.batch(row.batch, seed) for seed in (1, 2)]
     # Two batches again and again, so that the loss can fall.
     batches = [pair[k % 2] for k in range(proof.FREE_STEPS)]
-    entries = api.lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
+    entries = lower(imported(row.net, row.bn), optimizer=optimizer, method=row.method, batch=row.batch)
     return Case(net.model().eval(), net, optimizer, batches, entries, row.bn)
 
 
@@ -133,13 +135,12 @@ def measure(row: Row) -> dict[str, Any]:
     """One row: the three figures, and what the plan says of memory."""
     import torch
 
-    from smidgen import api
     from smidgen.report import parity, proof
     from smidgen.train.job import Job
 
     start = time.monotonic()
     case = case_of(row)
-    program = api.encode(case.entries)
+    program = encode(case.entries)
     refused = refusals(case, program)
     if refused:
         return asdict(row) | refused
@@ -165,13 +166,12 @@ def measure_fast(row: Row) -> dict[str, Any]:
     """One row: gradients of fast kernels, two threads, by the rule that holds for exact ones."""
     import torch
 
-    from smidgen import api
     from smidgen.report import parity, proof
     from smidgen.train.job import Job
 
     start = time.monotonic()
     case = case_of(row)
-    program = api.encode(case.entries)
+    program = encode(case.entries)
     refused = refusals(case, program)
     if refused:
         return asdict(row) | refused

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from smidgen import SGD, api, files
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.planner.cost import HOST, ROUGH, spent
 from smidgen.compiler.planner.measure import measured
@@ -59,7 +60,7 @@ class Case:
         self.entries: Entries = api.build(
             self.net.model().eval(), inputs, loss=self.net.loss, optimizer=SGD(1e-4, momentum=0.9)
         )
-        self.job = Job(api.encode(self.entries), kernels="fast")
+        self.job = Job(encode(self.entries), kernels="fast")
         self.arrays = self._arrays()
         self.predicted: list[float] = []
         self.timing: list[float] = []

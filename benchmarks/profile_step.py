@@ -45,8 +45,8 @@ def main() -> None:
     x = torch.randn(args.batch, *net.shape)
     y = np.zeros(args.batch, np.int64)
     job = smidgen.compile(
-        net.build(), x, optimizer=smidgen.SGD(lr=1e-4, momentum=0.9), method=args.method, kernels="fast",
-        threads=args.threads, budget=args.budget,
+        net.build(), x, optimizer=smidgen.SGD(lr=1e-4, momentum=0.9), method=args.method, budget=args.budget,
+        kernels=f"fast:{args.threads}",
     )  # fmt: skip
     data = x.numpy()
     job.train_step(data, y)

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import smidgen
 from smidgen import files
-from smidgen.compiler.fit.candidate import found
+from smidgen.compiler.fit.candidate import candidate
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal, Search
 from smidgen.compiler.torch_import.capture import import_model
 
 from .fit import SHARES
@@ -55,9 +55,9 @@ def rows_of(name: str, bn: str, large: bool, effort_s: float, folder: Path) -> l
     module = net.model().eval()
     options = checked_options(module, optimizer=smidgen.SGD(net.lr, momentum=0.9), batch=batch, bn=bn)
     model = Model(Lowering(import_model(module, batches[0][0], loss=net.loss, bn=bn)), options)
-    aim = Aim(effort_s=effort_s, prices=prices_of(None))
-    base = found(None, model.lowering.entries(options), aim)
-    wanted = learned(base.program, batches, folder / "pages")
+    goal, search = Goal(prices=prices_of(None)), Search(effort_s)
+    base = candidate(None, model.lowering.entries(options), goal)
+    wanted = learned(base.program(), batches, folder / "pages")
     floor = base.need.ram_bytes - base.need.arena_bytes
     rows: list[Json] = []
     shares = FULL_SHARES if large else ALL_SHARES if bn == "frozen" else BATCH_SHARES
@@ -67,7 +67,7 @@ def rows_of(name: str, bn: str, large: bool, effort_s: float, folder: Path) -> l
             if technique == "split" and bn == "batch":
                 continue
             start = time.monotonic()
-            made = outcome(technique, budget, model, aim, wanted, batches, folder / "pages")
+            made = outcome(technique, budget, model, goal, search, wanted, batches, folder / "pages")
             row = {"net": name, "bn": bn, "batch": batch, "base_bytes": base.need.ram_bytes, "share": share, **made}
             rows.append(row)
             print(f"{name}, bn {bn}, {share:.0%}, {technique}: {said(row)}, {time.monotonic() - start:.1f} s",

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from smidgen.compiler.fit.candidate import Found, cheapest, found
-from smidgen.compiler.fit.search import found_for, part
+from smidgen.compiler.fit.candidate import Candidate, candidate, cheapest
+from smidgen.compiler.fit.micro_batch import micro_batched
+from smidgen.compiler.fit.search import best_for
 from smidgen.compiler.fit.single_technique import SCHEDULED, alone
 from smidgen.compiler.options import Options
 from smidgen.compiler.passes.additive import takes_statistics
 from smidgen.compiler.pipeline import Lowering
-from smidgen.compiler.planner.within import Aim
-from smidgen.devices import room
-from smidgen.devices.device import Device
+from smidgen.compiler.planner.goal import Goal, Search
+from smidgen.devices.room import Limit, need_of
 from smidgen.errors import DoesNotFit, Internal, SmidgenError, UnsafeLayout
 from smidgen.ir import ceil_div
 from smidgen.program.program import Program
@@ -26,9 +26,8 @@ from smidgen.train.job import Job
 
 TECHNIQUES: Final = ("joint", "joint, may page", *SCHEDULED, "split")
 SAME: Final = "same"
-DID: Final = {"recompute", "page", "page state", "split"}
+DID: Final = {"recompute", "page", "page_state", "split"}
 LOSS: Final = "the losses"
-ROUNDING: Final = 2.0**-23  # of a float, relative, at most
 OURS: Final = (Internal, UnsafeLayout)  # errors that no user should ever see
 Batch = tuple[tuple[np.ndarray, ...], np.ndarray]
 Learned = dict[str, np.ndarray]
@@ -52,30 +51,31 @@ class Model:
         return takes_statistics(self.lowering.entries(self.options).graphs["train"])
 
 
-def found_by(technique: str, device: Device, model: Model, aim: Aim) -> Found:
-    """What the technique makes of the model within the device's RAM. Raises DoesNotFit, or another documented error."""
+def found_by(technique: str, limit: Limit, model: Model, goal: Goal, search: Search) -> Candidate:
+    """What the technique makes of the model within the limit. Raises DoesNotFit, or another documented error."""
     if technique in ("joint", "joint, may page"):
-        aim = replace(aim, page=technique != "joint", at_once=model.at_once, fills=True)
-        return found_for(device, model.lowering, model.options, aim)
+        goal = replace(goal, page=technique != "joint", split=not model.at_once, fill=True)
+        return best_for(limit, model.lowering, model.options, goal, search)
     if technique == "split":
-        made = _in_parts(device, model, aim)
+        made = _in_parts(limit, model, goal)
     else:
         entries = model.lowering.entries(model.options)
-        made = alone(technique, device, entries, replace(aim, page=technique == "page"))
+        made = alone(technique, limit, entries, replace(goal, page=technique == "page"), search)
     if made is None:
-        raise DoesNotFit(f"{technique} alone does not fit {device.ram_bytes:,} bytes")
+        raise DoesNotFit(f"{technique} alone does not fit {limit.ram_bytes:,} bytes")
     return made
 
 
-def _in_parts(device: Device, model: Model, aim: Aim) -> Found | None:
-    """Nothing computed again for it, as many samples at a time as fit."""
+def _in_parts(limit: Limit, model: Model, goal: Goal) -> Candidate | None:
+    """Nothing recomputed for it, as many samples at a time as fit."""
     tried = []
     batch = 1 if model.at_once else model.samples
     while batch > 1:
         batch = ceil_div(batch, 2)
-        tried.append(found(device, part(model.lowering, model.options, model.samples, batch), aim))
-    good = [one for one in tried if room.fits(device, one.need)]
-    return cheapest(device, good, aim) if good else None
+        entries = micro_batched(model.lowering, model.options, model.samples, batch)
+        tried.append(candidate(limit, entries, goal))
+    good = [one for one in tried if one.fits(limit)]
+    return cheapest(limit, good, goal) if good else None
 
 
 def learned(program: Program, batches: Iterable[Batch], pages: Path) -> Learned:
@@ -86,44 +86,41 @@ def learned(program: Program, batches: Iterable[Batch], pages: Path) -> Learned:
     return {LOSS: np.array(losses), **job.state_dict(), **state}
 
 
-def differing(wanted: Learned, got: Learned, parts: int = 1) -> list[str]:
-    """Names of what has other bits; every NaN is the same. The loss of a step in parts is only told, not learned from:
-    it is the sum of as many rounded ones."""
+def differing(wanted: Learned, got: Learned) -> list[str]:
+    """Names of what has other bits; every NaN is the same."""
     names = list(dict.fromkeys((*wanted, *got)))
-    found = [
+    return [
         name for name in names
         if name not in wanted or name not in got or not np.array_equal(wanted[name], got[name], equal_nan=True)
     ]  # fmt: skip
-    rounded = parts > 1 and np.allclose(wanted[LOSS], got[LOSS], rtol=parts * ROUNDING, atol=0, equal_nan=True)
-    return [name for name in found if not (rounded and name == LOSS)]
 
 
 def outcome(
-    technique: str, budget_bytes: int, model: Model, aim: Aim, wanted: Learned, batches: list[Batch],
-    pages: Path,
+    technique: str, budget_bytes: int, model: Model, goal: Goal, search: Search, wanted: Learned,
+    batches: list[Batch], pages: Path,
 ) -> Json:  # fmt: skip
     """What became of one technique within one budget. A program is only made of what the verifier has passed; errors
     that are our own fault are outcomes too, and so is more RAM than allowed."""
-    device = room.within(budget_bytes, None)
+    limit = Limit.of_budget(budget_bytes)
     row: Json = {"technique": technique, "budget_bytes": budget_bytes}
     try:
-        best = found_by(technique, device, model, aim)
-        program = best.program
+        best = found_by(technique, limit, model, goal, search)
+        program = best.program()
     except OURS as error:
         return {**row, "outcome": f"fault {error.code}", "said": str(error)}
     except DoesNotFit:
         return {**row, "outcome": "does not fit", "code": DoesNotFit.code}
     except SmidgenError as refusal:
         return {**row, "outcome": "refused", "code": refusal.code, "said": str(refusal).splitlines()[0]}
-    ram_bytes = room.need_of(device, program).ram_bytes
+    ram_bytes = need_of(None, program).ram_bytes
     plan, entries = program.meta["plan"], best.entries
     parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
     paged = sum(plan["paged"]["grad" if parts > 1 else "train"]) if program.page_bytes else 0
     row |= {"ram_bytes": ram_bytes, "paged_bytes": paged, "parts": parts,
-            "did": sorted({d["what"] for d in plan["decisions"]} & DID)}  # fmt: skip
+            "did": sorted({d["kind"] for d in plan["decisions"]} & DID)}  # fmt: skip
     if ram_bytes > budget_bytes:
         return {**row, "outcome": "over budget"}
-    other = differing(wanted, learned(program, batches, pages), parts)
+    other = differing(wanted, learned(program, batches, pages))
     return {**row, "outcome": f"differs: {', '.join(other[:3])}" if other else SAME}
 
 

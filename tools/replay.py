@@ -27,6 +27,7 @@ import numpy as np
 import smidgen
 from smidgen.errors import SmidgenError
 from tests.cli.test_transcripts import COMMANDS, MODEL, NETS, data, piped, without_clock
+from tests.support.arguments import compiled
 from tools.replay_nets import Task, all_tasks
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class Compiled:
 
     def job(self, **limits: Any) -> smidgen.Job:
         model, inputs = self.task.make()
-        return smidgen.compile(model, inputs, **{"effort": 0, **self.task.options, **limits})
+        return compiled(model, inputs, **{"effort": 0, **self.task.options, **limits})
 
     def share(self, percent: int) -> int:
         if not self._ram_bytes:

@@ -83,8 +83,8 @@ def write_program(
     if facts.exists() and json.loads(facts.read_text())["stamp"] == stamp:
         found: dict[str, Any] = json.loads(facts.read_text())
         return found
-    asked = {"budget": budget, "page_to": folder / f"program_{threads}.pages" if page else None}
-    job = _compiled(net, batch, method, lr, _model(net), kernels="fast", threads=threads, **asked)
+    memory = smidgen.Memory(budget, folder / f"program_{threads}.pages" if page else None)
+    job = _compiled(net, batch, method, lr, _model(net), kernels=f"fast:{threads}", memory=memory)
     job.save(folder / f"program_{threads}.smg")
     plan = job.plan
     found = {

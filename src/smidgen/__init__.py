@@ -10,6 +10,7 @@ from .train.job import Job, load
 if TYPE_CHECKING:
     from .api import compile, max_batch, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
+    from .compiler.options import Classes, Memory
     from .methods import Update, all_methods
     from .program.plan import Plan
     from .train.history import History
@@ -18,8 +19,10 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "Classes",
     "History",
     "Job",
+    "Memory",
     "Plan",
     "SmidgenError",
     "Update",
@@ -32,7 +35,7 @@ __all__ = [
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
-    "History": "train.history", "Plan": "program.plan",
+    "Classes": "compiler.options", "Memory": "compiler.options", "History": "train.history", "Plan": "program.plan",
     "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
 }  # fmt: skip
 

@@ -1,38 +1,46 @@
-"""compile(): the pipeline on one screen."""
+"""compile(), sweep() and max_batch(): one set of arguments, checked once; the pipeline itself is in compiler/."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from .compiler.assemble import encode, placed, sized, with_limits
+from .compiler.assemble import Asked, encode, sized
 from .compiler.effort import metered
-from .compiler.fit.candidate import step_seconds
+from .compiler.fit.candidate import step_spent
 from .compiler.fit.ladder import encode_ladder
-from .compiler.fit.search import as_parts, encode_for, in_time
-from .compiler.fit.sweep import Largest, Sweep, Told, largest_batch
+from .compiler.fit.max_batch import Largest, largest_batch
+from .compiler.fit.micro_batch import for_caches
+from .compiler.fit.search import best_for, in_time
+from .compiler.fit.sweep import Sweep, Told
 from .compiler.fit.sweep import sweep as sweep_all
 from .compiler.optimizers import Optimizer
 from .compiler.options import (
+    Classes,
+    Memory,
     Options,
-    checked_aim,
     checked_budget,
+    checked_deadline,
     checked_device,
     checked_effort,
     checked_ladder,
+    checked_memory,
+    checked_objective,
     checked_options,
+    checked_precision,
     checked_prices,
-    with_deadline,
 )
-from .compiler.pipeline import Entries, Lowering, assemble, lower, lowered, train_graph
+from .compiler.pipeline import Entries, Lowering
 from .compiler.planner.cost import prices_of
+from .compiler.planner.goal import Goal, Search
 from .compiler.planner.measure import measured
-from .compiler.planner.within import Aim
-from .devices import room
 from .devices.device import Device
+from .devices.room import Limit
 from .errors import BadOption, MissingPart
 from .methods import Method, Part
 from .program.rungs import entry_at
@@ -44,195 +52,40 @@ if TYPE_CHECKING:
 
 Wanted = Part | type[Method] | Sequence[Part | type[Method]]
 """What may be given as `method`."""
-
-
-def compile(
-    model: Any,
-    example: Any,
-    *,
-    loss: Any = "cross_entropy",
-    target: Any = None,
-    optimizer: Optimizer | None = None,
-    method: Wanted = "full",
-    batch: int | None = None,
-    bn: str = "frozen",
-    accumulate: bool | None = None,
-    seed: int = 0,
-    spare_classes: int = 0,
-    class_names: Sequence[str] = (),
-    const: str = "f32",
-    device: str | Device | None = None,
-    budget: int | str | None = None,
-    page_to: str | os.PathLike[str] | None = None,
-    objective: str = "time",
-    deadline: float | str | None = None,
-    effort: float = 5.0,
-    ladder: Sequence[int | str] = (),
-    prices: str = "fixed",
-    kernels: str | None = None,
-    threads: int = 1,
-) -> Job:
-    """A training program for `model`, with every byte of its memory planned and proven.
-
-    `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `method` says what learns: the name of a method, a method of your own (class or object), or a list of
-    names, patterns of parameters' names and `Update`s. `accumulate=True` adds the entries that take larger batches in
-    parts, `False` leaves them away; by default fast kernels take a step in parts, `plan.batch` samples at a time, where
-    that saves both RAM and time. `spare_classes`: so many classes can be added later, with `job.add_class`;
-    `class_names` are those of the known ones. `const="int8"` stores weights that do not learn as int8 wherever that
-    loses nothing. `device`, a name of `smidgen devices`, makes its RAM and flash hard limits (and takes int8 if only
-    that fits). `budget`, in bytes or as "256KB", is a hard limit of RAM: what does not fit is computed again instead of
-    kept, or a step is taken in parts, at a price that the plan states; with `page_to`, a file, tensors may also leave
-    RAM for a while. `objective`, "time" or "energy", is what shall be small; `deadline`, in seconds or as "2x" (of the
-    step without a limit), how long a step may take; `effort` the seconds that are spent on looking for the optimum.
-    `ladder`, more sizes like `budget`, adds the same step planned for each of them: `job.rung` and
-    `job.fit(follow_memory=…)` switch among them; what is learned stays. `prices="measured"` times every kernel on this
-    machine, once, instead of taking the same prices everywhere. `kernels` and `threads` are those of `smidgen.load`;
-    the work memory of fast ones counts.
-    """
-    rungs = checked_ladder(ladder)
-    with _prepared(
-        model, example, loss, target, device, budget, kernels, threads, page_to, objective, deadline, effort, prices,
-        optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed,
-        spare_classes=spare_classes, class_names=class_names, const=const,
-    ) as task:  # fmt: skip
-        in_parts = task.work.kernels == "fast" and device is None and accumulate is None
-        aim = replace(task.aim, threads=task.work.threads if in_parts else 0, at_once=accumulate is False)
-        if rungs:
-            whole = replace(task.aim, at_once=aim.at_once, fills=False)
-            made = encode_ladder(rungs, task.work, task.device, task.lowering, task.options, whole)
-        elif task.device is not None:
-            made = encode_for(task.device, task.lowering, task.options, aim)
-        else:
-            entries = in_time(task.lowering, task.options, aim)
-            made = encode(as_parts(task.lowering, task.options, entries, aim))
-    asked = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
-    if task.limit_bytes is not None:
-        asked["train"] = task.limit_bytes
-    made = with_limits(made, asked, task.work)
-    return Job(made, kernels=task.work.kernels, threads=task.work.threads, page_to=page_to if made.page_bytes else None)
-
-
-def sweep(
-    model: Any,
-    example: Any,
-    *,
-    loss: Any = "cross_entropy",
-    target: Any = None,
-    optimizer: Optimizer | None = None,
-    method: Wanted = "full",
-    batch: int | None = None,
-    bn: str = "frozen",
-    seed: int = 0,
-    const: str = "f32",
-    device: str | Device | None = None,
-    budget: int | str | None = None,
-    page: bool | None = False,
-    objective: str = "time",
-    effort: float = 1.0,
-    prices: str = "fixed",
-    kernels: str | None = None,
-    threads: int = 1,
-    told: Told = lambda done, total, what: None,
-) -> Sweep:
-    """Budget against predicted time: the points of each technique alone and of all of them together.
-
-    Budgets are chosen from the smallest that is found to fit to that of the plan without one; `budget` is one more.
-    `page` allows tensors to leave RAM (None: if the device has somewhere to page to), `effort` are seconds of search
-    for each point, and `told(done, total, what)` is called before each budget. The rest is as in `compile`.
-    """
-    limit = checked_budget(budget)
-    if page is None:
-        page = device is not None and prices_of(checked_device(device)).page is not None
-    with _prepared(
-        model, example, loss, target, device, None, kernels, threads, "page" if page else None, objective, None, effort,
-        prices, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, const=const,
-    ) as task:  # fmt: skip
-        return sweep_all(
-            task.lowering, task.options, task.device, task.aim, task.work, [limit] if limit else [], told=told
-        )
-
-
-def max_batch(
-    model: Any,
-    example: Any,
-    *,
-    budget: int | str | None = None,
-    device: str | Device | None = None,
-    loss: Any = "cross_entropy",
-    target: Any = None,
-    optimizer: Optimizer | None = None,
-    method: Wanted = "full",
-    bn: str = "frozen",
-    seed: int = 0,
-    const: str = "f32",
-    page: bool = False,
-    objective: str = "time",
-    deadline: float | str | None = None,
-    effort: float = 5.0,
-    prices: str = "fixed",
-    kernels: str | None = None,
-    threads: int = 1,
-    told: Told = lambda done, total, what: None,
-) -> Largest:
-    """The most samples whose step, taken at once, fits the budget or the device, and how many a second that makes."""
-    if budget is None and device is None:
-        raise BadOption("the largest batch within what?", help="budget='64MB', or device='stm32h743'")
-    if isinstance(deadline, str) and "x" in deadline:
-        raise BadOption(f"deadline={deadline!r} of which batch?", help="deadline=0.5, in seconds")
-    with _prepared(
-        model, example, loss, target, device, budget, kernels, threads, "page" if page else None, objective, deadline,
-        effort, prices, optimizer=optimizer, method=method, bn=bn, seed=seed, const=const,
-    ) as task:  # fmt: skip
-        assert task.device is not None
-        limit = checked_budget(budget)
-        return largest_batch(task.device, task.lowering, task.options, task.aim, task.work, limit, told)
+EFFORT_S: Final = 5.0
+SWEEP_EFFORT_S: Final = 1.0  # for each point
+MOVED: Final = {
+    **{name: f"memory=smidgen.Memory({name}={{}})" for name in (
+        "page_to", "objective", "deadline", "effort", "ladder", "accumulate", "const", "prices")},
+    "spare_classes": "classes=smidgen.Classes(spare={})",
+    "class_names": "classes=smidgen.Classes(names={})",
+    "threads": "kernels='fast:{}'",
+    "page": "memory=smidgen.Memory(page_to='page.bin')",
+}  # fmt: skip
+"""Arguments of version 0.1 → how they are written now."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class Task:
     """Checked arguments, and the model."""
 
-    device: Device | None
+    limit: Limit | None
     lowering: Lowering
     options: Options
-    aim: Aim
+    goal: Goal
+    memory: Memory
     work: Work
-    limit_bytes: int | None  # of RAM on this machine, or one like it
+    asked_bytes: int | None  # of RAM on this machine, or one like it
+
+    def search(self, effort_s: float) -> Search:
+        """By default with so much effort."""
+        return Search(effort_s if self.memory.effort is None else float(self.memory.effort))
 
 
 @contextlib.contextmanager
-def _prepared(
-    model: Any, example: Any, loss: Any, target: Any, device: Any, budget: Any, kernels: str | None, threads: int,
-    page_to: Any, objective: str, deadline: Any, effort: float, prices: str, **rest: Any,
-) -> Iterator[_Task]:  # fmt: skip
-    """Prices that are measured meanwhile are remembered at the end."""
-    asked_for, ram_bytes = checked_device(device), checked_budget(budget)
-    place_for = asked_for
-    checked_page_to(page_to)
-    measure = checked_prices(prices, place_for)
-    import_model = _importer()
-    work = Work(*checked_kernels("exact" if kernels is None and place_for else kernels, threads))
-    if place_for is not None and not place_for.is_bare:
-        ram_bytes = min(place_for.ram_bytes, place_for.ram_bytes if ram_bytes is None else ram_bytes)
-    if ram_bytes is not None:
-        place_for = room.within(ram_bytes, place_for, ram_bytes - work.left(ram_bytes), work.threads)
-    options = checked_options(model, **rest)
-    imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
-    lowering = Lowering(imported, device=asked_for, price=lambda entries: sized(entries, place_for).need.ram_bytes)
-    lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
-    fixed = contextlib.nullcontext(prices_of(place_for))
-    with (
-        metered(checked_effort(effort)),
-        measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as priced,
-    ):
-        aim = checked_aim(objective, effort, page_to is not None, priced)
-        aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
-        aim = replace(aim, fills=budget is not None or deadline is not None)
-        yield _Task(place_for, lowering, options, aim, work, ram_bytes)
-
-
-def build(
+def prepared(
     model: Any,
     example: Any,
     *,
@@ -242,16 +95,150 @@ def build(
     method: Wanted = "full",
     batch: int | None = None,
     bn: str = "frozen",
-    accumulate: bool = False,
     seed: int = 0,
-) -> Entries:
-    """The graphs of all entry points: `import_model`, then everything that does not need torch."""
+    classes: Classes | None = None,
+    device: str | Device | None = None,
+    budget: int | str | None = None,
+    memory: Memory | None = None,
+    precision: str = "f32",
+    data: Any = None,
+    kernels: str | None = None,
+) -> Iterator[Task]:
+    """The task that the arguments describe. Prices that are measured meanwhile are remembered at the end."""
+    chip, memory = checked_device(device), checked_memory(memory, budget)
+    ram_bytes, page_to = checked_budget(memory.budget), memory.page_to
+    checked_page_to(page_to)
+    checked_precision(precision)
+    checked_ladder(memory.ladder)
+    effort_s = checked_effort(EFFORT_S if memory.effort is None else memory.effort)
+    objective, measure = checked_objective(memory.objective), checked_prices(memory.prices, chip)
     import_model = _importer()
+    work = Work(*checked_kernels("exact" if kernels is None and chip else kernels, 1))
+    if chip is not None and not chip.is_bare:
+        ram_bytes = min(chip.ram_bytes, chip.ram_bytes if ram_bytes is None else ram_bytes)
+    limit = None if chip is None else Limit.of_device(chip)
+    if ram_bytes is not None:
+        limit = Limit.of_budget(ram_bytes, chip, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(
-        model, optimizer=optimizer, method=method, batch=batch, bn=bn, accumulate=accumulate, seed=seed
-    )
+        model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
+        accumulate=memory.accumulate, const=memory.const,
+    )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
-    return Lowering(imported, price=lambda entries: sized(entries, None).need.ram_bytes).entries(options)
+    lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
+    lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
+    fixed = contextlib.nullcontext(prices_of(chip))
+    with metered(effort_s), measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as prices:
+        goal = Goal(
+            objective, page=page_to is not None, prices=prices, split=memory.accumulate is not False,
+            fill=memory.budget is not None or memory.deadline is not None,
+        )  # fmt: skip
+        usual = functools.partial(step_spent, goal=goal)
+        deadline_s = checked_deadline(memory.deadline, lambda: usual(lowering.entries(options)).seconds)
+        yield Task(limit, lowering, options, replace(goal, deadline_s=deadline_s), memory, work, ram_bytes)
+
+
+def _asking(
+    arguments: Callable[P, AbstractContextManager[Task]],
+) -> Callable[[Callable[[Task], R]], Callable[P, R]]:
+    """A function of a task as one of the arguments that describe it."""
+
+    def around(run: Callable[[Task], R]) -> Callable[P, R]:
+        @functools.wraps(run)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            for name in set(given) & set(MOVED):
+                help = MOVED[name].format(given[name] if name == "threads" else repr(given[name]))
+                raise BadOption(f"{name}= is written another way since 0.2", help=help)
+            with arguments(*args, **given) as task:
+                return run(task)
+
+        signature = inspect.signature(arguments)
+        call.__signature__ = signature.replace(return_annotation=run.__annotations__["return"])  # type: ignore[attr-defined]
+        return call
+
+    return around
+
+
+@_asking(prepared)
+def compile(task: Task) -> Job:
+    """A training program for `model`, with every byte of its memory planned and proven.
+
+    `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
+    example's). `method` is what learns: a name of `smidgen methods`, names of parameters, `smidgen.Update`s, or a list
+    of them; `data`, samples or (samples, labels), is for methods that look at it. `device`, a name of
+    `smidgen devices`, makes its RAM and flash hard limits (and takes int8 constants if only that fits). `budget`, in
+    bytes or as "256KB", is a hard limit of RAM; `memory`, a `smidgen.Memory`, says more about how to fit. `classes`, a
+    `smidgen.Classes`, names classes and keeps room for new ones. `kernels` are those of `smidgen.load`: "exact",
+    "fast", or "fast:2" on two threads; the work memory of fast ones counts.
+    """
+    memory, goal, work = task.memory, task.goal, task.work
+    rungs = checked_ladder(memory.ladder)
+    limits = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
+    if task.asked_bytes is not None:
+        limits["train"] = task.asked_bytes
+    asked = Asked(limits, work) if limits else None
+    search = task.search(EFFORT_S)
+    faster_split = work.kernels == "fast" and memory.accumulate is None
+    if faster_split and (task.limit is None or task.limit.device is None):
+        goal = replace(goal, cached_threads=work.threads)
+    if rungs and asked is not None:
+        whole = replace(goal, cached_threads=0, fill=False)
+        made = encode_ladder(rungs, work, task.limit, task.lowering, task.options, whole, search, asked)
+    elif task.limit is not None:
+        made = best_for(task.limit, task.lowering, task.options, goal, search).program(asked)
+    else:
+        entries = in_time(task.lowering, task.options, goal)
+        made = encode(for_caches(task.lowering, task.options, entries, goal))
+    page_to = memory.page_to if made.page_bytes else None
+    return Job(made, kernels=work.kernels, threads=work.threads, page_to=page_to)
+
+
+@_asking(prepared)
+def sweep(task: Task) -> Sweep:
+    """Budget against predicted time: the points of each technique alone and of all of them together.
+
+    Budgets are chosen from the smallest that is found to fit to that of the plan without one; `budget` is one more.
+    Tensors may leave RAM if `memory` says where to, or the device has somewhere. The arguments are those of `compile`.
+    """
+    return swept(task)
+
+
+def swept(task: Task, told: Told = lambda done, total, what: None) -> Sweep:
+    """`told(done, total, what)` is called before each budget."""
+    for name in ("deadline", "ladder"):
+        if getattr(task.memory, name):
+            raise BadOption(f"a sweep does not go with {name}", help=f"leave out Memory({name}=…)")
+    chip = None if task.limit is None else task.limit.device
+    limit = None if chip is None else Limit.of_device(chip)
+    goal = replace(task.goal, page=task.goal.page or (chip is not None and task.goal.prices.page is not None))
+    asked = checked_budget(task.memory.budget)
+    search = task.search(SWEEP_EFFORT_S)
+    return sweep_all(task.lowering, task.options, limit, goal, search, task.work, [asked] if asked else [], told=told)
+
+
+@_asking(prepared)
+def max_batch(task: Task) -> Largest:
+    """The most samples whose step, taken at once, fits the budget or the device, and how many a second that makes. The
+    arguments are those of `compile`."""
+    return largest(task)
+
+
+def largest(task: Task, told: Told = lambda done, total, what: None) -> Largest:
+    deadline = task.memory.deadline
+    if task.limit is None:
+        raise BadOption("max_batch needs a limit", help="budget='64MB' or device='stm32h743'")
+    if isinstance(deadline, str) and "x" in deadline:
+        raise BadOption(f"deadline={deadline!r} depends on the batch", help="memory=smidgen.Memory(deadline=0.5)")
+    budget = checked_budget(task.memory.budget)
+    search = task.search(EFFORT_S)
+    return largest_batch(task.limit, task.lowering, task.options, task.goal, search, task.work, budget, told)
+
+
+def build(model: Any, example: Any, *, loss: Any = "cross_entropy", target: Any = None, **options: Any) -> Entries:
+    """The graphs of all entry points, before anything is done to fit: for those who look at graphs."""
+    import_model = _importer()
+    checked = checked_options(model, **options)
+    imported = import_model(model, example, loss=loss, target=target, bn=checked.bn)
+    return Lowering(imported, price=lambda entries: sized(entries, None).need.ram_bytes).entries(checked)
 
 
 def _importer() -> Callable[..., Imported]:
@@ -263,7 +250,4 @@ def _importer() -> Callable[..., Imported]:
     return import_model
 
 
-__all__ = [
-    "Entries", "assemble", "build", "compile", "encode", "lower", "lowered", "max_batch", "placed", "sweep",
-    "train_graph",
-]  # fmt: skip
+__all__ = ["build", "compile", "max_batch", "sweep"]

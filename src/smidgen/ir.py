@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+ALIGN = 16  # bytes, of every slot in RAM unless a device says otherwise
 Array = np.ndarray[Any, np.dtype[Any]]  # NDArray[Any], without its import
 
 

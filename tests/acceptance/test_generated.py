@@ -12,6 +12,7 @@ import pytest
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.errors import Internal, SmidgenError, UnsafeLayout
 from smidgen.program.arrays import unlaid
@@ -32,7 +33,7 @@ def one(seed: int) -> str:
             net, tuple(xs), loss=loss, optimizer=OPTIMIZERS[optimizer], method=method, batch=batch,
             bn="batch" if seed % 4 == 0 and batch > 1 else "frozen",
         )  # fmt: skip
-        program = api.encode(entries)
+        program = encode(entries)
     except (Internal, UnsafeLayout):
         raise
     except SmidgenError as refusal:

@@ -12,6 +12,7 @@ import smidgen
 from benchmarks import parity as rows
 from benchmarks.nets.large import LARGE, REDUCED, task
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.ir import Graph, Role
 from smidgen.report import parity
 from smidgen.train.job import Job
@@ -67,7 +68,7 @@ def test_training_equals_pytorch(row: rows.Row) -> None:
     few = case.batches[:STEPS]
     a = parity.free_run(case.entries, case.reference, few)
     assert a.passed, a
-    job = Job(api.encode(case.entries), kernels="exact")
+    job = Job(encode(case.entries), kernels="exact")
     b = parity.restarted(job, case.reference(torch.float64), case.optimizer, few)
     assert b.passed, b
 
@@ -89,7 +90,7 @@ def test_a_network_of_full_size_becomes_a_program(name: str) -> None:
     train, infer = entries.graphs["train"], entries.graphs["infer"]
     assert weights(train).keys() == weights(infer).keys()
     assert all(np.shares_memory(value, weights(infer)[name]) for name, value in weights(train).items())
-    program = api.encode(entries)
+    program = encode(entries)
     learned = sum(-(-4 * p.numel() // 16) * 16 for p in model.parameters())
     assert program.state_bytes - 2 * learned in range(1, 100)  # the momentum, too; learning rate and counter
     plan = program.meta["plan"]

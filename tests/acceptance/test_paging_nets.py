@@ -12,6 +12,7 @@ import torch
 from benchmarks.nets.plain import LeNet5
 from benchmarks.nets.residual import ResNet8
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.errors import SmidgenError
 from smidgen.train.job import Job
@@ -38,7 +39,7 @@ def test_a_program_that_pages_gives_the_same_bits_and_moves_what_the_plan_says(
 def test_paging_what_is_saved_makes_the_arena_smaller(tmp_path: Path) -> None:
     torch.manual_seed(0)
     entries = api.build(ResNet8().eval(), torch.zeros(8, 3, 32, 32), optimizer=SGD(0.05))
-    plain, moved = api.encode(entries), api.encode(paged(entries, ahead=0))
+    plain, moved = encode(entries), encode(paged(entries, ahead=0))
     assert moved.arena_bytes < 0.75 * plain.arena_bytes
     assert plain.page_bytes == 0 < moved.page_bytes
 
@@ -60,8 +61,8 @@ def test_generated_networks_give_the_same_bits(seed: int, everywhere: bool, tmp_
         pytest.skip("the network is refused")
     states = optimizer_state(entries.graphs) if seed % 2 else ()
     moved = anywhere(entries, seed) if everywhere else paged(entries, ahead=seed % 5, state=states)
-    plain = Job(api.encode(entries), kernels="exact")
-    job = Job(api.encode(moved), kernels="exact", page_to=tmp_path / "page")
+    plain = Job(encode(entries), kernels="exact")
+    job = Job(encode(moved), kernels="exact", page_to=tmp_path / "page")
     for step, n in enumerate((batch, max(2, batch - 1) if batch > 1 else 1, 2 * batch if parts else batch)):
         xs, y = generated.data(net, loss, n, seed + step)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.train.job import Job, load
@@ -23,7 +23,7 @@ def test_c_runtime_follows_the_interpreter_with_full_and_partial_batches(
     optimizer: Optimizer, learn: tuple[str, ...]
 ) -> None:
     entries = small.entries(learn, optimizer)
-    job = Job(api.encode(entries))
+    job = Job(encode(entries))
     train = entries.graphs["train"]
     state = interp.initial_state(train)
     for step, n in enumerate((4, 3, 1, 4)):
@@ -42,8 +42,8 @@ def test_c_runtime_follows_the_interpreter_with_full_and_partial_batches(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS[:4], ids=lambda o: f"{type(o).__name__}-{o.op}")
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_a_batch_in_parts_gives_the_same_bits_as_the_whole(optimizer: Optimizer, dropout: float) -> None:
-    whole = Job(api.encode(small.entries(optimizer=optimizer, batch=7, dropout=dropout)))
-    parts = Job(api.encode(small.entries(optimizer=optimizer, batch=3, dropout=dropout, accumulate=True)))
+    whole = Job(encode(small.entries(optimizer=optimizer, batch=7, dropout=dropout)))
+    parts = Job(encode(small.entries(optimizer=optimizer, batch=3, dropout=dropout, accumulate=True)))
     for step in range(3):
         x, y = small.data(7, step)
         whole.train_step(x, y)
@@ -56,18 +56,18 @@ def test_a_batch_in_parts_gives_the_same_bits_as_the_whole(optimizer: Optimizer,
 def test_a_frozen_prefix_gives_the_same_bits_in_a_loop_and_out_of_it() -> None:
     entries = small.entries(("w3", "b3"))
     assert entries.graphs["train"].nodes[0].op == "loop"
-    looped, plain = Job(api.encode(entries)), Job(api.encode(small.entries(("w2", "w3", "b3"))))
+    looped, plain = Job(encode(entries)), Job(encode(small.entries(("w2", "w3", "b3"))))
     x, y = small.data(4)
     assert looped.train_step(x, y) == plain.train_step(x, y)
 
 
 def test_the_arena_of_a_frozen_prefix_does_not_grow_with_the_batch() -> None:
-    sizes = [Job(api.encode(small.entries(("w3", "b3"), batch=b))).plan.arena_bytes for b in (1, 64)]
+    sizes = [Job(encode(small.entries(("w3", "b3"), batch=b))).plan.arena_bytes for b in (1, 64)]
     assert sizes[1] - sizes[0] < 64 * 200  # features and logits only
 
 
 def test_saved_state_continues_where_it_was(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    job = Job(api.encode(small.entries(optimizer=Adam(0.01), dropout=0.2)))
+    job = Job(encode(small.entries(optimizer=Adam(0.01), dropout=0.2)))
     job.train_step(*small.data(4, 1))
     job.lr = 0.003
     job.save(tmp_path / "net.smg")
@@ -79,7 +79,7 @@ def test_saved_state_continues_where_it_was(tmp_path) -> None:  # type: ignore[n
 
 
 def test_ram_planned_is_ram_mapped() -> None:
-    job = Job(api.encode(small.entries()))
+    job = Job(encode(small.entries()))
     plan = job.plan
     assert plan.ram_bytes == job.mapped_bytes + plan.context_bytes + plan.stack_bytes
     assert plan.arena_bytes <= 1.05 * plan.lower_bound_bytes

@@ -14,6 +14,7 @@ import pytest
 
 from smidgen.compiler import effort
 from smidgen.compiler.effort import Effort
+from tests.support.arguments import compiled
 
 
 def programs(name: str, page_to: str) -> Iterator[str]:
@@ -25,7 +26,9 @@ def programs(name: str, page_to: str) -> Iterator[str]:
     x, _ = net.data(8)
 
     def made(**options: Any) -> smidgen.Job:
-        return smidgen.compile(net.model().eval(), x, kernels="exact", loss=net.loss, effort=1.0, **options)
+        return compiled(
+            net.model().eval(), x, kernels="exact", loss=net.loss, memory=smidgen.Memory(effort=1.0), **options
+        )
 
     free = made().plan
 
@@ -100,9 +103,9 @@ def test_a_plan_that_the_clock_cut_short_says_so(monkeypatch: pytest.MonkeyPatch
     free = smidgen.compile(net, x, kernels="exact")
     budget = free.plan.ram_bytes - free.plan.arena_bytes // 3
     kept = smidgen.compile(net, x, kernels="exact", budget=budget)
-    assert "stopped" not in {d.what for d in kept.plan.decisions}
+    assert "stopped" not in {d.kind for d in kept.plan.decisions}
     monkeypatch.setattr(effort, "EMERGENCY_S", 0.0)
     monkeypatch.setattr(effort, "EMERGENCY", 0.0)
     stopped = smidgen.compile(net, x, kernels="exact", budget=budget)
-    assert "stopped" in {d.what for d in stopped.plan.decisions}
+    assert "stopped" in {d.kind for d in stopped.plan.decisions}
     assert hashlib.sha256(stopped.program.to_bytes()).digest() != hashlib.sha256(kept.program.to_bytes()).digest()

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.boards import CASES, bytes_per_instruction, measured, planned, tools
 from benchmarks.parity import machine
 from smidgen import api, cli
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import board_memory, emulate
 from smidgen.deploy.firmware import write_firmware
@@ -204,7 +205,7 @@ def test_instructions_take_at_most_64_bytes() -> None:
     from benchmarks.nets import NETS
 
     net = NETS["mcunet"]
-    mcunet = api.encode(api.build(net.model(), net.data(2)[0], optimizer=SGD(0.01), batch=1, method="last_layer"))
+    mcunet = encode(api.build(net.model(), net.data(2)[0], optimizer=SGD(0.01), batch=1, method="last_layer"))
     for program in (planned(CASES["lenet5-full"])[0], mcunet):
         assert bytes_per_instruction(program) <= 64
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from benchmarks.boards import CASES, measured
 from smidgen import api, cli
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
 from smidgen.deploy import emulate
 from smidgen.deploy.board_run import train_on_board
@@ -136,7 +137,7 @@ def test_a_program_is_loaded_at_run_time_and_a_missing_kernel_refused_by_name(tm
     assert over_the_air(tmp_path, elf, bare_bytes(small(classes=5))) == (0, "trained\n")
     torch.manual_seed(0)
     other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    program = api.encode(api.build(other, torch.randn(2, 4), optimizer=SGD(0.1)))
+    program = encode(api.build(other, torch.randn(2, 4), optimizer=SGD(0.1)))
     assert over_the_air(tmp_path, elf, bare_bytes(program)) == (1, "this runtime has no kernel 'tanh_f32'\n")
     damaged = bytearray(bare_bytes(small(classes=5)))
     damaged[200] ^= 1

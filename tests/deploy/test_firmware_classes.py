@@ -87,7 +87,9 @@ class Lives:
 def board(tmp_path_factory: pytest.TempPathFactory) -> Board:
     need(*EMULATOR)
     x, y, model, chosen = nine_known(8)
-    job = smidgen.compile(model, x[:16], method="last:2", optimizer=smidgen.SGD(0.02, momentum=0.9), spare_classes=4)
+    job = smidgen.compile(
+        model, x[:16], method="last:2", optimizer=smidgen.SGD(0.02, momentum=0.9), classes=smidgen.Classes(spare=4)
+    )
     folder = tmp_path_factory.mktemp("classes") / "fw"
     write_firmware(folder, job.program, load_device("stm32f746"))
     emulate.make(folder, f"MAIN={C / 'new_class.c'}")

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
+from smidgen.compiler.pipeline import Entries
 from smidgen.deploy import emulate
 from smidgen.deploy.board_run import train_on_board
 from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import load_device
+from smidgen.devices.room import Limit
 from smidgen.errors import DoesNotFit
 from smidgen.ir import Role
 from smidgen.train.job import Job
@@ -27,7 +30,7 @@ from tests.support.paged import optimizer_state, paged
 BATCH, STEPS = 2, 3
 
 
-def deep() -> api.Entries:
+def deep() -> Entries:
     """Four convolutions whose inputs are kept for the backward pass: 49 KB each."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU()]
@@ -51,7 +54,7 @@ def test_what_does_not_fit_fits_with_pages_and_gives_the_same_bits(name: str, tm
     need(*EMULATOR)
     entries, device = deep(), load_device(name)
     moved = paged(entries, ahead=1, state=optimizer_state(entries.graphs))
-    plain, program = api.encode(entries, device), api.encode(moved, device)
+    plain, program = encode(entries, Limit.of_device(device)), encode(moved, Limit.of_device(device))
     if name == "netduinoplus2":
         with pytest.raises(DoesNotFit, match="of RAM, netduinoplus2 has"):
             write_firmware(tmp_path / "plain", plain, device)
@@ -82,7 +85,7 @@ def test_smidgen_run_pages_and_counts(tmp_path: Path) -> None:
     need(*EMULATOR)
     device = load_device("stm32f746")
     entries = deep()
-    program = api.encode(paged(entries, ahead=0), device)
+    program = encode(paged(entries, ahead=0), Limit.of_device(device))
     write_firmware(tmp_path / "fw", program, device)
     emulate.make(tmp_path / "fw")
     (x, y), _ = steps()[0]
@@ -99,14 +102,14 @@ def test_firmware_that_does_not_page_has_no_code_for_it(tmp_path: Path) -> None:
     assert not list(made.folder.rglob("blocks*"))
 
 
-def all_state(entries: api.Entries) -> list[str]:
+def all_state(entries: Entries) -> list[str]:
     graph = entries.graphs["train"]
     return [t.name for t in graph.of_role(Role.PARAM, Role.OPTIM) if t.name in graph.data]
 
 
 def test_a_program_whose_parameters_are_outside_knows_its_optimizer() -> None:
     entries = deep()
-    program = api.encode(paged(entries, state=all_state(entries)))
+    program = encode(paged(entries, state=all_state(entries)))
     assert program.meta["optimizer"] == {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
 
 
@@ -116,6 +119,6 @@ def test_a_build_with_checksums_proves_programs_whose_state_is_outside(
     entries = deep()
     outside = paged(entries, state=all_state(entries))
     library = compiled(flags=("-O1", "-DSMG_PAGE_CHECK"))
-    expected = api.encode(outside).to_bytes()
+    expected = encode(outside).to_bytes()
     monkeypatch.setenv("SMIDGEN_LIBRARY", str(library))
-    assert api.encode(outside).to_bytes() == expected
+    assert encode(outside).to_bytes() == expected

@@ -268,7 +268,7 @@ def test_a_runner_trains_under_a_limit_on_the_whole_process(tmp_path: Path) -> N
     x, y = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32), np.arange(8) % 3
     np.savez(tmp_path / "d.npz", x=x, y=y)
     job = smidgen.compile(net, x, optimizer=smidgen.SGD(0.01, momentum=0.9), kernels="exact",
-                          budget="11MB", page_to=tmp_path / "unused", effort=0.0)  # fmt: skip
+                          budget="11MB", memory=smidgen.Memory(page_to=tmp_path / "unused", effort=0.0))  # fmt: skip
     assert job.plan.page_state_bytes > 2**20, "the optimizer's state is outside RAM"
     linux_binary.build_binary(job.program, "x86_64-linux", tmp_path / "runner")
     command = [tmp_path / "runner", "train", "--data", tmp_path / "d.npz", "--epochs", "3", "--no-shuffle", "--json",
@@ -328,7 +328,9 @@ def test_an_unknown_target_is_met_with_a_suggestion(tmp_path: Path) -> None:
 def test_a_step_in_parts_learns_the_bits_of_the_host(tmp_path: Path) -> None:
     run = ready("x86_64-linux")
     x, y = data()
-    program = smidgen.compile(lenet(), torch.zeros(3, 1, 28, 28), accumulate=True, kernels="exact").program
+    program = smidgen.compile(
+        lenet(), torch.zeros(3, 1, 28, 28), memory=smidgen.Memory(accumulate=True), kernels="exact"
+    ).program
     plan = {**program.meta["plan"], "step_samples": 8}  # eight samples, three at a time
     program = replace(program, meta={**program.meta, "plan": plan})
     job = Job(program, kernels="exact")

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 import smidgen
+from smidgen.compiler.fit import misfit
 from smidgen.compiler.options import BadOption
 from smidgen.devices import room
 from smidgen.devices.device import Bank, Device, device_names, load_device, parsed
-from smidgen.devices.room import Need, Overhead, assigned
+from smidgen.devices.room import Limit, Need, Overhead, assigned, fits
 from smidgen.errors import DoesNotFit, UnknownDevice
+from tests.support.arguments import compiled
 
 KB = 1024
 FIGURES = {
@@ -95,7 +97,7 @@ def device_of(*banks: int) -> Device:
 def test_state_and_arena_are_whole_in_a_bank(
     banks: tuple[int, ...], state: int, arena: int, expected: str | None
 ) -> None:
-    found = assigned(device_of(*banks), Need(state, arena, Overhead(12, 8), 0))
+    found = assigned(Limit.of_device(device_of(*banks)), Need(state, arena, Overhead(12, 8), 0))
     assert (found and " ".join(found[k] for k in ("stack", "state", "arena"))) == expected
 
 
@@ -135,7 +137,7 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
     with pytest.raises(DoesNotFit) as caught:
         smidgen.compile(lenet(), X, optimizer=momentum, device="stm32f746")
     error = caught.value
-    assert isinstance(error, room.OverLimit)
+    assert isinstance(error, misfit.OverLimit)
     assert error.what == "needs 675 KB of RAM, stm32f746 has 320 KB"
     assert error.at.startswith("2 (forward, step 5 of ")
     assert error.why.startswith("live there: 1.relu 147 KB, ")
@@ -144,13 +146,13 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
         {"batch": 1}, {"optimizer": plain}, {"optimizer": plain, "batch": 4}, {"optimizer": plain, "batch": 2},
         {"page_to": "page.bin"}, {"method": "last_layer"}, {"method": "bias"},
     ]  # fmt: skip
-    good = [o for o in error.options if room.fits(load_device("stm32f746"), o.need)]
+    good = [o for o in error.options if fits(Limit.of_device(load_device("stm32f746")), o.need)]
     assert [dict(o.arguments) for o in good] == [tried[3], *tried[5:]]
     assert error.help == "; ".join(o.text(command_line=False) for o in good)
     assert error.help.startswith("optimizer=smidgen.SGD(lr=0.01), batch=2 needs ")
     assert error.in_command_line().help.startswith("--momentum 0 --batch 2 needs ")
     for option in good:
-        plan = smidgen.compile(lenet(), X, device="stm32f746", **{"optimizer": momentum, **option.arguments}).plan
+        plan = compiled(lenet(), X, device="stm32f746", **{"optimizer": momentum, **option.arguments}).plan
         assert plan.ram_bytes == option.need.ram_bytes
 
 

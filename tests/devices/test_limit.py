@@ -20,6 +20,7 @@ from smidgen.program.plan import Plan
 from smidgen.program.program import checked_meta
 from smidgen.runtime.machine import Work, has_fast
 from smidgen.train.job import Job
+from tests.support.arguments import compiled as compiled_with
 
 pytestmark = pytest.mark.skipif(not has_fast(), reason="exact kernels take no work memory")
 X = torch.randn(8, 3, 8, 8)
@@ -35,7 +36,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def compiled(**options: Any) -> smidgen.Job:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    return smidgen.compile(model, X, effort=0, **options)
+    return compiled_with(model, X, memory=smidgen.Memory(effort=0), **options)
 
 
 def tight(path: Path, **options: Any) -> smidgen.Job:

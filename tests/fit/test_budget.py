@@ -14,12 +14,13 @@ import smidgen
 from benchmarks.nets import NETS
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.report.plan_text import plan_text
+from tests.support.arguments import compiled
 
 
 def trained(net: str, budget: int | str | None, *, method: str = "full", batch: int = 4, bn: str = "frozen", **more):
     made = NETS[net]
     x, y = made.data(batch)
-    job = smidgen.compile(
+    job = compiled(
         made.model().eval(), x, loss=made.loss, batch=batch, method=method, bn=bn, budget=budget, kernels="exact",
         optimizer=smidgen.SGD(lr=0.01, momentum=0.9), **{"effort": 0.5, **more},
     )  # fmt: skip
@@ -59,7 +60,7 @@ def test_a_step_in_parts_learns_the_same_bits_and_fit_takes_whole_steps() -> Non
     job = trained("resnet8", "2MB", batch=8)
     assert job.plan.ram_bytes <= 2 * 2**20
     assert (job.plan.batch, job.plan.step_samples) == (2, 8)
-    assert [d.what for d in job.plan.decisions].count("split") == 1
+    assert [d.kind for d in job.plan.decisions].count("split") == 1
     assert np.array_equal(job._machine.state, free._machine.state)
     x, y = NETS["resnet8"].data(16)
     assert job.fit(x, y, progress=False).steps == 2
@@ -73,7 +74,7 @@ def test_batch_statistics_are_those_of_parts_only_where_nothing_else_fits_and_th
     job = trained("resnet8", "1.75MB", batch=8, bn="batch")
     assert job.plan.ram_bytes <= 1.75 * 2**20
     assert (job.plan.batch, job.plan.step_samples) == (2, 8)
-    told = {d.what: d.why for d in job.plan.decisions}
+    told = {d.kind: d.why for d in job.plan.decisions}
     assert "statistics of 2 samples, not of 8: other weights are learned" in told["statistics of parts"]
     assert not np.array_equal(job._machine.state, free._machine.state)
     with pytest.raises(DoesNotFit, match=r"of RAM, the budget has 1\.75 MB"):
@@ -99,10 +100,10 @@ def test_a_model_without_a_norm_may_be_split_whatever_is_said_of_norms() -> None
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 4)
     )
     x = torch.randn(32, 3, 16, 16)
-    budget = smidgen.compile(model, x, kernels="exact", accumulate=True, batch=8).plan.ram_bytes
+    budget = smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(accumulate=True), batch=8).plan.ram_bytes
     plans = [smidgen.compile(model, x, kernels="exact", budget=budget, bn=bn).plan for bn in ("frozen", "batch")]
     assert plans[0].batch == plans[1].batch < 32
-    assert "statistics of parts" not in [d.what for d in plans[1].decisions]
+    assert "statistics of parts" not in [d.kind for d in plans[1].decisions]
 
 
 @pytest.mark.parametrize("pages", [False, True])
@@ -114,9 +115,9 @@ def test_classes_can_be_added_to_a_program_within_a_budget(pages: bool, tmp_path
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 144, 5)).eval()
     x, y = torch.randn(7, 3, 12, 12), torch.arange(7) % 5
     more = {"kernels": "exact", "spare_classes": 2, "class_names": list("abcde"), "effort": 0, "accumulate": False}
-    free = smidgen.compile(model, x, **more)
+    free = compiled(model, x, **more)
     page = {"page_to": tmp_path / "pages"} if pages else {}
-    tight = smidgen.compile(model, x, budget=free.plan.ram_bytes * 7 // 10, **page, **more)
+    tight = compiled(model, x, budget=free.plan.ram_bytes * 7 // 10, **page, **more)
     assert tight.plan.ram_bytes <= free.plan.ram_bytes * 7 // 10
     for job in (free, tight):
         job.train_step(x, y)
@@ -154,7 +155,7 @@ def test_what_is_no_size_is_refused(budget: object) -> None:
 def test_work_memory_of_fast_kernels_counts() -> None:
     made = NETS["dscnn"]
     x, _ = made.data(4)
-    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast", threads=2)
+    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast:2")
     assert job.plan.work_bytes > 0
     assert job.plan.ram_bytes <= 1.2 * 2**20
 
@@ -177,7 +178,7 @@ def test_pages_reach_budgets_that_computing_again_does_not(tmp_path: Path) -> No
     assert job.plan.ram_bytes <= 275 * 1024
     assert job.plan.page_bytes > 0
     assert job.plan.paged["train"].in_bytes > 0
-    assert {"page", "page state"} & {d.what for d in job.plan.decisions}
+    assert {"page", "page state"} & {d.kind for d in job.plan.decisions}
     assert all(np.array_equal(value, free.state_dict()[name]) for name, value in job.state_dict().items())
 
 
@@ -188,13 +189,13 @@ def test_the_optimizers_state_may_live_outside_ram(optimizer: object, tmp_path: 
     jobs = []
     for more in ({}, {"page_to": tmp_path / "pages", "effort": 0.0}):
         budget = {"budget": int(jobs[0].plan.ram_bytes * 0.7)} if jobs else {}
-        jobs.append(smidgen.compile(net.model().eval(), x, loss=net.loss, batch=4, optimizer=optimizer,
+        jobs.append(compiled(net.model().eval(), x, loss=net.loss, batch=4, optimizer=optimizer,
                                     kernels="exact", **budget, **more))  # fmt: skip
         for _ in range(3):
             jobs[-1].train_step(x, y)
     free, job = jobs
     assert job.plan.ram_bytes <= 0.7 * free.plan.ram_bytes
-    assert "page state" in [d.what for d in job.plan.decisions]
+    assert "page state" in [d.kind for d in job.plan.decisions]
     assert job.plan.page_state_bytes > 0
     for name, value in free.state_dict().items():
         assert np.array_equal(job.state_dict()[name], value)
@@ -211,9 +212,9 @@ def test_parameters_that_a_step_touches_in_few_places_may_live_outside_ram(tmp_p
     x, y = torch.randn(2, 400), torch.arange(2)
     free = smidgen.compile(net, x, kernels="exact", optimizer=smidgen.SGD(lr=0.1))
     job = smidgen.compile(net, x, kernels="exact", optimizer=smidgen.SGD(lr=0.1), budget=free.plan.state_bytes,
-                          page_to=tmp_path / "pages", effort=0.0)  # fmt: skip
+                          memory=smidgen.Memory(page_to=tmp_path / "pages", effort=0.0))  # fmt: skip
     assert job.plan.ram_bytes <= free.plan.state_bytes
-    assert "page state" in [d.what for d in job.plan.decisions]
+    assert "page state" in [d.kind for d in job.plan.decisions]
     for one in (free, job):
         one.train_step(x, y)
         one.train_step(x, y)
@@ -235,8 +236,8 @@ def test_what_a_search_would_fit_is_fitted_without_one() -> None:
     learns = [f"{k}.{what}" for k in (17, 20, 23, 26, 31) for what in ("weight", "bias")]
     learns += [f"{k}.weight" for k in (16, 19, 22, 25)]
     x, _ = net.data(1)
-    job = smidgen.compile(net.model().eval(), x, loss=net.loss, method=learns, batch=1, effort=0.0,
-                          optimizer=smidgen.SGD(0.01), device="netduinoplus2")  # fmt: skip
+    job = smidgen.compile(net.model().eval(), x, loss=net.loss, method=learns, batch=1, optimizer=smidgen.SGD(0.01),
+                          memory=smidgen.Memory(effort=0.0), device="netduinoplus2")  # fmt: skip
     assert job.plan.ram_bytes <= 192 * 1024
 
 
@@ -264,4 +265,4 @@ def test_a_deadline_that_cannot_be_met_is_an_error() -> None:
 )
 def test_wrong_aims_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadOption):
-        smidgen.compile(torch.nn.Linear(2, 2), torch.randn(1, 2), budget="1MB", **wrong)
+        compiled(torch.nn.Linear(2, 2), torch.randn(1, 2), budget="1MB", **wrong)

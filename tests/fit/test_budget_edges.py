@@ -17,16 +17,20 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
-from smidgen.compiler.fit.search import found_for, smallest
+from smidgen.compiler import effort
+from smidgen.compiler.fit import misfit
+from smidgen.compiler.fit.misfit import OverLimit, TooLate
+from smidgen.compiler.fit.search import best_for, smallest
 from smidgen.compiler.options import checked_budget, checked_options
 from smidgen.compiler.pipeline import Lowering
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import QUICK, Goal
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
-from smidgen.devices.room import OverLimit, TooLate
+from smidgen.devices.room import Limit
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.runtime.machine import has_fast
 from smidgen.terminal import bytes_text
+from tests.support.arguments import compiled
 
 
 class Woven(nn.Module):
@@ -69,16 +73,16 @@ def test_a_program_is_placed_as_it_was_sized(seed: int) -> None:
     model = Woven(seed, 6, 16).eval()
     x = torch.randn(model.samples, 12)
     lowering = Lowering(import_model(model, x, loss="cross_entropy"))
-    options, aim = checked_options(model, batch=model.samples), Aim()
-    least = smallest(None, lowering, options, aim).need.ram_bytes
+    options, goal = checked_options(model, batch=model.samples), Goal()
+    least = smallest(None, lowering, options, goal).need.ram_bytes
     for budget in range(least, least + 400, 29):
         with contextlib.suppress(DoesNotFit):  # another budget leads to another search
-            made = found_for(room.within(budget, None), lowering, options, aim)
-            assert made.program.arena_bytes == made.need.arena_bytes
+            made = best_for(Limit.of_budget(budget), lowering, options, goal, QUICK)
+            assert made.program().arena_bytes == made.need.arena_bytes
             assert made.need.ram_bytes <= budget
     for budget in range(least, least + 400, 133):
         with contextlib.suppress(OverLimit):
-            rungs = smidgen.compile(model, x, kernels="exact", ladder=[budget], effort=0).rungs
+            rungs = smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(ladder=[budget], effort=0)).rungs
             assert rungs[-1].ram_bytes <= budget
 
 
@@ -87,7 +91,9 @@ def test_the_slots_of_a_device_are_aligned_as_the_device_says() -> None:
     model = Woven(6, 5, 9).eval()
     x = torch.randn(model.samples, 12)
     for budget in (50614, 50840):
-        job = smidgen.compile(model, x, device="esp32-s3", budget=budget, effort=0, accumulate=False)
+        job = smidgen.compile(
+            model, x, device="esp32-s3", budget=budget, memory=smidgen.Memory(effort=0, accumulate=False)
+        )
         assert job.plan.ram_bytes <= budget
 
 
@@ -95,7 +101,7 @@ def test_the_slots_of_a_device_are_aligned_as_the_device_says() -> None:
 @pytest.mark.parametrize("more", [{"budget": 1}, {"ladder": [1]}, {"budget": 1, "device": "jetson-nano"}])
 def test_a_budget_below_the_work_memory_of_kernels_is_an_error_with_the_budget_in_it(more: dict[str, Any]) -> None:
     with pytest.raises(DoesNotFit, match=r"has 1 byte") as refused:
-        smidgen.compile(mlp(), torch.randn(2, 16), kernels="fast", **more)
+        compiled(mlp(), torch.randn(2, 16), kernels="fast", **more)
     assert "work memory of fast kernels" in str(refused.value)
     assert "-" not in str(refused.value).split("has ")[1][:3]
 
@@ -109,7 +115,7 @@ def test_exact_kernels_are_offered_where_only_they_fit() -> None:
     assert "kernels='exact' needs" in refused.value.help
     assert smidgen.compile(model, x, kernels="exact", budget=exact).plan.ram_bytes <= exact
     with pytest.raises(OverLimit) as refused:
-        smidgen.compile(model, x, kernels="fast", threads=2, budget=exact)
+        smidgen.compile(model, x, kernels="fast:2", budget=exact)
     assert "kernels='exact', threads=1 needs" in refused.value.help
     assert "--kernels exact --threads 1 needs" in refused.value.in_command_line().help
 
@@ -123,7 +129,7 @@ def test_a_size_that_is_rounded_up_is_enough(count: int) -> None:
 
 def refused(model: nn.Module, x: torch.Tensor, budget: int, optimizer: smidgen.SGD) -> OverLimit:
     with pytest.raises(OverLimit) as error:
-        smidgen.compile(model, x, kernels="exact", effort=0, budget=budget, optimizer=optimizer)
+        smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(effort=0), budget=budget, optimizer=optimizer)
     return error.value
 
 
@@ -138,12 +144,12 @@ def test_the_ram_that_an_error_asks_for_is_enough() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)).eval()
     x, optimizer = torch.randn(2, 64), smidgen.SGD(0.01, momentum=0.9)
     needs = named(refused(model, x, 1, optimizer))
-    smidgen.compile(model, x, kernels="exact", effort=0, budget=needs, optimizer=optimizer)
+    smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(effort=0), budget=needs, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("has", [279_552, 279_700, 279_727])
 def test_what_is_needed_never_reads_like_what_there_is(has: int) -> None:
-    needs, there = room._apart(279_728, has)
+    needs, there = misfit._apart(279_728, has)
     assert needs.removesuffix(" bytes") != there
 
 
@@ -158,27 +164,24 @@ def test_every_option_of_an_error_can_be_typed_and_needs_what_it_says(budget: in
     for text in texts:
         call, _, needs = text.partition(" needs ")
         arguments = eval(f"dict({call})", {"smidgen": smidgen, "dict": dict})
-        if "page_to" in arguments:
-            arguments["page_to"] = tmp_path / arguments["page_to"]
+        if "memory" in arguments:
+            arguments["page_to"] = tmp_path / arguments["memory"].page_to
         arguments = {"kernels": "exact", "effort": 0, "optimizer": optimizer, **arguments}
-        smidgen.compile(mlp(), torch.randn(2, 16), budget=needs, **arguments)
-    assert any(text.startswith("page_to='page.bin' needs ") for text in texts)
+        compiled(mlp(), torch.randn(2, 16), budget=needs, **arguments)
+    assert any(text.startswith("memory=smidgen.Memory(page_to='page.bin') needs ") for text in texts)
     assert "optimizer=smidgen.SGD(lr=0.02, weight_decay=0.0001)" in error.help
     assert "--page-to page.bin needs " in error.in_command_line().help
     assert "--momentum 0" in error.in_command_line().help
 
 
-def test_one_sample_that_fits_is_named_though_there_was_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sample_that_fits_is_named_though_there_was_no_effort_for_more() -> None:
     plan = smidgen.compile(mlp(), torch.randn(8, 16), kernels="exact").plan
-    now = 0.0
 
     def price(arguments: Mapping[str, Any]) -> room.Need:
-        nonlocal now
-        now += 1
+        effort.spend(effort.UNITS)
         return room.Need(0, arguments["batch"], room.Overhead(0, 0), 0)
 
-    monkeypatch.setattr(room.time, "monotonic", lambda: now)
-    tried = room._tried(room.within(1, None), plan, smidgen.SGD(0.01), price, 2.0)
+    tried = misfit._tried(Limit.of_budget(1), plan, smidgen.SGD(0.01), price, effort.Effort.of(2.0))
     assert [dict(option.arguments) for option in tried] == [{"batch": 4}, {"batch": 1}]
 
 
@@ -189,10 +192,10 @@ def test_an_error_asks_for_no_more_than_the_smallest_that_is_found() -> None:
     )
     lowering = Lowering(import_model(model.eval(), torch.randn(64, 16), loss="cross_entropy"))
     options = checked_options(model, batch=64)
-    least = smallest(None, lowering, options, Aim())
+    least = smallest(None, lowering, options, Goal())
     assert least.entries.step_samples
     with pytest.raises(OverLimit) as error:
-        found_for(room.within(1, None), lowering, options, Aim())
+        best_for(Limit.of_budget(1), lowering, options, Goal(), QUICK)
     assert named(error.value) == bytes_text(least.need.ram_bytes, math.ceil)
     assert error.value.at.endswith(" of grad)")
     assert any("batch" in option.arguments for option in error.value.options)
@@ -201,8 +204,10 @@ def test_an_error_asks_for_no_more_than_the_smallest_that_is_found() -> None:
 @pytest.mark.parametrize("more", [{}, {"ladder": ["1GB"]}, {"budget": "1GB"}])
 def test_a_deadline_holds_with_a_budget_or_without(more: dict[str, Any]) -> None:
     with pytest.raises(DoesNotFit, match="the deadline is"):
-        smidgen.compile(mlp(), torch.randn(16, 16), kernels="exact", deadline=1e-12, **more)
-    assert smidgen.compile(mlp(), torch.randn(16, 16), kernels="exact", deadline=10.0, **more).plan.ram_bytes
+        compiled(mlp(), torch.randn(16, 16), kernels="exact", memory=smidgen.Memory(deadline=1e-12), **more)
+    assert compiled(
+        mlp(), torch.randn(16, 16), kernels="exact", memory=smidgen.Memory(deadline=10.0), **more
+    ).plan.ram_bytes
 
 
 def test_a_step_at_once_is_at_once_on_a_ladder() -> None:
@@ -214,18 +219,19 @@ def test_a_step_at_once_is_at_once_on_a_ladder() -> None:
     x = torch.randn(16, 1, 12, 12)
     free = smidgen.compile(model, x, kernels="exact").plan.ram_bytes
     more: dict[str, Any] = {"kernels": "exact", "effort": 0.2, "ladder": [free]}
-    parts = smidgen.compile(model, x, budget=free // 2, **more).plan
+    parts = compiled(model, x, budget=free // 2, **more).plan
     assert parts.batch < parts.step_samples == 16
     with pytest.raises(DoesNotFit):
-        smidgen.compile(model, x, budget=free // 2, accumulate=False, **more)
+        compiled(model, x, budget=free // 2, memory=smidgen.Memory(accumulate=False), **more)
 
 
 @pytest.mark.parametrize("wrong", [5, b"page", "a\0b", ["page"]])
 def test_what_is_no_path_to_page_to_is_said_first(wrong: Any, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="is not a path"):
-        smidgen.compile(mlp(), torch.randn(2, 16), budget="1GB", page_to=wrong)
-    job = smidgen.compile(mlp(), torch.randn(2, 16), kernels="exact", effort=0.2, budget=90_000,
-                          optimizer=smidgen.SGD(0.1, momentum=0.9), page_to=tmp_path / "pages")  # fmt: skip
+        smidgen.compile(mlp(), torch.randn(2, 16), budget="1GB", memory=smidgen.Memory(page_to=wrong))
+    memory = smidgen.Memory(90_000, tmp_path / "pages", effort=0.2)
+    optimizer = smidgen.SGD(0.1, momentum=0.9)
+    job = smidgen.compile(mlp(), torch.randn(2, 16), kernels="exact", memory=memory, optimizer=optimizer)
     assert job.plan.page_bytes
     job.save(tmp_path / "net.smg")
     with pytest.raises(BadOption, match="is not a path"):
@@ -246,7 +252,7 @@ def test_a_deadline_that_cannot_be_met_says_what_could_be_done_instead() -> None
     more = {"loss": net.loss, "kernels": "exact", "effort": 0.2, "accumulate": False}
 
     def compiled(**other: Any) -> smidgen.Job:
-        return smidgen.compile(net.model().eval(), x, **{**more, **other})
+        return compiled(net.model().eval(), x, **{**more, **other})
 
     free = compiled(budget="1GB").plan
     budget = free.ram_bytes * 5 // 10
@@ -272,12 +278,14 @@ def test_an_error_says_whether_more_effort_may_help() -> None:
     net = NETS["resnet8"]
     x, _ = net.data(8)
     sure, unsure = (
-        room.OverLimit("needs", at="", why="", options=(), device=room.within(1, None), effort_s=effort_s)
+        misfit.OverLimit("needs", at="", why="", options=(), limit=Limit.of_budget(1), effort_s=effort_s)
         for effort_s in (0.0, 30.0)
     )
     assert sure.help == ""
-    assert unsure.help.startswith("effort=30 looks further")
-    assert unsure.in_command_line().help.startswith("--effort 30 looks further")
+    assert unsure.help.startswith("memory=smidgen.Memory(effort=30.0) searches longer")
+    assert unsure.in_command_line().help.startswith("--effort 30 searches longer")
     with pytest.raises(OverLimit) as refused:
-        smidgen.compile(net.model().eval(), x, loss=net.loss, kernels="exact", budget=1, effort=0.2)
+        smidgen.compile(
+            net.model().eval(), x, loss=net.loss, kernels="exact", budget=1, memory=smidgen.Memory(effort=0.2)
+        )
     assert refused.value.effort_s == 0

@@ -15,6 +15,7 @@ from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.report.plan_text import answer
 from smidgen.runtime.machine import EXACT, Work
 from smidgen.train.batches import order
+from tests.support.arguments import compiled as compiled_with
 
 SAMPLES = 24
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((SAMPLES, 3, 40, 40)).astype(np.float32))
@@ -41,7 +42,7 @@ class Mixed(nn.Module):
 
 
 def compiled(model: nn.Module, x: torch.Tensor = X, **more: Any) -> smidgen.Job:
-    return smidgen.compile(model, x, optimizer=smidgen.SGD(lr=0.1, momentum=0.9), **{"kernels": "fast", **more})
+    return compiled_with(model, x, optimizer=smidgen.SGD(lr=0.1, momentum=0.9), **{"kernels": "fast", **more})
 
 
 def test_large_values_and_small_weights_are_taken_in_parts() -> None:
@@ -49,7 +50,7 @@ def test_large_values_and_small_weights_are_taken_in_parts() -> None:
     assert (whole.plan.batch, whole.plan.step_samples) == (SAMPLES, SAMPLES)
     assert 4 <= parts.plan.batch < SAMPLES == parts.plan.step_samples
     assert parts.plan.ram_bytes < 0.75 * whole.plan.ram_bytes
-    assert any(d.what == "split" and f"{parts.plan.batch} at a time" in d.why for d in parts.plan.decisions)
+    assert any(d.kind == "split" and f"{parts.plan.batch} at a time" in d.why for d in parts.plan.decisions)
     losses = [[job.train_step(X.numpy(), Y) for _ in range(4)] for job in (parts, whole)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
@@ -196,7 +197,7 @@ class Tagger(nn.Module):
 def test_a_target_with_several_rows_a_sample_is_cut_by_samples() -> None:
     x, y = torch.randn(12, 50, 200), torch.randint(0, 5, (600,))
     whole = smidgen.compile(Tagger(False), x, batch=12, kernels="exact")
-    parts = smidgen.compile(Tagger(False), x, batch=4, accumulate=True, kernels="exact")
+    parts = smidgen.compile(Tagger(False), x, batch=4, memory=smidgen.Memory(accumulate=True), kernels="exact")
     assert parts.evaluate(x, y) == pytest.approx(whole.evaluate(x, y), rel=1e-5)
     assert parts.train_step(x, y) == pytest.approx(whole.train_step(x, y), rel=1e-5)
     for name, value in whole.state_dict().items():
@@ -205,7 +206,7 @@ def test_a_target_with_several_rows_a_sample_is_cut_by_samples() -> None:
 
 def test_a_target_whose_rows_are_in_another_order_is_not_cut() -> None:
     x, y = torch.randn(12, 50, 200), torch.randint(0, 5, (600,))
-    job = smidgen.compile(Tagger(True), x, batch=4, accumulate=True, kernels="exact")
+    job = smidgen.compile(Tagger(True), x, batch=4, memory=smidgen.Memory(accumulate=True), kernels="exact")
     before = job._machine.state.tobytes()
     for call in (job.train_step, job.evaluate):
         with pytest.raises(BadData, match="in an order that cannot be told"):
@@ -244,7 +245,7 @@ def test_a_batch_of_ignored_labels_is_the_same_at_once_and_in_parts(loss: str, k
     found = []
     for batch in (10, 3):
         job = smidgen.compile(
-            model, x, batch=batch, accumulate=True, kernels=kernels,
+            model, x, batch=batch, memory=smidgen.Memory(accumulate=True), kernels=kernels,
             optimizer=smidgen.SGD(lr=0.1, momentum=0.9, weight_decay=0.1),
         )  # fmt: skip
         losses = [job.train_step(x, labels) for labels in (y, torch.full_like(y, -100), y)]
@@ -285,7 +286,9 @@ def test_fit_cuts_and_shuffles_a_target_with_several_rows_by_samples() -> None:
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch": 2, "shuffle": False}, {"batch": 8}])
 def test_fit_refuses_to_cut_or_shuffle_rows_in_another_order(options: dict[str, Any]) -> None:
     x, y = torch.randn(8, 50, 200), torch.randint(0, 5, (400,))
-    whole, parts = (smidgen.compile(Tagger(True), x[:n], accumulate=True, kernels="exact") for n in (8, 4))
+    whole, parts = (
+        smidgen.compile(Tagger(True), x[:n], memory=smidgen.Memory(accumulate=True), kernels="exact") for n in (8, 4)
+    )
     before = whole._machine.state.tobytes()
     for job in (whole, parts) if options.get("batch") != 8 else (parts, whole):
         if job is whole and options == {"shuffle": False}:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from smidgen import api, ops
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.ir import DType, Graph
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
@@ -144,9 +145,9 @@ def op_graphs() -> Iterator[tuple[str, Graph]]:
 def programs() -> Iterator[tuple[str, Program]]:
     for name, net in networks():
         entries = api.build(net.model, net.example, **net.options)
-        yield name, api.encode(entries)
-    yield "residual", api.encode(small.entries(learn=("w3", "b3"), dropout=0.3, accumulate=True))
-    yield "pages", api.encode(paged(small.entries(("w2", "b3")), ahead=2, state=["w2", "w2:momentum"], only=["v.relu"]))
+        yield name, encode(entries)
+    yield "residual", encode(small.entries(learn=("w3", "b3"), dropout=0.3, accumulate=True))
+    yield "pages", encode(paged(small.entries(("w2", "b3")), ahead=2, state=["w2", "w2:momentum"], only=["v.relu"]))
     yield "bytes", encoded({"infer": chain(), "train": looped(DType.U8, 1)}, 3)
     graphs = list(op_graphs())
     yield from ((f"op-{name}", encoded({name: graph}, SAMPLES)) for name, graph in graphs if graph.data)

@@ -30,6 +30,7 @@ from smidgen.errors import (
 from smidgen.ir import Graph, Role
 from smidgen.methods import Context, Method
 from smidgen.methods.last import Last
+from tests.support.arguments import compiled as compiled_with
 
 
 def dense() -> nn.Module:
@@ -50,7 +51,7 @@ NETS: list[tuple[Callable[[], nn.Module], torch.Tensor]] = [(dense, DENSE), (ima
 
 
 def compiled(model: nn.Module, x: torch.Tensor, **options: Any) -> smidgen.Job:
-    return smidgen.compile(model, x, kernels="exact", **options)
+    return compiled_with(model, x, kernels="exact", **options)
 
 
 def learns(**options: Any) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from torch import nn
 
 import smidgen
 from smidgen.errors import NotAdditive, RunFailed
+from tests.support.arguments import compiled
 
 
 def model() -> nn.Module:
@@ -45,7 +46,7 @@ def test_parts_give_the_bits_of_the_whole(name: str) -> None:
     loss, y = ADDITIVE[name]
     optimizer = smidgen.SGD(0.1, momentum=0.9)
     options = {"loss": loss, "target": y, "optimizer": optimizer, "accumulate": True, "kernels": "exact"}
-    whole, parts = (smidgen.compile(model(), X, batch=b, **options) for b in (6, 2))
+    whole, parts = (compiled(model(), X, batch=b, **options) for b in (6, 2))
     for _ in range(3):
         assert parts.train_step(X, y) == whole.train_step(X, y)
     for key, value in whole.state_dict().items():
@@ -76,7 +77,7 @@ def test_parts_give_the_bits_of_the_whole_where_gradients_are_made_of_sums(part:
     y = np.arange(11) % 3
     optimizer = smidgen.SGD(0.1, momentum=0.9, clip_norm=clip_norm)
     options = {"kernels": "exact", "optimizer": optimizer, "accumulate": True}
-    whole, parts = (smidgen.compile(Twice(), x, batch=b, **options) for b in (11, part))
+    whole, parts = (compiled(Twice(), x, batch=b, **options) for b in (11, part))
     for _ in range(3):
         assert whole.train_step(x, y) == parts.train_step(x, y)
     assert len(whole.state_dict()) == 9
@@ -91,12 +92,14 @@ def test_a_loss_that_is_no_sum_over_samples_is_refused(name: str) -> None:
     loss, y = REFUSED[name]
     smidgen.compile(model(), X, loss=loss, target=y)  # in one piece it is fine
     with pytest.raises(NotAdditive, match="E306"):
-        smidgen.compile(model(), X, loss=loss, target=y, accumulate=True)
+        smidgen.compile(model(), X, loss=loss, target=y, memory=smidgen.Memory(accumulate=True))
 
 
 def test_ignored_labels_of_a_part_of_a_sample_need_the_whole_batch() -> None:
     x, y = torch.randn(6, 2, 4, 4), torch.randint(0, 3, (6, 4, 4))
-    job = smidgen.compile(nn.Conv2d(2, 3, 1), x, loss="cross_entropy", target=y, batch=3, accumulate=True)
+    job = smidgen.compile(
+        nn.Conv2d(2, 3, 1), x, loss="cross_entropy", target=y, batch=3, memory=smidgen.Memory(accumulate=True)
+    )
     job.train_step(x, y)
     with pytest.raises(RunFailed, match="ignored labels needs the whole batch"):
         job.train_step(x, torch.where(y == 2, -100, y))

@@ -16,6 +16,7 @@ from benchmarks.nets import NETS, WEIGHTS
 from smidgen.compiler.passes.narrow import int8_rows
 from smidgen.devices.device import load_device
 from smidgen.errors import BadOption, DoesNotFit
+from tests.support.arguments import compiled
 
 
 def rounded(model: nn.Module) -> nn.Module:
@@ -47,10 +48,10 @@ def data(n: int = 12) -> tuple[Any, Any]:
 def test_the_bits_are_those_of_f32(method: str, bias: bool, tmp_path: Path) -> None:
     x, y = data()
     options: dict[str, Any] = {"method": method, "optimizer": smidgen.SGD(0.05, momentum=0.9), "kernels": "exact"}
-    wide = smidgen.compile(net(bias), x[:6], **options)
-    narrow = smidgen.compile(net(bias), x[:6], const="int8", **options)
+    wide = compiled(net(bias), x[:6], **options)
+    narrow = compiled(net(bias), x[:6], memory=smidgen.Memory(const="int8"), **options)
     assert any(kernel.endswith("_w8_f32") for kernel in narrow.program.kernels)
-    assert "int8" in [d.what for d in narrow.plan.decisions]
+    assert "int8" in [d.kind for d in narrow.plan.decisions]
     for job in (wide, narrow):
         job.fit(x, y, epochs=3, progress=False)
     for name, value in wide.state_dict().items():
@@ -64,7 +65,10 @@ def test_the_bits_are_those_of_f32(method: str, bias: bool, tmp_path: Path) -> N
 
 def test_fast_kernels_read_them_too() -> None:
     x, y = data()
-    jobs = [smidgen.compile(net(), x, method="last_layer", const="int8", kernels=k) for k in ("exact", "fast")]
+    jobs = [
+        smidgen.compile(net(), x, method="last_layer", memory=smidgen.Memory(const="int8"), kernels=k)
+        for k in ("exact", "fast")
+    ]
     losses = [job.train_step(x, y) for job in jobs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
@@ -74,13 +78,13 @@ def test_weights_that_are_not_int8_stay_as_they_are() -> None:
     torch.manual_seed(1)
     plain = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4))
     first = smidgen.compile(plain, x, method="last_layer")
-    other = smidgen.compile(plain, x, method="last_layer", const="int8")
+    other = smidgen.compile(plain, x, method="last_layer", memory=smidgen.Memory(const="int8"))
     assert first.program.to_bytes() == other.program.to_bytes()
     # A gradient goes through the layers after the first one, and reads their weights.
-    through = smidgen.compile(net(), x, method=["0.*"], const="int8")
+    through = smidgen.compile(net(), x, method=["0.*"], memory=smidgen.Memory(const="int8"))
     assert not any("w8" in kernel for kernel in through.program.kernels)
     with pytest.raises(BadOption, match="const='int4' is not understood"):
-        smidgen.compile(plain, x, const="int4")
+        smidgen.compile(plain, x, memory=smidgen.Memory(const="int4"))
 
 
 def test_scales_are_found_exactly_or_not_at_all() -> None:
@@ -102,7 +106,7 @@ def test_a_device_takes_int8_when_only_that_fits_its_flash() -> None:
     device = replace(load_device("mps2-an386"), name="small", flash_bytes=wide - 1)
     plan = smidgen.compile(net(), x, method="last_layer", device=device).plan
     assert plan.flash_bytes < wide
-    assert "int8" in [d.what for d in plan.decisions]
+    assert "int8" in [d.kind for d in plan.decisions]
     with pytest.raises(DoesNotFit, match="of flash, small has"):
         smidgen.compile(net(), x, method="last_layer", device=replace(device, flash_bytes=9000))
 
@@ -113,8 +117,8 @@ def test_mcunet_fits_a_megabyte_of_flash_with_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((1, 3, 128, 128)).astype(np.float32), np.array([3])
     options: dict[str, Any] = {"method": "last_layer", "optimizer": smidgen.SGD(0.01), "kernels": "exact"}
-    wide = smidgen.compile(model, x, **options)
-    narrow = smidgen.compile(model, x, device="stm32f746-disco", **options)
+    wide = compiled(model, x, **options)
+    narrow = compiled(model, x, device="stm32f746-disco", **options)
     assert wide.plan.flash_bytes > 2**20 > narrow.plan.flash_bytes
     assert "conv2d_f32" not in narrow.program.kernels
     for _ in range(2):

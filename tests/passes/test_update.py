@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from smidgen import api
 from smidgen.compiler.graph import check
 from smidgen.compiler.graph.text import parse, to_text
 from smidgen.compiler.optimizers import SGD, Adam
@@ -12,6 +11,7 @@ from smidgen.compiler.passes.accumulators import totals
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.sample_loop import sample_loop
 from smidgen.compiler.passes.update import grad_entry, train_entry
+from smidgen.compiler.pipeline import lowered
 from smidgen.errors import Internal
 from tests.support import small
 
@@ -88,6 +88,6 @@ def test_a_frozen_prefix_moves_into_a_loop() -> None:
 
 
 def test_inference_is_one_loop() -> None:
-    nodes = api.lowered(small.forward()[1]).nodes
+    nodes = lowered(small.forward()[1]).nodes
     assert nodes[0].op == "loop"
     assert nodes[0].attrs["body"] == len(nodes) - 1

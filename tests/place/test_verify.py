@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smidgen import api, ops
+from smidgen import ops
 from smidgen.compiler import verify
+from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Slot
 from smidgen.errors import SmidgenError, UnsafeLayout
@@ -31,7 +32,7 @@ def test_an_arena_one_alignment_unit_smaller_is_refused() -> None:
         prove(entries, shrunk)
 
 
-def alive_together(entries: api.Entries, a: str, b: str) -> bool:
+def alive_together(entries: Entries, a: str, b: str) -> bool:
     """By definition, not by the planner: some node runs while both are made and still to be read."""
     nodes = entries.graphs["train"].nodes
 

@@ -20,7 +20,7 @@ from smidgen.compiler.graph.build import typed
 from smidgen.compiler.options import BadOption
 from smidgen.compiler.planner import measure
 from smidgen.compiler.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal
 from smidgen.devices.device import device_names, load_device, parsed
 from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.program.plan import Plan
@@ -92,7 +92,7 @@ def test_a_slower_device_takes_longer(graph: Graph) -> None:
 def test_a_plan_for_a_device_says_what_a_step_takes(tmp_path: Path) -> None:
     job = smidgen.compile(net(), X, batch=1, device="stm32h743")
     prices = prices_of(load_device("stm32h743"))
-    expected = step_spent(api.build(net(), X, batch=1), Aim(prices=prices))
+    expected = step_spent(api.build(net(), X, batch=1), Goal(prices=prices))
     assert job.plan.step_seconds == pytest.approx(expected.seconds)
     assert job.plan.step_joules == pytest.approx(expected.seconds * prices.watts)
     job.save(tmp_path / "net.smg")
@@ -216,11 +216,13 @@ def test_a_cache_folder_must_be_absolute(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_is_measured_unless_it_is_asked_for(cache: Path) -> None:
-    fixed = smidgen.compile(net(), X, budget="120KB", kernels="exact", effort=0)
+    fixed = smidgen.compile(net(), X, budget="120KB", kernels="exact", memory=smidgen.Memory(effort=0))
     assert not cache.exists()
-    again = smidgen.compile(net(), X, budget="120KB", kernels="exact", effort=0)
+    again = smidgen.compile(net(), X, budget="120KB", kernels="exact", memory=smidgen.Memory(effort=0))
     assert fixed.program.to_bytes() == again.program.to_bytes()
-    measured = smidgen.compile(net(), X, budget="120KB", kernels="exact", effort=0, prices="measured")
+    measured = smidgen.compile(
+        net(), X, budget="120KB", kernels="exact", memory=smidgen.Memory(effort=0, prices="measured")
+    )
     assert cache.exists()
     assert measured.plan.ram_bytes <= 120 * 1024
     assert measured.plan.step_seconds > 1e-3 > fixed.plan.step_seconds
@@ -228,9 +230,9 @@ def test_nothing_is_measured_unless_it_is_asked_for(cache: Path) -> None:
 
 def test_prices_that_cannot_be_had_are_refused() -> None:
     with pytest.raises(BadOption, match="prices='free' is not understood"):
-        smidgen.compile(net(), X, prices="free")
+        smidgen.compile(net(), X, memory=smidgen.Memory(prices="free"))
     with pytest.raises(BadOption, match="which is no stm32h743"):
-        smidgen.compile(net(), X, device="stm32h743", prices="measured")
+        smidgen.compile(net(), X, device="stm32h743", memory=smidgen.Memory(prices="measured"))
 
 
 def test_what_cannot_be_timed_has_its_fixed_price(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +269,9 @@ def test_paging_is_timed_where_the_file_would_be(cache: Path, tmp_path: Path, mo
     monkeypatch.setattr(measure, "timed_pages", timed_pages)
     assert measure.measured().page == DISK
     where = tmp_path / "page.bin"
-    job = smidgen.compile(net(), X, budget="100KB", kernels="exact", effort=0, prices="measured", page_to=where)
+    job = smidgen.compile(
+        net(), X, budget="100KB", kernels="exact", memory=smidgen.Memory(effort=0, prices="measured", page_to=where)
+    )
     assert folders == [tmp_path]
     assert measure.measured(page_to="p").page == slow  # and nothing of it is remembered
     assert job.plan.ram_bytes <= 100 * 1024

@@ -9,9 +9,11 @@ import torch
 
 from benchmarks.nets import NETS
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.passes.recompute import recompute
+from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place.arena import lower_bound
 from smidgen.compiler.planner.cost import HOST
 from smidgen.compiler.planner.greedy import fit
@@ -20,7 +22,7 @@ from smidgen.compiler.planner.solve import solve
 from smidgen.ir import Array
 
 
-def _built(name: str, method: str) -> tuple[api.Entries, dict[str, Array]]:
+def _built(name: str, method: str) -> tuple[Entries, dict[str, Array]]:
     """Entries, and what the caller gives to one step of `train`."""
     net = NETS[name]
     x, y = net.data(2)
@@ -46,7 +48,7 @@ def test_a_program_with_less_memory_computes_the_same_bits(name: str, method: st
         after = recompute(graph, doings(graph, problem, found.schedule))
         check(after, "recompute")
         assert lower_bound(after, batch) == found.peak_bytes <= budget
-        api.encode(replace(entries, graphs={**entries.graphs, "train": after}))  # with the verifier
+        encode(replace(entries, graphs={**entries.graphs, "train": after}))  # with the verifier
         state = interp.initial_state(graph)
         for one, other in zip(interp.advance(graph, state, given, n=batch),
                               interp.advance(after, state, given, n=batch), strict=True):  # fmt: skip

@@ -15,13 +15,13 @@ from smidgen.compiler.fit import search
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import HOST
+from smidgen.compiler.planner.goal import Goal
 from smidgen.compiler.planner.greedy import fit
 from smidgen.compiler.planner.least_peak import least_peak
 from smidgen.compiler.planner.lower_bound import least_extra
 from smidgen.compiler.planner.problem import problem_of, profile
 from smidgen.compiler.planner.solve import solve
 from smidgen.compiler.planner.varied import lower, varied
-from smidgen.compiler.planner.within import Aim
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.errors import DoesNotFit
 from tests.support.problems import PAGED, generated
@@ -77,17 +77,21 @@ def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.Monke
     x, _ = net.data(1)
     model = net.model().eval()
     lowering, options = Lowering(import_model(model, x, loss=net.loss)), checked_options(model, batch=1)
-    least = search.smallest(None, lowering, options, Aim()).need.ram_bytes
+    least = search.smallest(None, lowering, options, Goal()).need.ram_bytes
     waited = []
     for percent in (96, 90, 84):  # a search may reach a little less than the smallest that is found without one
         start, budget = time.monotonic(), least * percent // 100
         try:
-            smidgen.compile(model, x, loss=net.loss, batch=1, budget=budget, kernels="exact", effort=1.0)
+            smidgen.compile(
+                model, x, loss=net.loss, batch=1, budget=budget, kernels="exact", memory=smidgen.Memory(effort=1.0)
+            )
         except DoesNotFit:
             waited.append(time.monotonic() - start)
     assert waited
     assert max(waited) < 15.0  # tests run beside each other
     monkeypatch.setattr(search, "PATIENCE_S", 0.0)  # what fits at once needs no patience
     more = least + least // 10
-    job = smidgen.compile(model, x, loss=net.loss, batch=1, budget=more, kernels="exact", effort=0.2)
+    job = smidgen.compile(
+        model, x, loss=net.loss, batch=1, budget=more, kernels="exact", memory=smidgen.Memory(effort=0.2)
+    )
     assert job.plan.ram_bytes <= more

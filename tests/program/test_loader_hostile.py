@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.errors import BadProgram
 from smidgen.ir import LR, Batch, DType
 from smidgen.ops.strides import copy_params
@@ -352,7 +352,7 @@ NOT_STATE: dict[str, tuple[str, str, object]] = {
 
 @pytest.mark.parametrize("name", NOT_STATE)
 def test_a_description_of_state_is_checked_when_it_is_read(name: str) -> None:
-    program = api.encode(small.entries())
+    program = encode(small.entries())
     Job(program)
     tensor, key, value = NOT_STATE[name]
     fact = {**program.meta["state"][tensor], key: value}

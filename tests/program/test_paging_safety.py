@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen import api
-from smidgen.compiler import verify
+from smidgen.compiler import assemble, verify
 from smidgen.compiler.encode import encode
 from smidgen.compiler.optimizers import SGD
+from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.deploy import linux_binary
@@ -33,7 +33,7 @@ from tests.support.paged import optimizer_state, paged
 # -- the verifier ------------------------------------------------------------------------------------------------------
 
 
-def planned() -> tuple[api.Entries, dict[str, Layout]]:
+def planned() -> tuple[Entries, dict[str, Layout]]:
     entries = small.entries()
     entries = paged(entries, ahead=4, state=optimizer_state(entries.graphs))
     stored, const_bytes, state_bytes = place.place_state(entries.graphs.values())
@@ -43,7 +43,7 @@ def planned() -> tuple[api.Entries, dict[str, Layout]]:
     }
 
 
-def prove(entries: api.Entries, layouts: dict[str, Layout]) -> None:
+def prove(entries: Entries, layouts: dict[str, Layout]) -> None:
     made = encode({n: (g, layouts[n]) for n, g in entries.graphs.items()}, entries.batch, {})
     verify.verify(made, entries.graphs, layouts)
 
@@ -206,7 +206,7 @@ def test_a_file_cut_within_its_pages_is_refused(tmp_path: Path) -> None:
 
 
 def test_programs_that_do_not_page_have_the_bytes_they_had() -> None:
-    data = api.encode(small.entries()).to_bytes()
+    data = assemble.encode(small.entries()).to_bytes()
     assert struct.unpack_from("<I", data, 36) == (len(SECTIONS),)
     assert b"page" not in data
 
@@ -223,7 +223,7 @@ def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
 
     run = ready("x86_64-linux")
     entries = small.entries(optimizer=SGD(0.1, momentum=0.9))
-    program = api.encode(paged(entries, ahead=3, state=optimizer_state(entries.graphs)))
+    program = assemble.encode(paged(entries, ahead=3, state=optimizer_state(entries.graphs)))
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((10, 3, 8, 8)).astype(np.float32), rng.integers(0, 5, 10).astype(np.int32)
     np.savez(tmp_path / "d.npz", x=x, y=y)
@@ -231,7 +231,10 @@ def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
     linux_binary.build_binary(program, "x86_64-linux", runner)
     told = command(run, runner, "train", "--data", tmp_path / "d.npz", "--epochs", "2", "--state", state,
                    "--page-to", page, "--json")  # fmt: skip
-    here, plain = Job(program, kernels="exact", page_to=tmp_path / "own"), Job(api.encode(entries), kernels="exact")
+    here, plain = (
+        Job(program, kernels="exact", page_to=tmp_path / "own"),
+        Job(assemble.encode(entries), kernels="exact"),
+    )
     written = here.paged
     for job in (here, plain):
         job.fit(x, y, epochs=2, progress=False)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api, ops
+from smidgen import ops
+from smidgen.compiler import assemble
 from smidgen.compiler.encode import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.graph.build import Builder, feed, fetch
@@ -90,7 +91,7 @@ def test_floats_are_rounded_to_f32_and_zeros_at_the_end_of_state_cost_nothing() 
 
 
 def test_instructions_of_a_training_program_are_small() -> None:
-    program = api.encode(small.entries(accumulate=True))
+    program = assemble.encode(small.entries(accumulate=True))
     count = sum(len(e.code) for e in program.entries.values())
     tables = program.flash_bytes - program.const_bytes - len(program.state)
     assert tables <= 64 * count  # names, parameters and entry points included
@@ -345,7 +346,7 @@ def test_checking_another_number_of_samples_stays_within_the_declared_stack(some
 
 def test_training_allocates_nothing_and_every_compiler_gives_the_same_bits(tmp_path: Path) -> None:
     entries = small.entries(optimizer=Adam(0.01), accumulate=True, dropout=0.3)
-    program = api.encode(entries)
+    program = assemble.encode(entries)
     program.save(tmp_path / "p.smg")
     printed = {}
     for command in ("cc -O0", "tcc"):

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from smidgen import api, ops
+from smidgen import ops
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam
+from smidgen.compiler.pipeline import Entries
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
 from smidgen.program.plan import Plan
@@ -38,9 +40,9 @@ NETS = {
 
 
 @functools.cache
-def made(name: str) -> tuple[api.Entries, Program, Plan]:
+def made(name: str) -> tuple[Entries, Program, Plan]:
     entries = NETS[name]()
-    program = api.encode(entries)
+    program = encode(entries)
     return entries, program, Plan.from_json(program.meta["plan"])
 
 

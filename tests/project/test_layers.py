@@ -45,11 +45,7 @@ WITHOUT_TORCH = ("errors", "ir", "terminal", "files", "program", "runtime", "ops
 HEAVY = ("torch", "ortools")
 
 WRONG_WAY = {
-    ("devices.room", "compiler.optimizers"),
-    ("devices.room", "compiler.place.arena"),
     ("report.proof", "cli.model_source"),
-    ("compiler.options", "compiler.planner.within"),
-    ("compiler.options", "compiler.planner.cost"),
     ("runtime.build", "ops"),
     ("train.loop", "compiler.options"),
 }

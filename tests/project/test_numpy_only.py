@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
 from smidgen.train.job import Job, load
 from tests.support import small
@@ -103,7 +103,7 @@ def test_the_wheel_carries_the_compiled_runtime_and_its_sources(installed: Path)
 
 
 def test_a_program_is_loaded_trained_and_saved_without_torch_bit_for_bit(installed: Path, tmp_path: Path) -> None:
-    job = Job(api.encode(small.entries(optimizer=Adam(0.01), dropout=0.2, batch=4, accumulate=True)))
+    job = Job(encode(small.entries(optimizer=Adam(0.01), dropout=0.2, batch=4, accumulate=True)))
     job.train_step(*small.data(4, 9))
     job.save(tmp_path / "net.smg")
     batches = [small.data(n, k) for k, n in enumerate((4, 10, 3))]  # full, in parts, partial

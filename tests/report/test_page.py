@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
 from smidgen.errors import BadOption, CannotWrite
 from smidgen.program.plan import Plan
@@ -26,14 +27,14 @@ EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"doc
 @functools.cache
 def plan(name: str) -> Plan:
     if name == "named":
-        return Job(api.encode(named.entries(optimizer=Adam(0.01), accumulate=True))).plan
+        return Job(encode(named.entries(optimizer=Adam(0.01), accumulate=True))).plan
     if name == "in a loop":
-        return Job(api.encode(named.entries(("head.weight", "head.bias"), batch=6))).plan
+        return Job(encode(named.entries(("head.weight", "head.bias"), batch=6))).plan
     from benchmarks.nets import NETS
 
     net = NETS[name]
     x, _ = net.data(8)
-    return Job(api.encode(api.build(net.model(), x, loss=net.loss, batch=8))).plan
+    return Job(encode(api.build(net.model(), x, loss=net.loss, batch=8))).plan
 
 
 @functools.cache
@@ -219,13 +220,13 @@ def test_layers_and_decisions_are_those_of_the_plan(browser: Browser) -> None:
     assert browser.run(rows) == [row["name"] for row in data["layers"]]
     assert len(data["layers"]) > 40 >= len(data["rows"])
     for decision in plan("resnet18").decisions:
-        assert f"{decision.what}: {decision.why}" in browser.text("#decisions")
+        assert f"{decision.kind}: {decision.why}" in browser.text("#decisions")
     bar = "const b = document.querySelector('#layers tr:nth-child(2) .stack').getBoundingClientRect(); return b.width"
     assert browser.run(bar) > 20
 
 
 def test_names_from_a_model_stay_text(browser: Browser) -> None:
-    made = Job(api.encode(named.entries(module=EVIL))).plan
+    made = Job(encode(named.entries(module=EVIL))).plan
     written = plan_html.html_page(made, title=EVIL)
     assert written.count("<script") == 2
     browser.open(written)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.pipeline import assemble
 from smidgen.ir import Batch, DType, Role
 from smidgen.program.plan import Decision, Plan
 from smidgen.report import inspect, plan_text
@@ -30,7 +31,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "read_a_plan.md"
 
 @functools.cache
 def job() -> Job:
-    return Job(api.encode(named.entries()))
+    return Job(encode(named.entries()))
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def plans() -> Mapping[str, Plan]:
         "long names": named.entries(module="module_" * 20 + "body"),
         "unnamed": small.entries(),
     }
-    return {name: Job(api.encode(entries)).plan for name, entries in made.items()}
+    return {name: Job(encode(entries)).plan for name, entries in made.items()}
 
 
 RUNTIME = {"context_bytes": 1056, "stack_bytes": 4096}  # the runtime's own figures are not what is compared
@@ -135,7 +136,7 @@ def test_an_arena_above_the_lower_bound_says_by_how_much() -> None:
 
 def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     evil = "\x1b[2J\x07\u202e\nbody"
-    made = Job(api.encode(named.entries(module=evil)))
+    made = Job(encode(named.entries(module=evil)))
     made.save(tmp_path / "net.smg")
     read = load(tmp_path / "net.smg")
     for text in (plan_text.plan_text(read.plan, title=evil), inspect.inspect_text(read.program, evil)):
@@ -177,7 +178,7 @@ def test_the_json_says_what_the_text_says_and_every_key_is_documented(tmp_path: 
 
 
 def test_the_contents_of_a_file_are_what_is_in_it(tmp_path: Path) -> None:
-    trained = Job(api.encode(named.entries(optimizer=Adam(0.01), accumulate=True)))
+    trained = Job(encode(named.entries(optimizer=Adam(0.01), accumulate=True)))
     x, y = small.data(4)
     for _ in range(3):
         trained.train_step(x, y)
@@ -198,7 +199,7 @@ def test_the_contents_of_a_file_are_what_is_in_it(tmp_path: Path) -> None:
 
 
 def test_measuring_a_step_leaves_the_job_as_it_was() -> None:
-    one, other = (Job(api.encode(named.entries(optimizer=Adam(0.01)))) for _ in range(2))
+    one, other = (Job(encode(named.entries(optimizer=Adam(0.01)))) for _ in range(2))
     x, y = small.data(4)
     one.train_step(x, y)
     other.train_step(x, y)
@@ -222,13 +223,11 @@ def test_tokens_several_inputs_and_targets_of_numbers_can_be_measured() -> None:
     loss = b.add("mse_loss", h, target, reduction="mean")
     fetch(b, loss, "loss")
     whole, grads = autodiff(b.graph(), loss, ["table"])
-    entries = api.assemble(
-        whole, inference.graph(), grads, SGD(0.1), 5, "full", {"table": ()}, {"table": (7, 4)}, False, 0
-    )
-    assert (step_time.measure_step(Job(api.encode(entries))) or 0) > 0
+    entries = assemble(whole, inference.graph(), grads, SGD(0.1), 5, "full", {"table": ()}, {"table": (7, 4)}, False, 0)
+    assert (step_time.measure_step(Job(encode(entries))) or 0) > 0
 
 
 def test_a_program_that_does_not_learn_has_no_time_a_step() -> None:
     entries = named.entries()
     infer = replace(entries, graphs={"infer": entries.graphs["infer"]})
-    assert step_time.measure_step(Job(api.encode(infer))) is None
+    assert step_time.measure_step(Job(encode(infer))) is None

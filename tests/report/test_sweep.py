@@ -18,15 +18,17 @@ from benchmarks import fit
 from smidgen import api, cli
 from smidgen.compiler.assemble import encode, placed, sized
 from smidgen.compiler.fit.candidate import step_spent
-from smidgen.compiler.fit.sweep import MEANING, Largest, Point, Sweep
+from smidgen.compiler.fit.max_batch import Largest
+from smidgen.compiler.fit.sweep import MEANING, Point, Sweep
 from smidgen.compiler.pipeline import Entries
-from smidgen.compiler.place import arena as place
 from smidgen.compiler.planner.cost import DISK, Prices
-from smidgen.compiler.planner.within import Aim
-from smidgen.devices import room
+from smidgen.compiler.planner.goal import Goal
+from smidgen.devices.room import Limit, need_of
 from smidgen.errors import BadOption, DoesNotFit
+from smidgen.ir import ALIGN
 from smidgen.report import sweep_html, sweep_text
 from tests.support import named, paged, small
+from tests.support.arguments import arguments
 from tests.support.browser import Browser
 from tests.support.snapshots import check_snapshot
 from tests.support.transcripts import NETS, documented
@@ -49,7 +51,7 @@ EXAMPLE = torch.randn(4, 1, 12, 12)
 
 @pytest.fixture(scope="module")
 def found() -> Sweep:
-    return smidgen.sweep(Deep().eval(), EXAMPLE, page=True, effort=0, kernels="exact")
+    return smidgen.sweep(Deep().eval(), EXAMPLE, memory=smidgen.Memory(effort=0, page_to="page"), kernels="exact")
 
 
 def test_joint_is_at_no_budget_worse_than_a_technique_alone(found: Sweep) -> None:
@@ -82,27 +84,31 @@ def test_no_whole_step_is_below_the_bound(found: Sweep) -> None:
 
 def test_a_budget_of_the_sweep_compiles(found: Sweep, tmp_path: Path) -> None:
     budget = found.budgets[len(found.budgets) // 2]
-    job = smidgen.compile(Deep().eval(), EXAMPLE, budget=budget, page_to=tmp_path / "p", kernels="exact", effort=0)
+    job = smidgen.compile(
+        Deep().eval(), EXAMPLE, budget=budget, memory=smidgen.Memory(page_to=tmp_path / "p", effort=0), kernels="exact"
+    )
     assert job.plan.ram_bytes <= budget
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     budget = 40_000
-    one = smidgen.max_batch(Deep().eval(), EXAMPLE, budget=budget, effort=0, kernels="exact")
+    one = smidgen.max_batch(Deep().eval(), EXAMPLE, budget=budget, memory=smidgen.Memory(effort=0), kernels="exact")
     assert one.batch > 1
     assert one.samples_per_s == one.batch / one.seconds
     for batch, whole in ((one.batch, True), (one.batch + 1, False)):
-        plan = smidgen.compile(Deep().eval(), EXAMPLE, batch=batch, budget=budget, effort=0, kernels="exact").plan
+        plan = smidgen.compile(
+            Deep().eval(), EXAMPLE, batch=batch, budget=budget, memory=smidgen.Memory(effort=0), kernels="exact"
+        ).plan
         assert plan.ram_bytes <= budget
         assert whole or plan.batch < batch  # taken in parts
     with pytest.raises(DoesNotFit, match=r"the budget has 2\.93 KB"):
-        smidgen.max_batch(Deep().eval(), EXAMPLE, budget=3000, effort=0, kernels="exact")
+        smidgen.max_batch(Deep().eval(), EXAMPLE, budget=3000, memory=smidgen.Memory(effort=0), kernels="exact")
 
 
 @pytest.mark.parametrize("wrong", [{}, {"budget": "lots"}, {"budget": "1MB", "deadline": "2x"}])
 def test_the_largest_batch_within_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
-        smidgen.max_batch(Deep().eval(), EXAMPLE, **wrong)
+        smidgen.max_batch(Deep().eval(), EXAMPLE, **arguments(**wrong))
 
 
 def example() -> Sweep:
@@ -224,15 +230,15 @@ def test_the_published_tables_are_what_the_results_say() -> None:
 @pytest.mark.parametrize("entries", [small.entries(evaluate=True), named.entries(accumulate=True)])
 def test_sizes_are_those_of_the_program_that_is_not_made_for_it(entries: Entries) -> None:
     program = encode(entries, proven=False)
-    host = room.within(1 << 40, None)
+    host = Limit.of_budget(1 << 40)
     made = sized(entries, host)
-    assert replace(made.need, flash_bytes=program.flash_bytes) == room.need_of(host, program)
+    assert replace(made.need, flash_bytes=program.flash_bytes) == need_of(None, program)
     assert made.evaluates == ("evaluate" in program.entries)
 
 
 def test_what_cannot_be_within_the_room_is_not_searched_for() -> None:
     entries = named.entries()
-    free, hopeless = (placed(entries, place.ALIGN, rooms)[0]["train"] for rooms in ({}, {"train": 1}))
+    free, hopeless = (placed(entries, ALIGN, rooms)[0]["train"] for rooms in ({}, {"train": 1}))
     assert hopeless.lower_bound_bytes == free.lower_bound_bytes
     assert hopeless.arena_bytes >= free.arena_bytes
 
@@ -241,7 +247,7 @@ def test_a_step_that_pages_is_priced_by_what_it_moves() -> None:
     entries = paged.paged(named.entries())
     prices = Prices(1e9, 1e30, 0.0, page=replace(DISK, in_bytes_per_s=1e3, out_bytes_per_s=1e3, watts=3.0), watts=2.0)
     moved = encode(entries, proven=False).meta["plan"]["paged"]["train"]
-    plain, out = (step_spent(e, Aim(prices=prices)) for e in (named.entries(), entries))
+    plain, out = (step_spent(e, Goal(prices=prices)) for e in (named.entries(), entries))
     assert out.seconds - plain.seconds == pytest.approx(sum(moved) / 1e3, rel=1e-2)
     assert out.joules - plain.joules == pytest.approx(3 * (out.seconds - plain.seconds), rel=1e-2)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
 from smidgen.program.program import Program
 from smidgen.runtime.machine import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
@@ -27,7 +28,7 @@ def program(method: str, batch: int = 3) -> Program:
     """Its inputs change their order of axes; with `last_layer` they are fetched sample by sample."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 3), nn.Flatten(), nn.Linear(4 * 9 * 5, 3))
-    return api.encode(api.build(model, torch.randn(2, 3, 13, 9), optimizer=SGD(0.1), method=method, batch=batch))
+    return encode(api.build(model, torch.randn(2, 3, 13, 9), optimizer=SGD(0.1), method=method, batch=batch))
 
 
 class Through:

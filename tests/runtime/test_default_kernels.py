@@ -57,9 +57,9 @@ def test_the_environment_changes_the_default_and_nothing_else(unset: pytest.Monk
 
 
 def test_threads_need_fast_kernels(unset: pytest.MonkeyPatch) -> None:
-    assert smidgen.compile(model(), X, threads=2).plan.work_bytes > smidgen.compile(model(), X).plan.work_bytes
+    assert smidgen.compile(model(), X, kernels="fast:2").plan.work_bytes > smidgen.compile(model(), X).plan.work_bytes
     with pytest.raises(BadOption, match="exact kernels run on one thread"):
-        smidgen.compile(model(), X, kernels="exact", threads=2)
+        smidgen.compile(model(), X, kernels="fast:2")
 
 
 @pytest.mark.skipif(shutil.which("tcc") is None, reason="needs tcc, a compiler without vectors")

@@ -16,6 +16,7 @@ from torch import nn
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.errors import BadOption
 from smidgen.ir import Array
 from smidgen.report.parity import relative
@@ -53,7 +54,7 @@ def batch(n: int = 6) -> tuple[np.ndarray, np.ndarray]:
 def program() -> object:
     torch.manual_seed(0)
     x, _ = batch()
-    return api.encode(api.build(Net(), x, optimizer=smidgen.Adam(1e-3), batch=6, accumulate=True))
+    return encode(api.build(Net(), x, optimizer=smidgen.Adam(1e-3), batch=6, accumulate=True))
 
 
 def trained(program: object, kernels: str, threads: int = 1, samples: int = 6) -> Job:

@@ -22,9 +22,11 @@ import numpy as np
 import pytest
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
+from smidgen.compiler.pipeline import Entries, lowered, train_graph
 from smidgen.compiler.place import arena as place
 from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
@@ -45,7 +47,7 @@ Guard = Literal["end", "start"]
 
 
 @functools.cache
-def entries(name: str) -> api.Entries:
+def entries(name: str) -> Entries:
     """Graphs of a network with every entry point; DS-CNN measures its batch-norm statistics, LeNet-5 uses Adam."""
     if name == "small":
         return small.entries(batch=BATCH, accumulate=True, dropout=0.2, evaluate=True)
@@ -60,7 +62,7 @@ def entries(name: str) -> api.Entries:
 
 @functools.cache
 def program(name: str) -> Program:
-    return api.encode(entries(name))
+    return encode(entries(name))
 
 
 @pytest.fixture(params=NAMES)
@@ -271,12 +273,12 @@ def test_a_value_made_before_the_loop_lives_until_its_last_iteration() -> None:
     h = b.add("linear", x, made)  # the only reader, at the start of every iteration
     h = b.add("linear", h, b.const("wide", np.ones((32, 8))))
     fetch(b, b.add("mean", h, axes=(1,), keepdim=False), "y")
-    graph = api.lowered(b.graph())
+    graph = lowered(b.graph())
     ops = [node.op for node in graph.nodes]
     assert ops.index("mul") < ops.index("loop") < ops.index("linear")
     stored, const_bytes, state_bytes = place.place_state([graph])
     layout = place.place(graph, BATCH, stored, const_bytes, state_bytes)
-    prove(api.Entries({"infer": graph}, BATCH, "", (), {}, {}, ()), {"infer": layout})
+    prove(Entries({"infer": graph}, BATCH, "", (), {}, {}, ()), {"infer": layout})
 
 
 def test_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive() -> None:
@@ -289,8 +291,7 @@ def test_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive() -> None:
     loss = b.add("cross_entropy", h, target, **small.LOSS)
     fetch(b, loss, "loss")
     whole, grads = autodiff(b.graph(), loss, ["scale"])
-    train_graph = api.train_graph(whole, grads, SGD(0.1))
-    net = api.Entries({"train": train_graph}, BATCH, "", (), {}, {}, ())
+    net = Entries({"train": train_graph(whole, grads, SGD(0.1))}, BATCH, "", (), {}, {}, ())
     layouts = planned(net)
     assert layouts["train"].scratch
     prove(net, layouts)

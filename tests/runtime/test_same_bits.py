@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam, Optimizer
 from smidgen.runtime.machine import Machine
 from tests.support.libraries import compiled
@@ -56,7 +57,7 @@ def program(name: str) -> bytes:
 
     net, optimizer = NETS[PROGRAMS[name][0]], PROGRAMS[name][1]
     x, _ = net.data(BATCH)
-    return api.encode(api.build(net.model(), x, loss=net.loss, optimizer=optimizer)).to_bytes()
+    return encode(api.build(net.model(), x, loss=net.loss, optimizer=optimizer)).to_bytes()
 
 
 def trained(path: Path, library: Path) -> tuple[str, list[float], bool]:

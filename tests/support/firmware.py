@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
 from smidgen.program.program import Program
 
@@ -16,4 +17,4 @@ from smidgen.program.program import Program
 def small(classes: int = 3, accumulate: bool = False) -> Program:
     torch.manual_seed(classes)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
-    return api.encode(api.build(model, torch.randn(2, 4), optimizer=SGD(0.1), accumulate=accumulate))
+    return encode(api.build(model, torch.randn(2, 4), optimizer=SGD(0.1), accumulate=accumulate))

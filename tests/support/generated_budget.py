@@ -28,9 +28,9 @@ from smidgen.compiler.fit.squeeze import squeezed
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal, Search
 from smidgen.compiler.torch_import.capture import import_model
-from smidgen.devices import room
+from smidgen.devices.room import Limit, need_of
 from smidgen.errors import SmidgenError
 from tests.support import generated
 from tests.support.generated import OPTIMIZERS
@@ -66,9 +66,9 @@ def rows_of(seed: int, pages: Path, techniques: Sequence[str] = TECHNIQUES) -> t
     except SmidgenError as error:
         what = f"fault {error.code}" if isinstance(error, OURS) else "refused"
         return made, [{"technique": "none", "outcome": what, "code": error.code, "said": str(error)}]
-    fixed = room.need_of(room.within(2**40, None), free).ram_bytes - free.arena_bytes
-    least = min(squeezed(room.within(1, None), entries, Aim()).need.arena_bytes, free.arena_bytes)
-    aim = Aim(effort_s=EFFORT_S[seed % len(EFFORT_S)], prices=prices_of(None))
+    fixed = need_of(None, free).ram_bytes - free.arena_bytes
+    least = min(squeezed(Limit.nothing(None), entries, Goal()).need.arena_bytes, free.arena_bytes)
+    goal, search = Goal(prices=prices_of(None)), Search(EFFORT_S[seed % len(EFFORT_S)])
     found = []
     for technique in techniques:
         low = least
@@ -77,7 +77,7 @@ def rows_of(seed: int, pages: Path, techniques: Sequence[str] = TECHNIQUES) -> t
         elif technique in ("page", "joint, may page"):  # less than computing again reaches
             low //= 2
         budget = fixed + int(rng.integers(low, free.arena_bytes + 1))
-        found.append(outcome(technique, budget, model, aim, wanted, batches, pages))
+        found.append(outcome(technique, budget, model, goal, search, wanted, batches, pages))
     return made, found
 
 

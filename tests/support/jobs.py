@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam, Optimizer
 from smidgen.errors import SmidgenError
 from smidgen.ir import Graph
@@ -28,14 +28,14 @@ def said(call: Callable[[], Any]) -> str:
 
 
 def adam_with_dropout() -> Program:
-    return api.encode(small.entries(optimizer=Adam(0.02), dropout=0.3, batch=4, accumulate=True, evaluate=True))
+    return encode(small.entries(optimizer=Adam(0.02), dropout=0.3, batch=4, accumulate=True, evaluate=True))
 
 
 def made(optimizer: Optimizer | None = None, **options: Any) -> Job:
-    return Job(api.encode(small.entries(optimizer=optimizer or Adam(0.01), evaluate=True, **options)))
+    return Job(encode(small.entries(optimizer=optimizer or Adam(0.01), evaluate=True, **options)))
 
 
 def job_of(graphs: dict[str, Graph], batch: int) -> Job:
     """Of graphs without anything that learns."""
-    plan = Job(api.encode(small.entries())).plan.to_json()
+    plan = Job(encode(small.entries())).plan.to_json()
     return Job(encoded(graphs, batch, {"plan": plan, "state": {}}))

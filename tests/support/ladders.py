@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import smidgen
+from tests.support.arguments import compiled
 
 
 class Residual(nn.Module):
@@ -48,9 +49,9 @@ def made(name: str, ladder: list[int | str], **more: Any) -> tuple[smidgen.Job, 
         net = NETS[name]
         model, (x, y), loss, optimizer = net.model().eval(), net.data(18), net.loss, smidgen.Adam(lr=1e-3)
     more = {"bn": "batch" if name == "residual" else "frozen", **more}
-    job = smidgen.compile(
+    job = compiled(
         model, x[:4], loss=loss, optimizer=optimizer, seed=3, ladder=ladder, **{"effort": 0, "kernels": "exact", **more}
-    )  # fmt: skip
+    )
     return job, x, y
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smidgen import api
 from smidgen.compiler import verify
 from smidgen.compiler.encode import encode
+from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Layout
 
 
-def planned(entries: api.Entries) -> dict[str, Layout]:
+def planned(entries: Entries) -> dict[str, Layout]:
     stored, const_bytes, state_bytes = place.place_state(entries.graphs.values())
     return {
         name: place.place(graph, entries.batch, stored, const_bytes, state_bytes)
@@ -19,6 +19,6 @@ def planned(entries: api.Entries) -> dict[str, Layout]:
     }
 
 
-def prove(entries: api.Entries, layouts: Mapping[str, Layout]) -> None:
+def prove(entries: Entries, layouts: Mapping[str, Layout]) -> None:
     made = encode({n: (g, layouts[n]) for n, g in entries.graphs.items()}, entries.batch, {})
     verify.verify(made, entries.graphs, layouts)

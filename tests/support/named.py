@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from smidgen import api
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
+from smidgen.compiler.pipeline import Entries, assemble
 from smidgen.ir import Batch, DType, Role
 from tests.support.small import CONV, LOSS, POOL
 
@@ -18,7 +18,7 @@ ALL = ("body.0.weight", "body.0.bias", "body.3.weight", "head.weight", "head.bia
 def entries(
     learn: tuple[str, ...] = ALL, optimizer: Optimizer | None = None, batch: int = 4, accumulate: bool = False,
     module: str = "body",
-) -> api.Entries:  # fmt: skip
+) -> Entries:  # fmt: skip
     """Two convolutions and a linear layer; `module` is the path of what comes before the last layer."""
     rng = np.random.default_rng(0)
     b = Builder()
@@ -52,7 +52,7 @@ def entries(
     train, infer = (freeze(g, set(names), set()) for g in (b.graph(), inference.graph()))
     whole, grads = autodiff(train, loss, names)
     shapes = {p: b.data[p].shape for p in every}
-    return api.assemble(
+    return assemble(
         whole, infer, grads, optimizer or SGD(0.1, momentum=0.9), batch, "full" if names == every else "some",
         dict.fromkeys(every, ()), shapes, accumulate, 7, parameters=every,
     )  # fmt: skip

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from smidgen import api, ops
+from smidgen import ops
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.passes.page import cannot_page, page, page_state
+from smidgen.compiler.pipeline import Entries
 from smidgen.ir import Array, Graph, Role
 from smidgen.program.program import Program
 from smidgen.train.job import Job
@@ -35,7 +37,7 @@ def saved(graph: Graph) -> dict[str, list[int]]:
     return found
 
 
-def anywhere(entries: api.Entries, seed: int) -> api.Entries:
+def anywhere(entries: Entries, seed: int) -> Entries:
     """Half of all values go out somewhere between their uses, up to three times, some of them twice over; and half of
     what learns, and of the optimizer's state, is at home in PAGE."""
     rng = random.Random(seed)
@@ -58,9 +60,7 @@ def anywhere(entries: api.Entries, seed: int) -> api.Entries:
     return replace(entries, graphs=graphs)
 
 
-def paged(
-    entries: api.Entries, *, ahead: int = 2, state: Sequence[str] = (), only: Sequence[str] | None = None
-) -> api.Entries:
+def paged(entries: Entries, *, ahead: int = 2, state: Sequence[str] = (), only: Sequence[str] | None = None) -> Entries:
     """With all that is saved (or only these tensors of `train`) and this state in PAGE."""
     graphs = dict(entries.graphs)
     for name in ("train", "grad"):
@@ -99,11 +99,11 @@ def bits(job: Job) -> dict[str, bytes]:
     return found
 
 
-def same_bits(entries: api.Entries, ahead: int, shape: tuple[int, ...], classes: int, folder: Path) -> None:
+def same_bits(entries: Entries, ahead: int, shape: tuple[int, ...], classes: int, folder: Path) -> None:
     """With all that is saved and the optimizer's state in PAGE, and without: three steps and a prediction."""
-    plain = Job(api.encode(entries), kernels="exact")
+    plain = Job(encode(entries), kernels="exact")
     moved = paged(entries, ahead=ahead, state=optimizer_state(entries.graphs))
-    job = Job(api.encode(moved), kernels="exact", page_to=folder / "page")
+    job = Job(encode(moved), kernels="exact", page_to=folder / "page")
     assert job.plan.state_bytes < plain.plan.state_bytes
     for x, y in batches(3, shape=shape, classes=classes):
         assert job.train_step(x, y) == plain.train_step(x, y)
@@ -111,7 +111,7 @@ def same_bits(entries: api.Entries, ahead: int, shape: tuple[int, ...], classes:
     np.testing.assert_array_equal(job.predict(x), plain.predict(x))
     traffic = job.plan.paged["train"]
     assert traffic.in_bytes > 0 < traffic.out_bytes
-    again = Job(api.encode(moved), kernels="exact", page_to=folder / "other")
+    again = Job(encode(moved), kernels="exact", page_to=folder / "other")
     before = again.paged
     again.train_step(x, y)
     assert again.paged.in_bytes - before.in_bytes == traffic.in_bytes
@@ -120,4 +120,4 @@ def same_bits(entries: api.Entries, ahead: int, shape: tuple[int, ...], classes:
 
 def momentum_in_pages() -> Program:
     entries = small.entries()
-    return api.encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)]))
+    return encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)]))

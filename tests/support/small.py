@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from smidgen import api
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
+from smidgen.compiler.pipeline import Entries, assemble
 from smidgen.ir import Array, Batch, DType, Graph, Role
 
 N = Batch(1)
@@ -53,13 +53,13 @@ def forward(dropout: float = 0.0) -> tuple[Graph, Graph, str]:
 def entries(
     learn: tuple[str, ...] = ALL, optimizer: Optimizer | None = None, batch: int = 4, dropout: float = 0.0,
     accumulate: bool = False, evaluate: bool = False,
-) -> api.Entries:  # fmt: skip
+) -> Entries:  # fmt: skip
     optimizer = optimizer or SGD(0.1, momentum=0.9)
     train, infer, loss = forward(dropout)
     train, infer = freeze(train, set(learn), set()), freeze(infer, set(learn), set())
     whole, grads = autodiff(train, loss, learn)
     shapes = {p: train.data[p].shape for p in learn}
-    return api.assemble(
+    return assemble(
         whole, infer, grads, optimizer, batch, "test", dict.fromkeys(learn, ()), shapes, accumulate, 7,
         freeze(evaluation(), set(learn), set()) if evaluate else None,
     )  # fmt: skip

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 import smidgen
 from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.errors import BadData, BadOption, UnsupportedOp
 from smidgen.report.parity import Reference, relative
 from smidgen.train.job import Job
+from tests.support.arguments import compiled
 
 X = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -65,7 +67,7 @@ def test_a_norm_used_twice_keeps_its_statistics_as_torch_does(kind: type[nn.Modu
     model, optimizer = kind(), smidgen.SGD(0.01, momentum=0.9)
     entries = api.build(model, X, optimizer=optimizer, bn="batch")
     reference = Reference(model, "cross_entropy", optimizer, entries.learns, "batch", torch.float64)
-    train, job = entries.graphs["train"], Job(api.encode(entries))
+    train, job = entries.graphs["train"], Job(encode(entries))
     state = interp.initial_state(train)
     for _ in range(3):
         feeds = dict(zip(train.inputs, [X, Y], strict=True))
@@ -125,7 +127,7 @@ def test_labels_beyond_32_bits_are_refused(label: int) -> None:
 )  # fmt: skip
 def test_options_without_a_meaning_are_explained(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption) as error:
-        smidgen.compile(nn.Linear(4, 3), X, **options)
+        compiled(nn.Linear(4, 3), X, **options)
     assert error.value.help
 
 

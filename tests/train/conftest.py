@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
 from smidgen.train.job import Job
 from tests.support import small
@@ -14,7 +14,7 @@ from tests.support import small
 
 @pytest.fixture
 def job() -> Job:
-    return Job(api.encode(small.entries(optimizer=Adam(0.01))))
+    return Job(encode(small.entries(optimizer=Adam(0.01))))
 
 
 @pytest.fixture

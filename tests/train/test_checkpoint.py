@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.ir import Array
 from smidgen.program.program import Program
@@ -258,7 +258,7 @@ def test_another_program_is_refused(plain: Program, tmp_path: Path) -> None:
         small.entries(optimizer=Adam(0.02), dropout=0.2, batch=4, accumulate=True, evaluate=True),
         small.entries(optimizer=SGD(0.02)),
     ):
-        wrong = Job(api.encode(other))
+        wrong = Job(encode(other))
         before = state(wrong)
         assert said(lambda wrong=wrong: wrong.resume(path)) == (  # type: ignore[misc]
             f"error[E507]: the checkpoint is of another program\n  at   {path}\n"

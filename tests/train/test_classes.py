@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import smidgen
 from smidgen.errors import BadData, BadOption, BadProgram
 from smidgen.train.classes import c_initializer
+from tests.support.arguments import compiled as compiled_with
 from tests.support.libraries import compiled
 from tests.support.new_classes import digits, net, nine_known
 
@@ -32,9 +33,16 @@ def test_spare_classes_change_no_bit_of_the_others(name: str, spare: int) -> Non
     x, y = digits()
     known = y < 9
     x, y = x[known][:160], y[known][:160]
-    plain = smidgen.compile(net(), x[:16], optimizer=OPTIMIZERS[name], accumulate=True, kernels="exact")
+    plain = smidgen.compile(
+        net(), x[:16], optimizer=OPTIMIZERS[name], memory=smidgen.Memory(accumulate=True), kernels="exact"
+    )
     wide = smidgen.compile(
-        net(), x[:16], optimizer=OPTIMIZERS[name], accumulate=True, spare_classes=spare, kernels="exact"
+        net(),
+        x[:16],
+        optimizer=OPTIMIZERS[name],
+        memory=smidgen.Memory(accumulate=True),
+        classes=smidgen.Classes(spare=spare),
+        kernels="exact",
     )
     for first in range(0, 96, 16):
         part = slice(first, first + 16)
@@ -53,7 +61,9 @@ def test_a_digit_never_seen_is_learned_from_twenty_samples(new: int) -> None:
     """With ten samples of each known digit in the batches, so that they are not forgotten."""
     x, y, model, chosen = nine_known(new)
     test = slice(1200, None)
-    device = smidgen.compile(model, x[:16], method="last:2", optimizer=smidgen.SGD(0.02, momentum=0.9), spare_classes=4)
+    device = smidgen.compile(
+        model, x[:16], method="last:2", optimizer=smidgen.SGD(0.02, momentum=0.9), classes=smidgen.Classes(spare=4)
+    )
 
     def right(digits_: Any) -> float:
         return float((device.predict(x[test][digits_]).argmax(1) == y[test][digits_]).mean())
@@ -69,7 +79,7 @@ def test_names_survive_save_and_checkpoint_and_go_home(tmp_path: Path) -> None:
     x, y = digits()
     x, y = x[:16], y[:16] % 9
     names = [f"digit {k}" for k in range(9)]
-    job = smidgen.compile(net(), x, spare_classes=2, class_names=names)
+    job = smidgen.compile(net(), x, classes=smidgen.Classes(spare=2, names=names))
     assert job.classes == names
     assert job.predict(x).shape == (16, 9)
     with pytest.raises(BadData, match=r"label 9 in sample 0 .*\n.* 9 classes, 0 to 8\n  help: job\.add_class"):
@@ -84,7 +94,7 @@ def test_names_survive_save_and_checkpoint_and_go_home(tmp_path: Path) -> None:
     job.checkpoint(tmp_path / "net.ckpt")
     loaded = smidgen.load(tmp_path / "net.smg")
     assert loaded.classes == [*names, "kätzchen"]
-    fresh = smidgen.compile(net(), x, spare_classes=2, class_names=names)
+    fresh = smidgen.compile(net(), x, classes=smidgen.Classes(spare=2, names=names))
     fresh.resume(tmp_path / "net.ckpt")
     assert fresh.classes == [*names, "kätzchen"]
     assert np.array_equal(fresh.predict(x), job.predict(x))
@@ -100,7 +110,7 @@ def test_names_survive_save_and_checkpoint_and_go_home(tmp_path: Path) -> None:
 
 def test_the_same_from_c(tmp_path: Path) -> None:
     x, _ = digits()
-    job = smidgen.compile(net(), x[:4], spare_classes=2)
+    job = smidgen.compile(net(), x[:4], classes=smidgen.Classes(spare=2))
     job.save(tmp_path / "net.smg")
     flags = ("-O0", "-g1", "-fsanitize=address,undefined", f"-DNET_CLASSES={c_initializer(job.program)}")
     tool = compiled("gcc", flags, [C / "classes.c"])
@@ -118,7 +128,7 @@ def test_the_same_from_c(tmp_path: Path) -> None:
 @pytest.mark.parametrize("added", [0, 1, 2])
 def test_a_label_of_a_class_that_was_not_added_is_refused_in_c(added: int, tmp_path: Path) -> None:
     x, _ = digits()
-    job = smidgen.compile(net(), x[:4], spare_classes=2)
+    job = smidgen.compile(net(), x[:4], classes=smidgen.Classes(spare=2))
     job.save(tmp_path / "net.smg")
     tool = compiled("gcc", ("-O0", f"-DNET_CLASSES={c_initializer(job.program)}"), [C / "classes.c"])
     command = [tool, tmp_path / "net.smg", tmp_path / "state", *["cat", "dog"][:added]]
@@ -142,7 +152,7 @@ class Smoothed(nn.Module):
 
 def test_what_cannot_be_done_is_said() -> None:
     x = torch.randn(4, 1, 8, 8)
-    job = smidgen.compile(net(), x, spare_classes=1)
+    job = smidgen.compile(net(), x, classes=smidgen.Classes(spare=1))
     for name in ("", 7, "x" * 24, "a\0b"):
         with pytest.raises(BadOption, match="is not a name for a class"):
             job.add_class(name)  # type: ignore[arg-type]
@@ -163,15 +173,15 @@ def test_what_cannot_be_done_is_said() -> None:
     ]  # fmt: skip
     for arguments, message in refused:
         with pytest.raises(BadOption, match=message):
-            smidgen.compile(net(), x, **arguments)
+            compiled_with(net(), x, **arguments)
     with pytest.raises(BadOption, match="the scores come from 'relu', not from a linear layer"):
-        smidgen.compile(nn.Sequential(net(), nn.ReLU()), x, spare_classes=1)
+        smidgen.compile(nn.Sequential(net(), nn.ReLU()), x, classes=smidgen.Classes(spare=1))
 
 
 def test_a_program_that_lies_about_its_classes_is_refused() -> None:
     from dataclasses import replace
 
-    job = smidgen.compile(net(), torch.randn(4, 1, 8, 8), spare_classes=2)
+    job = smidgen.compile(net(), torch.randn(4, 1, 8, 8), classes=smidgen.Classes(spare=2))
     for lie in ({"known": 8}, {"spare": 3}, {"weight": "6.weight"}, {"names": 3}, {"outputs": None}):
         facts = {**job.program.meta["classes"], **lie}
         with pytest.raises(BadProgram, match="does not describe its classes"):

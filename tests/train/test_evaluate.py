@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import smidgen
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.build import Builder, fetch
 from smidgen.compiler.optimizers import SGD
 from smidgen.ir import Array
@@ -196,7 +196,7 @@ def test_a_few_bytes_more_for_the_evaluate_entry_are_a_decision_of_the_plan() ->
     model = nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Flatten(), nn.Linear(9 * 36, 5))
     plan = smidgen.compile(model, X[:1], method="last_layer").plan
     most = max(size for name, size in plan.arena_by_entry.items() if name != "evaluate")
-    [decision] = [d for d in plan.decisions if d.what == "evaluate"]
+    [decision] = [d for d in plan.decisions if d.kind == "evaluate"]
     raised = plan.arena_bytes - most
     assert 0 < raised < (plan.state_bytes + plan.arena_bytes) / 100
     assert (decision.why, decision.saves_bytes) == (f"job.evaluate gives the loss, for {raised} bytes more", 0)
@@ -207,11 +207,11 @@ def test_the_evaluate_entry_is_left_out_rather_than_making_the_arena_larger() ->
     big = b.add("mul", *[b.add("linear", "x.fed", b.const("big", np.ones((90, 3)))) for _ in range(2)])
     fetch(b, b.add("mean", big, axes=(1, 2, 3), keepdim=False), "extra")
     rest = small.entries(batch=4)
-    with_it = api.encode(replace(rest, graphs={**rest.graphs, "evaluate": b.graph()}))
-    without = api.encode(rest)
+    with_it = encode(replace(rest, graphs={**rest.graphs, "evaluate": b.graph()}))
+    without = encode(rest)
     assert with_it.arena_bytes == without.arena_bytes
     assert list(with_it.entries) == ["infer", "train"]
-    [decision] = [d for d in Job(with_it).plan.decisions if d.what == "no evaluate"]
+    [decision] = [d for d in Job(with_it).plan.decisions if d.kind == "no evaluate"]
     assert decision.saves_bytes > 0
     job = Job(with_it)
     assert sorted(job.evaluate(X, Y)) == ["accuracy", "samples"]

@@ -150,7 +150,7 @@ def test_a_last_batch_too_small_for_batch_statistics_is_refused_before_the_first
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((9, 4)).astype(np.float32), rng.integers(0, 3, 9)
-    job = smidgen.compile(model, x[:4], bn="batch", accumulate=True)
+    job = smidgen.compile(model, x[:4], bn="batch", memory=smidgen.Memory(accumulate=True))
     before = state(job)
     for batch in (4, 5, 8):  # parts of 4 and 1; 5 = 4 + 1, and 4; 8 and 1
         text = said(lambda batch=batch: job.fit(x, y, batch=batch))  # type: ignore[misc]

@@ -15,6 +15,7 @@ from torch import nn
 
 import smidgen
 from smidgen.errors import CannotWrite, NotFinite
+from tests.support.arguments import compiled
 
 WIDE = 1200
 LIMITED = """
@@ -56,7 +57,7 @@ def wide(**options: Any) -> smidgen.Job:
     model = nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, 2))
     optimizer = smidgen.SGD(lr=1e-3, momentum=0.9)
     given: dict[str, Any] = {"loss": "mse", "optimizer": optimizer, "kernels": "exact", "effort": 0, **options}
-    return smidgen.compile(model, torch.zeros(4, WIDE), **given)
+    return compiled(model, torch.zeros(4, WIDE), **given)
 
 
 @pytest.mark.parametrize("how", ["budget", "page"])
@@ -80,8 +81,8 @@ def small(**options: Any) -> tuple[smidgen.Job, np.ndarray, np.ndarray]:
     torch.manual_seed(0)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((24, 6)).astype(np.float32)
-    job = smidgen.compile(nn.Linear(6, 3), x[:4], optimizer=smidgen.SGD(lr=0.1, momentum=0.9), kernels="exact",
-                          effort=0, **options)  # fmt: skip
+    job = compiled(nn.Linear(6, 3), x[:4], optimizer=smidgen.SGD(lr=0.1, momentum=0.9), kernels="exact",
+                          memory=smidgen.Memory(effort=0), **options)  # fmt: skip
     return job, x, rng.integers(0, 3, 24)
 
 

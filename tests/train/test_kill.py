@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
 from tests.support import small
 
@@ -126,7 +126,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(folder: Path) -> None:
-    program = api.encode(
+    program = encode(
         small.entries(optimizer=Adam(0.01), dropout=0.2, batch=4, accumulate=True, evaluate=True)
     )  # fmt: skip
     program.save(folder / "net.smg")

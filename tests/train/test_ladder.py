@@ -19,15 +19,16 @@ from torch import nn
 import smidgen
 from smidgen import cli
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.fit.candidate import found
+from smidgen.compiler.fit.candidate import candidate
 from smidgen.compiler.fit.ladder import joined
-from smidgen.compiler.planner.within import Aim
+from smidgen.compiler.planner.goal import Goal
 from smidgen.errors import BadOption, DoesNotFit
 from smidgen.program.rungs import Rung, rungs_of
 from smidgen.runtime.machine import Machine
 from smidgen.train.history import Position
 from smidgen.train.memory_watch import CALM_BATCHES
 from tests.support import small
+from tests.support.arguments import compiled
 from tests.support.ladders import allowed, bits, data, made, residual, shares
 
 # -- the same bits -------------------------------------------------------------------------------------------------
@@ -176,7 +177,8 @@ print(json.dumps({"loaded": loaded, "found": found, "state": job._machine.state.
 
 def test_after_a_switch_down_the_process_holds_no_more_than_the_plan_of_that_rung(tmp_path: Path) -> None:
     x, _ = data(8, 64)
-    job = smidgen.compile(residual(24, 6).eval(), x, kernels="exact", ladder=["32MB", "24MB"], effort=0,
+    memory = smidgen.Memory(ladder=["32MB", "24MB"], effort=0)
+    job = smidgen.compile(residual(24, 6).eval(), x, kernels="exact", memory=memory,
                           optimizer=smidgen.SGD(lr=0.01, momentum=0.9))  # fmt: skip
     assert job.rungs[0].ram_bytes > 40 * 2**20
     job.save(tmp_path / "net.smg")
@@ -211,22 +213,22 @@ def test_inference_and_evaluation_count_on_every_rung() -> None:
 def test_evaluate_is_left_out_if_a_rung_is_too_small_for_it() -> None:
     entries = small.entries(evaluate=True)
     rest = replace(entries, graphs={name: graph for name, graph in entries.graphs.items() if name != "evaluate"})
-    top, low = (found(None, e, Aim()) for e in (entries, rest))
+    top, low = (candidate(None, e, Goal()) for e in (entries, rest))
     both = joined(top, [low])
     assert sorted(both.graphs) == ["infer", "train", "train@1"]
-    assert [d.what for d in both.decisions][-2:] == ["rung 1", "no evaluate"]
+    assert [d.kind for d in both.decisions][-2:] == ["rung", "no_evaluate"]
     assert sorted(joined(top, [top]).graphs) == ["evaluate", "infer", "train", "train@1"]
 
 
 @pytest.mark.parametrize("ladder", ["64MB", 64, ["lots"], [None], ["1MB", "1024KB"], [0]])
 def test_what_is_no_ladder_is_refused(ladder: Any) -> None:
     with pytest.raises(BadOption, match="ladder="):
-        smidgen.compile(nn.Linear(2, 2), torch.randn(1, 2), ladder=ladder)
+        smidgen.compile(nn.Linear(2, 2), torch.randn(1, 2), memory=smidgen.Memory(ladder=ladder))
 
 
 def test_a_board_has_no_ladder() -> None:
     with pytest.raises(BadOption, match="a ladder on a board"):
-        smidgen.compile(nn.Linear(2, 2), torch.randn(1, 2), device="stm32f746", ladder=["64KB"])
+        smidgen.compile(nn.Linear(2, 2), torch.randn(1, 2), device="stm32f746", memory=smidgen.Memory(ladder=["64KB"]))
 
 
 def test_a_program_with_one_plan_has_no_other_rung() -> None:
@@ -258,7 +260,7 @@ def test_a_rung_may_page_where_the_others_do_not(tmp_path: Path) -> None:
     net = NETS["dscnn"]
     x, y = net.data(12)
     plain, job = (
-        smidgen.compile(net.model().eval(), x[:1], loss=net.loss, kernels="exact", effort=0, **more)
+        compiled(net.model().eval(), x[:1], loss=net.loss, kernels="exact", memory=smidgen.Memory(effort=0), **more)
         for more in ({}, {"ladder": ["400KB", "200KB"], "page_to": tmp_path / "page.bin"})
     )
     assert job.plan.paged["train"].in_bytes == 0 < job.plan.paged["train@2"].in_bytes

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.optimizers import Adam
 from smidgen.errors import BadOption, CannotWrite, RunFailed
@@ -42,8 +42,8 @@ def test_fast_kernels_page_too(tmp_path: Path) -> None:
     entries = small.entries()
     if not native.has_fast():
         pytest.skip("the runtime has no fast kernels")
-    plain = Job(api.encode(entries), kernels="fast", threads=2)
-    job = Job(api.encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")
+    plain = Job(encode(entries), kernels="fast", threads=2)
+    job = Job(encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")
     for x, y in batches(3):
         assert job.train_step(x, y) == plain.train_step(x, y)
     assert bits(job) == bits(plain)
@@ -68,7 +68,7 @@ def test_the_interpreter_runs_a_graph_that_pages() -> None:
 
 
 def test_state_in_pages_is_saved_and_comes_back(tmp_path: Path) -> None:
-    plain = Job(api.encode(small.entries()))
+    plain = Job(encode(small.entries()))
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
     assert bits(job) == bits(plain)
     steps = batches(4)
@@ -97,7 +97,7 @@ def test_state_in_pages_is_saved_and_comes_back(tmp_path: Path) -> None:
 
 def test_fit_gives_the_same_bits_with_state_in_pages(tmp_path: Path) -> None:
     x, y = batches(1, n=10)[0]
-    plain, job = Job(api.encode(small.entries())), Job(momentum_in_pages(), page_to=tmp_path / "page")
+    plain, job = Job(encode(small.entries())), Job(momentum_in_pages(), page_to=tmp_path / "page")
     for one in (plain, job):
         one.fit(x, y, epochs=2, eval=(x, y), patience=2, progress=False)
     assert bits(job) == bits(plain)
@@ -155,7 +155,7 @@ def test_an_old_page_file_is_used_again_but_not_by_two_jobs_at_a_time(tmp_path: 
 
 
 def test_a_program_that_does_not_page_touches_no_file(tmp_path: Path) -> None:
-    job = Job(api.encode(small.entries()), page_to=tmp_path / "page")
+    job = Job(encode(small.entries()), page_to=tmp_path / "page")
     job.train_step(*batches(1)[0])
     assert not (tmp_path / "page").exists()
     assert job.paged == (0, 0)
@@ -202,7 +202,7 @@ def test_a_file_that_shrinks_stops_the_step_and_the_state_is_that_before_it(tmp_
 @pytest.mark.parametrize("prefetch", [{"late": True}, {"late": False}, {"prefetch": False}])
 def test_it_does_not_matter_when_a_page_arrives(prefetch: dict[str, bool], tmp_path: Path) -> None:
     entries = small.entries()
-    plain, job = Job(api.encode(entries)), Job(api.encode(paged(entries, ahead=4)), page_to=tmp_path / "page")
+    plain, job = Job(encode(entries)), Job(encode(paged(entries, ahead=4)), page_to=tmp_path / "page")
     disk = Disk(job._machine, **prefetch)
     for x, y in batches(3):
         assert job.train_step(x, y) == plain.train_step(x, y)
@@ -213,7 +213,7 @@ def test_it_does_not_matter_when_a_page_arrives(prefetch: dict[str, bool], tmp_p
 
 def test_whenever_the_disk_fails_the_state_is_that_before_the_step(tmp_path: Path) -> None:
     steps = batches(2)
-    job = Job(api.encode(paged(small.entries(), ahead=4)), page_to=tmp_path / "page")
+    job = Job(encode(paged(small.entries(), ahead=4)), page_to=tmp_path / "page")
     disk = Disk(job._machine)
     job.train_step(*steps[0])
     before, calls = bits(job), disk.calls
@@ -229,7 +229,7 @@ def test_whenever_the_disk_fails_the_state_is_that_before_the_step(tmp_path: Pat
         partly += at > calls // 2
     assert partly
     disk.fail_at = -1
-    plain = Job(api.encode(small.entries()))
+    plain = Job(encode(small.entries()))
     plain.train_step(*steps[0]), plain.train_step(*steps[1])
     job.train_step(*steps[1])
     assert bits(job) == bits(plain)
@@ -317,10 +317,10 @@ def machine_step(machine: Machine, x: Array, y: Array) -> float:
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_a_build_with_checksums_finds_a_page_that_changed(checking: Path, ahead: int, tmp_path: Path) -> None:
     entries = small.entries()
-    program = api.encode(paged(entries, ahead=ahead, state=optimizer_state(entries.graphs)))
+    program = encode(paged(entries, ahead=ahead, state=optimizer_state(entries.graphs)))
     x, y = batches(1)[0]
     machine = Machine(program.to_bytes(), checking, page_to=tmp_path / "page")
-    plain = Machine(api.encode(entries).to_bytes(), checking)
+    plain = Machine(encode(entries).to_bytes(), checking)
     for _ in range(3):
         assert machine_step(machine, x, y) == machine_step(plain, x, y)
     Disk(machine, prefetch=False)
@@ -352,7 +352,7 @@ def test_a_job_whose_state_in_pages_is_damaged_is_not_said_to_be_whole(
 
 
 def test_without_checksums_nobody_looks(tmp_path: Path) -> None:
-    machine = Machine(api.encode(paged(small.entries())).to_bytes(), page_to=tmp_path / "page")
+    machine = Machine(encode(paged(small.entries())).to_bytes(), page_to=tmp_path / "page")
     disk = Disk(machine, prefetch=False, flip=True)
     machine_step(machine, *batches(1)[0])
     assert "read" in disk.said

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.errors import BadData, RunFailed
 from smidgen.train import flash_slots
 from smidgen.train.job import Job
@@ -32,7 +32,7 @@ class Halfway:
 
     def __init__(self, folder: Path) -> None:
         entries = small.entries(evaluate=True)
-        self.job = Job(api.encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)])), page_to=folder / "p")
+        self.job = Job(encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)])), page_to=folder / "p")
         self.disk = Disk(self.job._machine)
         self.job.train_step(X, Y)
         self.calls, self.before = self.disk.calls, bits(self.job)
@@ -161,7 +161,7 @@ LOOKS: dict[str, Callable[[Job], Any]] = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_other_threads_wait_for_all_parts_of_a_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of the parts so far are where `infer` works."""
-    program = api.encode(small.entries(accumulate=True, evaluate=True))
+    program = encode(small.entries(accumulate=True, evaluate=True))
     job, alone = Job(program, kernels="exact"), Job(program, kernels="exact")
     run, looked = job._machine.run, threading.Event()
 

@@ -17,6 +17,7 @@ from smidgen import ops
 from smidgen.ir import Batch, DType, Tensor, at, batch_axis
 from smidgen.ops.registry import Case, Op, Run
 from smidgen.runtime import machine
+from tests.support.arguments import compiled as compiled_with
 
 SAMPLES, CLASSES = 37, 11
 RNG = np.random.default_rng(3)
@@ -52,7 +53,7 @@ def model() -> nn.Module:
 def compiled(loss: Loss, y: Any, batch: int, **more: Any) -> smidgen.Job:
     optimizer = smidgen.SGD(0.05, momentum=0.9)
     options = {"optimizer": optimizer, "accumulate": True, "kernels": "exact", **more}
-    return smidgen.compile(model(), X, loss=loss, target=y, batch=batch, **options)
+    return compiled_with(model(), X, loss=loss, target=y, batch=batch, **options)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -84,7 +85,9 @@ def scaled(outputs: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor) -> 
 
 def test_a_loss_with_a_factor_that_learns_is_right_in_micro_batches() -> None:
     jobs = [
-        smidgen.compile(Factor(), X, loss=scaled, target=FLOATS, batch=b, accumulate=True, kernels="exact")
+        smidgen.compile(
+            Factor(), X, loss=scaled, target=FLOATS, batch=b, memory=smidgen.Memory(accumulate=True), kernels="exact"
+        )
         for b in (SAMPLES, 8)
     ]
     for _ in range(3):
@@ -99,7 +102,15 @@ def test_pixels_sequences_and_ignored_labels_have_the_bits_of_the_whole_batch(ba
     x = RNG.standard_normal((11, 2, 5, 7)).astype(np.float32)
     pixels, net = RNG.integers(0, 3, (11, 5, 7)), nn.Conv2d(2, 3, 1)
     jobs = [
-        smidgen.compile(net, x, loss="cross_entropy", target=pixels, batch=b, accumulate=True, kernels="exact")
+        smidgen.compile(
+            net,
+            x,
+            loss="cross_entropy",
+            target=pixels,
+            batch=b,
+            memory=smidgen.Memory(accumulate=True),
+            kernels="exact",
+        )
         for b in (11, batch)
     ]
     assert jobs[0].train_step(x, pixels) == jobs[1].train_step(x, pixels)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.errors import RunFailed
 from smidgen.program.program import Program
 from smidgen.train.job import Job
@@ -19,7 +19,7 @@ from tests.support.paged import batches, bits, optimizer_state, paged
 def some_in_pages(count: int | None) -> Program:
     """The optimizer's state of the first so many parameters."""
     entries = small.entries()
-    return api.encode(paged(entries, ahead=2, state=optimizer_state(entries.graphs)[:count]))
+    return encode(paged(entries, ahead=2, state=optimizer_state(entries.graphs)[:count]))
 
 
 def test_what_no_undo_can_reach_is_not_kept() -> None:
@@ -51,7 +51,7 @@ def test_when_the_disk_fails_the_state_is_whole_or_the_job_says_it_is_not(count:
             job.resume(tmp_path / "run.ckpt")
         assert bits(job) == before, f"call {at}"
     assert bool(halfway) == any(writes_page_state(program, step) for step in program.entry_code("train"))
-    plain = Job(api.encode(small.entries()))
+    plain = Job(encode(small.entries()))
     plain.train_step(*steps[0]), plain.train_step(*steps[1])
     job.train_step(*steps[1])
     assert bits(job) == bits(plain)

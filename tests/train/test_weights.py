@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import api
+from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.train.job import Job
 from smidgen.train.weights import write_npz
@@ -81,7 +81,7 @@ def test_what_was_exported_is_imported_to_the_bit_and_written_the_same_again(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int8], ids=str)
 def test_other_precisions_are_converted(dtype: torch.dtype, tmp_path: Path) -> None:
-    job, path = Job(api.encode(small.entries())), tmp_path / "w.safetensors"
+    job, path = Job(encode(small.entries())), tmp_path / "w.safetensors"
     given = {name: (torch.from_numpy(v) * 3).to(dtype) for name, v in job.state_dict().items()}
     safetensors.torch.save_file(given, path)
     job.import_weights(path)
@@ -93,7 +93,7 @@ NOT_STRICT = "  help: strict=False takes what this program learns and leaves the
 
 
 def test_names_shapes_and_dtypes_that_do_not_fit_are_errors_and_nothing_is_set(tmp_path: Path) -> None:
-    job, path = Job(api.encode(small.entries(optimizer=Adam(0.1)))), tmp_path / "w.safetensors"
+    job, path = Job(encode(small.entries(optimizer=Adam(0.1)))), tmp_path / "w.safetensors"
     own, before = job.state_dict(), state(job)
     new = {name: value + 1 for name, value in own.items()}
     rest = {name: value for name, value in new.items() if name not in ("b1", "b3")}
@@ -119,7 +119,7 @@ def test_names_shapes_and_dtypes_that_do_not_fit_are_errors_and_nothing_is_set(t
 
 
 def test_a_file_with_more_or_fewer_names_is_taken_if_asked_for(tmp_path: Path) -> None:
-    job, path = Job(api.encode(small.entries(("w3", "b3")))), tmp_path / "w.safetensors"
+    job, path = Job(encode(small.entries(("w3", "b3")))), tmp_path / "w.safetensors"
     other = torch.zeros(3, dtype=torch.float8_e5m2)  # of no use here, so of no interest
     safetensors.torch.save_file({"w3": torch.ones(5, 6), "w1": torch.ones(2), "exotic": other}, path)
     kept = job.state_dict()["b3"]
@@ -148,7 +148,7 @@ def test_tied_names_must_agree(tied: tuple[nn.Module, Job], tmp_path: Path) -> N
 
 
 def test_truncated_and_hostile_files_are_errors(tmp_path: Path) -> None:
-    job, path = Job(api.encode(small.entries())), tmp_path / "w.safetensors"
+    job, path = Job(encode(small.entries())), tmp_path / "w.safetensors"
     job.export_weights(path)
     good, before = path.read_bytes(), state(job)
     (size,) = struct.unpack_from("<Q", good)
@@ -191,7 +191,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    job = Job(api.encode(small.entries()))
+    job = Job(encode(small.entries()))
     for call in (job.export_weights, job.import_weights):
         assert said(lambda call=call: call(tmp_path / "w")) == (  # type: ignore[misc]
             "error[E504]: weights files need safetensors\n  why  No module named 'safetensors'\n"

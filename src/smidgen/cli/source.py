@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from .. import terminal
-from ..compiler.options import checked_budget, checked_device, checked_ladder, checked_seed
+from ..compiler.options import Classes, Memory, checked_budget, checked_device, checked_ladder, checked_seed
 from ..devices.device import Device
-from ..devices.room import OverLimit, with_slots
+from ..devices.room import with_slots
 from ..errors import MissingPart
 
 
@@ -35,6 +35,7 @@ def device_of(args: argparse.Namespace) -> Device | None:
 def _compiled(args: argparse.Namespace) -> Any:
     given = described(args)
     from .. import api
+    from ..compiler.fit.misfit import OverLimit
 
     with terminal.Progress(f"compiling {args.model}") as bar:
         bar.advance()
@@ -62,13 +63,22 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     target = example_of(args.target, rng) if args.target else None
     model = load_model(args.model)
     example = tuple(example_of(text, rng) for text in args.input) if args.input else load_example(args.model)
+    memory = Memory(
+        budget,
+        args.page_to,
+        args.objective,
+        args.deadline,
+        args.effort,
+        ladder,
+        args.accumulate,
+        args.const,
+        args.prices,
+    )
     return {
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
-        "method": args.method, "batch": args.batch, "bn": args.bn, "accumulate": args.accumulate, "seed": args.seed,
-        "spare_classes": args.spare_classes, "const": args.const, "device": device, "budget": budget,
-        "page_to": args.page_to, "objective": args.objective, "deadline": args.deadline,
-        "effort": 5.0 if args.effort is None else args.effort, "ladder": ladder, "prices": args.prices,
-        "kernels": args.kernels, "threads": args.threads,
+        "method": args.method, "batch": args.batch, "bn": args.bn, "seed": args.seed,
+        "classes": Classes(args.spare_classes), "device": device, "memory": memory,
+        "kernels": args.kernels if args.threads == 1 else f"{args.kernels}:{args.threads}",
     }  # fmt: skip
 
 

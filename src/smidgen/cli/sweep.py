@@ -25,11 +25,11 @@ def check(args: argparse.Namespace) -> None:
         if getattr(args, name):
             raise BadOption(f"{which} does not go with --{name.replace('_', '-')}", help="leave one of them out")
     if args.max_batch and not (args.budget or args.device):
-        raise BadOption("the largest batch within what?", help="--budget 64MB, or --device stm32h743")
+        raise BadOption("--max-batch needs a limit", help="--budget 64MB, or --device stm32h743")
 
 
 def plan(args: argparse.Namespace) -> int:
-    from ..devices.room import OverLimit
+    from ..compiler.fit.misfit import OverLimit
     from ..report import sweep_html, sweep_text
 
     check(args)
@@ -59,19 +59,8 @@ def plan(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace, bar: _Bar) -> Any:
     from .. import api
 
-    given = described(args)
-    for name in ("accumulate", "spare_classes", "page_to", "ladder"):
-        given.pop(name)
-    given |= {"page": args.page_to is not None, "told": bar.told}
-    if args.effort is None:
-        given.pop("effort")
-    if args.max_batch:
-        given.pop("batch")
-        return api.max_batch(**given)
-    given.pop("deadline")
-    if args.page_to is None and args.device is not None:
-        given["page"] = None  # if the device has somewhere to
-    return api.sweep(**given)
+    with api.prepared(**described(args)) as task:
+        return api.largest(task, bar.told) if args.max_batch else api.swept(task, bar.told)
 
 
 class _Bar:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..devices import room as limits
-from ..devices.device import Device
-from ..ir import Graph, Role
+from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
+from ..ir import ALIGN, Graph, Role
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.machine import Work
@@ -21,50 +20,98 @@ from .pipeline import Entries, decided
 from .place import arena as place
 from .place.layout import Layout, Slot
 from .plan_facts import facts_of, traffic
+from .planner.cost import Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Predicted cost of a step; within a limit also the cost of the unconstrained step, and a proven lower bound for any
+    step within it (0 if none was computed)."""
+
+    step: Spent
+    objective: str = ""
+    free: Spent = field(default_factory=Spent)
+    least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Entry that trains → the RAM that was asked for, with these kernels and threads."""
+
+    limits: Mapping[str, int]
+    work: Work
 
 
 def encode(
-    entries: Entries, device: Device | None = None, proven: bool = True, rooms: Mapping[str, int] | None = None
-) -> Program:
-    """place → encode → verify: the program, with its plan and parameter map inside. `rooms`: entry → an arena that is
-    small enough for it."""
-    layouts, stored = placed(entries, place.ALIGN if device is None else device.align, rooms)
+    entries: Entries, limit: Limit | None = None, *, sized: Sized | None = None, price: Price | None = None,
+    asked: Asked | None = None, proven: bool = True,
+) -> Program:  # fmt: skip
+    """place → encode → verify: the program, with its plan and parameter map inside. What was `sized` is not placed
+    again."""
+    draft = drafted(entries, limit, rooms=sized.rooms if sized else None, before=sized.placed if sized else None)
+    entries = draft.entries
+    plan = _plan(entries, draft.layouts, limit, draft.need, price, asked)
+    meta = {"plan": plan.to_json(), "state": _state_map(entries, draft.stored), **run_facts(entries.graphs)}
+    if entries.head is not None:
+        meta["classes"] = entries.head.to_json(entries.class_names)
+    done = replace(draft.program, meta=checked_meta(meta))
+    if proven:
+        verify.verify(done, entries.graphs, draft.layouts)
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A program without its plan: placed and encoded."""
+
+    entries: Entries  # without `evaluate` where that would raise RAM
+    layouts: Mapping[str, Layout]
+    stored: Mapping[str, Slot]
+    program: Program
+    need: Need
+
+
+def drafted(
+    entries: Entries, limit: Limit | None, rooms: Mapping[str, int] | None = None, before: Placed | None = None
+) -> Draft:
+    """`rooms`: entry → an arena that is small enough for it; `before`: layouts that may be taken as they are."""
+    layouts, stored = placed(entries, ALIGN if limit is None else limit.align, rooms, before)
     arenas = {name: layout.arena_bytes for name, layout in layouts.items()}
     raised = _raised_by_evaluate(arenas)
     if _is_dear(arenas, max(layout.state_bytes for layout in layouts.values())):
         rest = {name: graph for name, graph in entries.graphs.items() if name != "evaluate"}
-        without = decided(replace(entries, graphs=rest), "no evaluate", "job.evaluate gives no loss", raised)
-        return encode(without, device, proven, rooms)
+        decision = Decision("no_evaluate", "job.evaluate gives no loss", raised)
+        return drafted(decided(replace(entries, graphs=rest), decision), limit, rooms, before)
     if raised > 0:
-        entries = decided(entries, "evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0)
-    planned = {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}
-    bare = encode_program(planned, entries.batch, {})
-    need = limits.Need(bare.state_bytes, bare.arena_bytes, limits.device_overhead(device, bare), bare.flash_bytes)
-    plan = _plan(entries, layouts, device, need)
-    meta = {"plan": plan.to_json(), "state": _state_map(entries, stored), **run_facts(entries.graphs)}
-    if entries.head is not None:
-        meta["classes"] = entries.head.to_json(entries.class_names)
-    done = replace(bare, meta=checked_meta(meta))
-    if proven:
-        verify.verify(done, entries.graphs, layouts)
-    return done
+        entries = decided(entries, Decision("evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0))
+    program = encode_program(
+        {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}, entries.batch, {}
+    )
+    overhead = device_overhead(None if limit is None else limit.device, program)
+    need = Need(program.state_bytes, program.arena_bytes, overhead, program.flash_bytes)
+    return Draft(entries, layouts, stored, program, need)
 
 
-def outlined(entries: Entries, device: Device, sized: Sized) -> Plan:
+def outlined(entries: Entries, limit: Limit, sized: Sized) -> Plan:
     """The plan of a program that is not made, since it would not fit."""
     if not sized.layouts:
-        return Plan.from_json(encode(entries, device, proven=False).meta["plan"])
+        draft = drafted(entries, limit)
+        return _plan(draft.entries, draft.layouts, limit, draft.need)
     layouts = dict(sized.layouts)
     if not sized.evaluates:
         layouts.pop("evaluate", None)
         entries = replace(entries, graphs={name: entries.graphs[name] for name in layouts})
-    return _plan(entries, layouts, device, sized.need)
+    return _plan(entries, layouts, limit, sized.need)
 
 
-def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None, need: limits.Need) -> Plan:
+def _plan(
+    entries: Entries, layouts: Mapping[str, Layout], limit: Limit | None, need: Need, price: Price | None = None,
+    asked: Asked | None = None,
+) -> Plan:  # fmt: skip
     facts = facts_of(entries.graphs, layouts, entries.batch)
-    named = None if device is None or device.name == limits.BUDGET else device
+    device = None if limit is None else limit.device
     page_bytes = max(layout.page_bytes for layout in layouts.values())
+    price = price or Price(Spent())
     return Plan(
         state_bytes=need.state_bytes,
         arena_bytes=need.arena_bytes,
@@ -84,12 +131,21 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
         learned_parameters=_elements(entries, entries.learns),
         optimizer=entries.optimizer,
         facts=facts,
-        device="" if named is None else named.name,
-        banks={} if named is None else limits.assigned(named, need) or {},
-        slot_bytes=0 if named is None else named.slot_bytes,
+        device="" if device is None else device.name,
+        banks={} if limit is None or device is None else assigned(limit, need) or {},
+        slot_bytes=0 if device is None else device.slot_bytes,
         page_bytes=page_bytes,
         page_state_bytes=max(layout.page_state_bytes for layout in layouts.values()),
         paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
+        step_seconds=price.step.seconds,
+        step_joules=price.step.joules,
+        objective=price.objective,
+        free_seconds=price.free.seconds,
+        free_joules=price.free.joules,
+        least_cost=price.least,
+        limits=asked.limits if asked else {},
+        kernels=asked.work.kernels if asked else "",
+        threads=asked.work.threads if asked else 0,
     )
 
 
@@ -99,14 +155,6 @@ def _stopped() -> tuple[Decision, ...]:
         return ()
     why = "planning was stopped by the clock: on a faster or idle machine the plan may be another one"
     return (Decision("stopped", why, 0),)
-
-
-def with_limits(program: Program, limits: Mapping[str, int], work: Work) -> Program:
-    """The program, whose plan says which limits it keeps with these kernels and threads, so that `load` keeps them."""
-    if not limits:
-        return program
-    plan = {**program.meta["plan"], "limits": limits, "kernels": work.kernels, "threads": work.threads}
-    return replace(program, meta=checked_meta({**program.meta, "plan": plan}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +171,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    need: limits.Need
+    need: Need
     evaluates: bool  # with the loss
     placed: Placed = field(default_factory=lambda: Placed({}, {}, {}))  # unless a program was made for it
     rooms: Mapping[str, int] = field(default_factory=dict)  # entry → the room that it was placed for
@@ -133,19 +181,20 @@ class Sized:
         return self.placed.layouts
 
 
-def sized(entries: Entries, device: Device | None, room_bytes: int | None = None, before: Sized | None = None) -> Sized:
+def sized(entries: Entries, limit: Limit | None, room_bytes: int | None = None, before: Sized | None = None) -> Sized:
     """What the program will take, as `encode` would find. Where neither flash nor the runtime's own memory depend on
     it, the program is not made for that: its state may be large. Graphs that were placed `before`, within as much room,
     are not placed again."""
-    if device is not None and (device.is_bare or device.flash_bytes):
-        made = encode(entries, device, proven=False)
-        return Sized(limits.need_of(device, made), "evaluate" in made.entries)
-    align = place.ALIGN if device is None else device.align
+    if limit is not None and (limit.is_bare or limit.flash_bytes):
+        draft = drafted(entries, limit)
+        known = Placed(draft.layouts, draft.stored, draft.entries.graphs)
+        return Sized(draft.need, "evaluate" in draft.entries.graphs, known)
+    align = ALIGN if limit is None else limit.align
     rooms = {} if room_bytes is None else dict.fromkeys(entries.graphs, room_bytes)
     layouts, stored = placed(entries, align, rooms, None if before is None else before.placed)
     state = max(layout.state_bytes for layout in layouts.values())
     arena, evaluates = arena_of({name: layout.arena_bytes for name, layout in layouts.items()}, state)
-    need = limits.Need(state, arena, limits.host_overhead(), 0)
+    need = Need(state, arena, host_overhead(), 0)
     return Sized(need, evaluates, Placed(layouts, stored, entries.graphs), rooms)
 
 

@@ -1,7 +1,9 @@
-"""Arguments of `compile`, checked before any work: each comes back as the type that the pipeline expects."""
+"""Arguments of `compile`, `sweep` and `max_batch`, checked before any work: each comes back as the type that the
+pipeline expects. What belongs together is one small type."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +16,49 @@ from ..errors import BadOption
 from ..program.arrays import is_integer, is_number
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
-SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
+HELP: Final = {
+    "budget": "budget='256KB', '1.5MB' or 262144",
+    "ladder": "memory=smidgen.Memory(ladder=['64MB', '32MB'])",
+}
 if TYPE_CHECKING:
     from ..methods import Method, Part
-    from .planner.cost import Prices
-    from .planner.within import Aim
 
 _TIMES = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(x|s|)")
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How a program is made to fit. All of it is optional.
+
+    `budget`, in bytes or as "256KB", is a hard limit of RAM: results are recomputed instead of kept, or a step runs in
+    micro-batches, at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a while.
+    `objective`, "time" or "energy", is what should be small; `deadline`, in seconds or as "2x" (of the step without a
+    limit), how long a step may take; `effort` the work spent on looking for the optimum, in seconds of a desktop
+    computer (default 5, of a sweep 1): the same plan comes out on every machine. `ladder`, more sizes like `budget`, adds the
+    same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned
+    stays. `accumulate=True` adds the entries that take larger batches in micro-batches, `False` omits them; by default
+    fast kernels use them, `plan.batch` samples at a time, where that saves both RAM and time. `const="int8"` stores
+    weights that do not learn as int8 wherever that loses nothing. `prices="measured"` times every kernel on this
+    machine, once, instead of taking the same prices everywhere."""
+
+    budget: int | str | None = None
+    page_to: str | os.PathLike[str] | None = None
+    objective: str = "time"
+    deadline: float | str | None = None
+    effort: float | None = None
+    ladder: Sequence[int | str] = ()
+    accumulate: bool | None = None
+    const: str = "f32"
+    prices: str = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """`spare`: so many classes can be added later, with `job.add_class`; `names` are those of the known ones."""
+
+    spare: int = 0
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +81,14 @@ def checked_options(
     method: Any = "full",
     batch: Any = None,
     bn: Any = "frozen",
-    accumulate: Any = False,
     seed: Any = 0,
-    spare_classes: Any = 0,
-    class_names: Any = (),
+    classes: Any = None,
+    accumulate: Any = False,
     const: Any = "f32",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
+    named = checked_classes(classes)
     return Options(
         optimizer=_checked_optimizer(optimizer),
         method=_checked_method(method),
@@ -59,8 +96,8 @@ def checked_options(
         bn=_checked_bn(bn),
         accumulate=_checked_accumulate(accumulate),
         seed=checked_seed(seed),
-        spare_classes=_checked_spare(spare_classes),
-        class_names=_checked_names(class_names),
+        spare_classes=_checked_spare(named.spare),
+        class_names=_checked_names(named.names),
         const=_checked_const(const),
     )
 
@@ -83,56 +120,84 @@ def checked_budget(budget: Any, name: str = "budget") -> int | None:
     elif isinstance(budget, str) and (found := _SIZE.fullmatch(budget.strip())):
         count = float(found[1]) * 1024 ** ("", "k", "m", "g").index(found[2].lower())
     if not 1 <= count < 2**63:
-        raise BadOption(f"{name}={budget!r} is not a number of bytes", help=f"{name}={SIZES[name]}")
+        raise BadOption(f"{name}={budget!r} is not a number of bytes", help=HELP[name])
     return int(count)
 
 
 def checked_ladder(ladder: Any) -> tuple[int, ...]:
     """Bytes of RAM for each rung below the first, from large to small."""
     if isinstance(ladder, str) or not isinstance(ladder, Sequence):
-        raise BadOption(f"ladder={ladder!r} is not a list of sizes", help="ladder=['64MB', '32MB']")
+        raise BadOption(f"ladder={ladder!r} is not a list of sizes", help=HELP["ladder"])
     found = [count for rung in ladder if (count := checked_budget(rung, "ladder")) is not None]
     if len(set(found)) != len(ladder):
-        raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help="ladder=['64MB', '32MB']")
+        raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help=HELP["ladder"])
     return tuple(sorted(found, reverse=True))
 
 
 def checked_prices(prices: Any, device: Any) -> bool:
     """Shall they be measured?"""
     if prices not in ("fixed", "measured"):
-        raise BadOption(f"prices={prices!r} is not understood", help="prices='fixed' or prices='measured'")
+        raise BadOption(
+            f"prices={prices!r} is not understood", help="memory=smidgen.Memory(prices='measured'), or 'fixed'"
+        )
     if prices == "measured" and device is not None:
         why = f"kernels are timed on this machine, which is no {getattr(device, 'name', device)}"
         raise BadOption("prices of a device cannot be measured", why=why, help="leave out prices, or device")
     return bool(prices == "measured")
 
 
-def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
-    from .planner.within import Aim  # only a compiler needs a planner
+def checked_memory(memory: Any, budget: Any = None) -> Memory:
+    """With the short form of a budget."""
+    if memory is None:
+        memory = Memory()
+    if not isinstance(memory, Memory):
+        raise BadOption(f"memory={memory!r:.60} is not understood", help="memory=smidgen.Memory(budget='256KB')")
+    if memory.budget is not None and budget is not None:
+        raise BadOption("the budget is given twice", help="budget='256KB', or memory=smidgen.Memory(budget='256KB')")
+    return memory if budget is None else replace(memory, budget=budget)
 
+
+def checked_classes(classes: Any) -> Classes:
+    if classes is None:
+        return Classes()
+    if not isinstance(classes, Classes):
+        raise BadOption(f"classes={classes!r:.60} is not understood", help="classes=smidgen.Classes(spare=4)")
+    return classes
+
+
+def checked_objective(objective: Any) -> str:
     if objective not in ("time", "energy"):
-        raise BadOption(f"objective={objective!r} is not understood", help="objective='time' or objective='energy'")
-    return Aim(objective, None, checked_effort(effort), page, prices)
+        help = "memory=smidgen.Memory(objective='time'), or 'energy'"
+        raise BadOption(f"objective={objective!r} is not understood", help=help)
+    return str(objective)
+
+
+def checked_precision(precision: Any) -> str:
+    if precision != "f32":
+        why = "programs compute in f32; const='int8' stores frozen weights as int8"
+        raise BadOption(f"precision={precision!r} is not known", why=why, help="precision='f32'")
+    return "f32"
 
 
 def checked_effort(effort: Any) -> float:
     if not is_number(effort) or not 0 <= effort < 1e6:
-        raise BadOption(f"effort={effort!r} is not a number of seconds", help="effort=10")
+        raise BadOption(f"effort={effort!r} is not a number of seconds", help="memory=smidgen.Memory(effort=10)")
     return float(effort)
 
 
-def with_deadline(aim: Aim, deadline: Any, usual: Callable[[], float]) -> Aim:
+def checked_deadline(deadline: Any, usual: Callable[[], float]) -> float | None:
     """Seconds, or a text like "1.5x": so many times what a step takes without a limit of RAM."""
     if deadline is None:
-        return aim
+        return None
     seconds = 0.0
     if is_number(deadline):
         seconds = float(deadline)
     elif isinstance(deadline, str) and (found := _TIMES.fullmatch(deadline.strip())):
         seconds = float(found[1]) * (usual() if found[2] == "x" else 1.0)
     if not 0 < seconds < 1e9:
-        raise BadOption(f"deadline={deadline!r} is not a time", help="deadline=0.5 (seconds), or deadline='2x'")
-    return replace(aim, deadline_s=seconds)
+        help = "memory=smidgen.Memory(deadline=0.5), in seconds, or deadline='2x'"
+        raise BadOption(f"deadline={deadline!r} is not a time", help=help)
+    return seconds
 
 
 def checked_seed(seed: Any) -> int:
@@ -224,31 +289,38 @@ def _checked_bn(bn: Any) -> str:
 
 def _checked_accumulate(accumulate: Any) -> bool:
     if accumulate is not None and not isinstance(accumulate, (bool, np.bool_)):
-        raise BadOption(f"accumulate={accumulate!r} is not True or False", help="accumulate=True")
+        raise BadOption(
+            f"accumulate={accumulate!r} is not True or False", help="memory=smidgen.Memory(accumulate=True)"
+        )
     return bool(accumulate)
 
 
 def _checked_const(const: Any) -> str:
     if isinstance(const, str) and const in ("f32", "int8"):
         return const
-    raise BadOption(f"const={const!r} is not understood", help="const='f32' or const='int8'")
+    raise BadOption(f"const={const!r} is not understood", help="memory=smidgen.Memory(const='int8'), or 'f32'")
 
 
 def _checked_spare(spare: Any) -> int:
     if not is_integer(spare) or not 0 <= spare <= 1024:
-        raise BadOption(f"spare_classes={spare!r} is not a number of classes", why="0 to 1024", help="spare_classes=4")
+        raise BadOption(
+            f"{spare!r} is not a number of spare classes", why="0 to 1024", help="classes=smidgen.Classes(spare=4)"
+        )
     return int(spare)
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) and n for n in names):
-        raise BadOption(f"class_names={names!r:.60} is not a list of names", help="class_names=['cat', 'dog']")
+        raise BadOption(
+            f"{names!r:.60} is not a list of class names", help="classes=smidgen.Classes(names=['cat', 'dog'])"
+        )
     if len(set(names)) != len(names):
-        raise BadOption("two classes have the same name", help="class_names=['cat', 'dog']")
+        raise BadOption("two classes have the same name", help="classes=smidgen.Classes(names=['cat', 'dog'])")
     return tuple(names)
 
 
 __all__ = [
-    "Options", "checked_aim", "checked_budget", "checked_device", "checked_effort", "checked_ladder", "checked_options",
-    "checked_prices", "checked_seed", "with_deadline",
+    "Classes", "Memory", "Options", "checked_budget", "checked_classes", "checked_deadline", "checked_device",
+    "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
+    "checked_prices", "checked_seed",
 ]  # fmt: skip

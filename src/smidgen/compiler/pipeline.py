@@ -357,7 +357,7 @@ def narrowed(entries: Entries) -> Entries:
     if not saved:
         return entries
     why = f"constants are int8 with scales: {saved:,} bytes of flash less, the same bits"
-    return decided(replace(entries, graphs=checked(graphs, "narrow"), const="int8"), "int8", why, 0)
+    return decided(replace(entries, graphs=checked(graphs, "narrow"), const="int8"), Decision("int8", why, 0))
 
 
 def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
@@ -395,5 +395,5 @@ def _described(optimizer: Optimizer) -> str:
     return f"{type(optimizer).__name__}({text})" if text else type(optimizer).__name__
 
 
-def decided(entries: Entries, what: str, why: str, saves_bytes: int) -> Entries:
-    return replace(entries, decisions=(*entries.decisions, Decision(what, why, saves_bytes)))
+def decided(entries: Entries, decision: Decision) -> Entries:
+    return replace(entries, decisions=(*entries.decisions, decision))

@@ -25,7 +25,7 @@ from ..devices.firmware_sources import (
     RUNTIME_SOURCES,
 )  # fmt: skip
 from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, kernel_sources, limits, stack_bytes
-from ..devices.room import Need, Overhead, assigned, check_slots
+from ..devices.room import Limit, Need, Overhead, assigned, check_slots
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
 from ..program.program import Buffer, Program
@@ -268,7 +268,7 @@ def _ram(program: Program, sizes: Limits, stack: int) -> int:
 def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[str, str]:
     overhead = Overhead(sizes.context_bytes, stack)
     need = Need(program.state_bytes, program.arena_bytes, overhead, program.flash_bytes)
-    found = assigned(device, need)
+    found = assigned(Limit.of_device(device), need)
     if found is None:
         have = " + ".join(f"{bank.bytes:,} ({bank.name})" for bank in device.ram_banks)
         raise DoesNotFit(

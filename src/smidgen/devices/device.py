@@ -73,8 +73,6 @@ class Device:
     sources: Mapping[str, str] = field(default_factory=dict)  # a table's or a bank's name → where it is written
     notes: tuple[str, ...] = ()
     slot_bytes: int = 0  # flash kept free for each of two slots of saved state: the user's choice, in no file
-    work_bytes: int = 0  # RAM kept free for the kernels' work memory, not among the banks: likewise
-    work_threads: int = 1  # of these kernels
 
     @property
     def ram_bytes(self) -> int:
@@ -87,8 +85,7 @@ class Device:
         return self.kind != "linux"
 
     def to_json(self) -> dict[str, Any]:
-        asked = ("slot_bytes", "work_bytes", "work_threads")
-        facts = {name: value for name, value in asdict(self).items() if name not in asked}
+        facts = {name: value for name, value in asdict(self).items() if name != "slot_bytes"}
         return {**facts, "ram_bytes": self.ram_bytes}
 
 

@@ -6,21 +6,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
 from .timeline import Facts, whole
 
 JsonDict = dict[str, Any]
+KINDS: Final = {
+    "fuse": "weight gradients go into the optimizer tile by tile",
+    "bits": "thresholds keep one bit an element for the backward pass",
+    "loop": "a frozen prefix runs sample by sample",
+    "cheap": "activations that cost next to nothing are recomputed, whatever the limit",
+    "recompute": "rematerialisation: results are recomputed instead of kept",
+    "page": "tensors leave RAM for a while",
+    "page_state": "state lives in pages, each step fetches and returns it",
+    "split": "a step runs in micro-batches, gradients accumulate",
+    "statistics": "batch norms take the statistics of micro-batches",
+    "int8": "constants are stored as int8 with scales",
+    "evaluate": "an entry that gives the loss without learning",
+    "no_evaluate": "without that entry: it would raise RAM",
+    "rung": "one more plan of a ladder",
+    "stopped": "the clock stopped planning",
+}
+"""Decision → what it means."""
+TO_FIT: Final = frozenset({"recompute", "page", "page_state", "split", "statistics"})
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One choice that made the program smaller: `saves_bytes` of arena at the peak, `adds_s` seconds a step."""
 
-    what: str
+    kind: str  # one of KINDS
     why: str
     saves_bytes: int
     adds_s: float = 0.0
+    short: str = ""  # what was done, where that is the beginning of `why`; else all of it
+
+    @property
+    def is_to_fit(self) -> bool:
+        """Asked for by a limit."""
+        return self.kind in TO_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +191,12 @@ def _amount(value: Any) -> float:
 
 def _decision(data: Mapping[str, Any]) -> Decision:
     found = Decision(**data)
-    texts = isinstance(found.what, str) and isinstance(found.why, str)
-    if not texts or isinstance(found.adds_s, bool) or not math.isfinite(found.adds_s):
+    texts = (found.kind, found.why, found.short)
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or isinstance(found.adds_s, bool)
+        or not math.isfinite(found.adds_s)
+    ):
         raise ValueError("a decision is not understood")
     whole(found.saves_bytes)
     return found

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..api import Entries
+from ..compiler.pipeline import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..compiler.torch_import.capture import LOSSES

@@ -84,7 +84,7 @@ def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         },
         "fits": [limit_text(plan), fits_text(plan)] if plan.objective else None,
         "decisions": [
-            {"what": d.what, "why": d.why, "saves_bytes": d.saves_bytes, "adds_s": d.adds_s} for d in plan.decisions
+            {"kind": d.kind, "why": d.why, "saves_bytes": d.saves_bytes, "adds_s": d.adds_s} for d in plan.decisions
         ],
         "layers": [_row(row) for row in layers],
         "rows": [_row(row) for row in grouped(layers)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -15,7 +14,6 @@ from .by_layer import Layer, grouped, layers_of
 
 BAR: Final = 8  # characters
 LEAST_WIDTH: Final = 80
-TO_FIT: Final = ("recompute", "page", "page state", "split", "statistics of parts")  # decisions that a limit asks for
 LEAST_SAID: Final = 5e-4  # of a step's cost
 OP_ROOM: Final = 10  # fewer are not worth a column
 
@@ -114,7 +112,7 @@ def limit_text(plan: Plan) -> str:
 
 def fits_text(plan: Plan) -> str:
     """What it takes to fit, and its price, in short."""
-    did = [re.split(r" \(|[:;]", printable(d.why))[0] for d in plan.decisions if d.what in TO_FIT]
+    did = [printable(d.short or d.why) for d in plan.decisions if d.is_to_fit]
     return f"{', '.join(did) or 'as it is'}: {_price_text(plan)}"
 
 
@@ -266,11 +264,11 @@ def _or_dot(value: int, text: Callable[[int], str]) -> str:
 
 def _decisions(plan: Plan, colour: bool, width: int) -> str:
     lines = [paint("decisions", "bold", colour=colour) + "  what each saves at the peak, and its price"]
-    room = max((len(printable(d.what)) for d in plan.decisions), default=0)
+    room = max((len(printable(d.kind)) for d in plan.decisions), default=0)
     prices = [f"{seconds_text(d.adds_s)} a step" if d.adds_s else "no time" for d in plan.decisions]
     price_room = max(map(len, prices), default=0)
     for d, price in zip(plan.decisions, prices, strict=True):
-        start = f"  {printable(d.what):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>{price_room}}  "
+        start = f"  {printable(d.kind):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>{price_room}}  "
         lines += wrapped(start + printable(d.why), width, " " * len(start))
     return "\n".join(lines if plan.decisions else [*lines, "  none: there was nothing to save"])
 

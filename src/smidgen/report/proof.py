@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .. import api, ops
+from ..compiler.assemble import encode
 from ..cli.model_source import example_of, load_model
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
@@ -122,7 +123,7 @@ def prove_model(
         model, example, loss=loss, target=batches[0][1], optimizer=optimizer, method=method, bn=bn,
         batch=len(batches[0][1]),
     )  # fmt: skip
-    program = api.encode(entries)
+    program = encode(entries)
 
     def reference(dtype: torch.dtype) -> parity.Reference:
         return parity.Reference(model, loss, optimizer, entries.learns, bn, dtype)

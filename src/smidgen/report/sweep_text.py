@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..compiler.fit.sweep import MEANING, Largest, Point, Sweep
+from ..compiler.fit.max_batch import Largest
+from ..compiler.fit.sweep import MEANING, Point, Sweep
 from ..terminal import bytes_text, paint, seconds_text
 from .arena_picture import printable, wrapped
 
@@ -103,7 +104,7 @@ def largest_text(found: Largest, *, title: str = "", colour: bool = False, width
     text += printable(found.prices)
     lines += wrapped(text, width)
     for decision in found.decisions:
-        lines += wrapped(f"  {printable(decision.what)}: {printable(decision.why)}", width, "    ")
+        lines += wrapped(f"  {printable(decision.kind)}: {printable(decision.why)}", width, "    ")
     return "\n".join(lines)
 
 

@@ -219,8 +219,12 @@ def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
     if kernels is None:
         kernels = asked_kernels() or ("fast" if has_fast() else "exact")
+    if isinstance(kernels, str) and (found := re.fullmatch(r"fast:(\d{1,9})", kernels)) and threads == 1:
+        kernels, threads = "fast", int(found[1])
     if kernels not in ("exact", "fast"):
-        raise BadOption(f"kernels={kernels!r} is not understood", help="kernels='exact' or kernels='fast'")
+        raise BadOption(
+            f"kernels={kernels!r} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"
+        )
     if type(threads) is not int or not 1 <= threads <= 64:
         raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
     if kernels == "exact" and threads != 1:

@@ -1,60 +1,63 @@
-"""Several plans for several budgets in one program: each rung of the ladder is the same step, with as much computed
-again as its budget asks for. All of them share STATE and begin at the start of ARENA."""
+"""Several plans for several budgets in one program: each rung of the ladder is the same step, with as much recomputed
+as its budget asks for. All of them share STATE and begin at the start of ARENA."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...devices import room as limits
-from ...devices.device import Device
+from ...devices.room import Limit
 from ...errors import BadOption
 from ...program.plan import Decision
 from ...program.program import Program
 from ...program.rungs import STEPS, entry_at
 from ...runtime.machine import Work
-from ..assemble import encode
+from ..assemble import Asked, Price, encode
 from ..options import Options
 from ..pipeline import Entries, Lowering
-from ..planner.within import Aim
-from .candidate import Found, found, with_price
-from .search import checked_fit, found_for, in_time
+from ..planner.goal import Goal, Search
+from .candidate import Candidate, candidate
+from .search import best_for, checked_fit, in_time
 from .squeeze import searched, squeezed
 
 
 def encode_ladder(
-    budgets: Sequence[int], work: Work, device: Device | None, lowering: Lowering, options: Options, aim: Aim
-) -> Program:
-    """The program for `device`, if there is one, with a rung for each budget; else an error that names the rung."""
-    if device is not None and device.is_bare:
-        raise BadOption("a ladder on a board", why=f"nobody else uses the RAM of {device.name}", help="budget='256KB'")
-    if device is not None:
-        top = found_for(device, lowering, options, aim)
+    budgets: Sequence[int], work: Work, limit: Limit | None, lowering: Lowering, options: Options, goal: Goal,
+    search: Search, asked: Asked,
+) -> Program:  # fmt: skip
+    """The program for `limit`, if there is one, with a rung for each budget; else an error that names the rung."""
+    if limit is not None and limit.is_bare:
+        why = f"nothing else uses the RAM of {limit.name}"
+        raise BadOption("a ladder is for machines with an operating system", why=why, help="budget='256KB'")
+    if limit is not None:
+        top = best_for(limit, lowering, options, goal, search)
     else:
-        top = found(None, in_time(lowering, options, aim), aim)
+        top = candidate(None, in_time(lowering, options, goal), goal)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
-    rungs: list[Found] = []
+    rungs: list[Candidate] = []
     for number, budget in enumerate(budgets, 1):
-        room = replace(limits.within(budget, device, taken, work.threads), name=f"rung {number} of the ladder")
-        first = squeezed(room, top.entries, replace(aim, effort_s=0.0))
-        fits = checked_fit(room, searched(room, first, aim), lowering, options, aim)
-        rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda f: f.need.arena_bytes))
+        room = Limit.of_budget(budget, None if limit is None else limit.device, taken, work.threads)
+        room = replace(room, name=f"rung {number} of the ladder")
+        first = squeezed(room, top.entries, goal)
+        fits = checked_fit(room, searched(room, first, goal, search), lowering, options, goal, search)
+        rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda c: c.need.arena_bytes))
     rooms = {entry_at(name, number): rung.sized.rooms[name]
              for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
-    return with_price(encode(joined(top, rungs), device, rooms={**top.sized.rooms, **rooms}), top.step, top.price)
+    size = replace(top.sized, rooms={**top.sized.rooms, **rooms})
+    return encode(joined(top, rungs), limit, sized=size, price=top.price or Price(top.step), asked=asked)
 
 
-def joined(top: Found, rungs: Sequence[Found]) -> Entries:
-    """With the steps of all rungs as entries of their own; without `evaluate` if that would be dear on one of them."""
+def joined(top: Candidate, rungs: Sequence[Candidate]) -> Entries:
+    """With the steps of all rungs as entries of their own; without `evaluate` if that raises RAM on one."""
     graphs, decisions = dict(top.entries.graphs), list(top.entries.decisions)
     for number, rung in enumerate(rungs, 1):
         graphs |= {entry_at(name, number): rung.entries.graphs[name] for name in STEPS if name in top.entries.graphs}
         more = [d.why for d in rung.entries.decisions if d not in top.entries.decisions] or ["as without a limit"]
         saves = max(top.need.arena_bytes - rung.need.arena_bytes, 0)
         adds_s = max(rung.seconds - top.seconds, 0.0)
-        decisions.append(Decision(f"rung {number}", f"{entry_at('train', number)}: {'; '.join(more)}", saves, adds_s))
+        decisions.append(Decision("rung", f"{entry_at('train', number)}: {'; '.join(more)}", saves, adds_s))
         if not rung.sized.evaluates and graphs.pop("evaluate", None) is not None:
-            why = f"job.evaluate gives no loss, for the sake of rung {number}"
-            decisions.append(Decision("no evaluate", why, 0))
+            why = f"job.evaluate gives no loss: rung {number} has no room for it"
+            decisions.append(Decision("no_evaluate", why, 0))
     return replace(top.entries, graphs=graphs, decisions=tuple(decisions))

@@ -9,13 +9,13 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from ...devices.device import Device
+from ...devices.room import Limit
 from ...errors import SmidgenError
 from ...ir import ceil_div
 from ..effort import Effort
 from ..pipeline import Entries
+from ..planner.goal import Goal
 from ..planner.problem import Problem, problem_of, profile
-from ..planner.within import Aim
 from .candidate import counts_in, plain_cost, room_for
 from .paged_state import movable
 
@@ -28,22 +28,22 @@ Parts = Callable[[int], Entries]
 
 
 def least(
-    device: Device, whole: Entries, parts: Parts, aim: Aim, *, enough: float = sys.float_info.max,
+    limit: Limit, whole: Entries, parts: Parts, goal: Goal, *, enough: float = sys.float_info.max,
     above: float = 0.0, known: Mapping[int, float] = MappingProxyType({}), effort_s: float = BOUND_S,
 ) -> float:  # fmt: skip
     """No step that fits costs less, at once or in parts; infinite if none fits. Once the bound is above `enough`, it is
-    not made any higher; what is not `above` may be more in truth. Less effort, a lower bound. `known`: samples at a
-    time → what is proven to be the least extra cost of each time, with all state in RAM."""
+    not raised further; results at or below `above` may be underestimates. Less effort, a lower bound. `known`:
+    samples at a time → what is proven to be the least extra cost of each time, with all state in RAM."""
     effort = Effort.of(effort_s)
     entries, lowest = whole, math.inf
     while True:
-        plain = plain_cost(entries, aim)
+        plain = plain_cost(entries, goal)
         if plain > min(lowest, enough):  # smaller parts take longer
             return min(lowest, plain)
         proven = known.get(entries.batch, 0.0)
-        one = least_alike(device, entries, aim, enough=enough, proven=proven, effort_s=effort.left_s)
+        one = least_alike(limit, entries, goal, enough=enough, proven=proven, effort_s=effort.left_s)
         lowest = min(lowest, one)
-        if lowest <= above or entries.batch == 1 or aim.at_once:
+        if lowest <= above or entries.batch == 1 or not goal.split:
             return lowest
         try:
             entries = parts(ceil_div(entries.batch, 2))
@@ -52,47 +52,47 @@ def least(
 
 
 def least_alike(
-    device: Device, entries: Entries, aim: Aim, *, enough: float = sys.float_info.max, proven: float = 0.0,
+    limit: Limit, entries: Entries, goal: Goal, *, enough: float = sys.float_info.max, proven: float = 0.0,
     effort_s: float = BOUND_S,
 ) -> float:  # fmt: skip
     """The same for parts of just this size."""
     effort = Effort.of(min(effort_s, BOUND_S))
-    plain = plain_cost(entries, aim)
+    plain = plain_cost(entries, goal)
     times = max(entries.step_samples // entries.batch, 1)
-    problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
-    room, lowest = room_for(device, entries), math.inf
-    for most, fetched in _outside(entries, aim):
+    problem = problem_of(entries.plain[counts_in(entries)], entries.batch, goal.prices, limit.align)
+    room, lowest = room_for(limit, entries), math.inf
+    for most, fetched in _outside(entries, goal):
         if room + most < 0 or fetched >= lowest:
             continue
         wanted = (min(enough - plain, lowest) - fetched) / times
         extra = proven if not most else 0.0
         if extra < wanted:
-            extra = max(extra, _extra(problem, room + most, aim, wanted, effort.left_s))
+            extra = max(extra, _extra(problem, room + most, goal, wanted, effort.left_s))
         lowest = min(lowest, fetched + times * extra)
     return plain + lowest
 
 
-def _outside(entries: Entries, aim: Aim) -> list[tuple[int, float]]:
+def _outside(entries: Entries, goal: Goal) -> list[tuple[int, float]]:
     """So many bytes of state may be outside, if so much is paid: each step fetches and returns them."""
-    paging = aim.prices.page
-    sizes = [t.bytes(1) for t in movable(entries)] if aim.page and paging is not None else []
+    paging = goal.prices.page
+    sizes = [t.bytes(1) for t in movable(entries)] if goal.page and paging is not None else []
     if paging is None or not sizes:
         return [(0, 0.0)]
     byte_cost = 1 / paging.in_bytes_per_s + 1 / paging.out_bytes_per_s
-    byte_cost *= paging.watts if aim.objective == "energy" else 1
+    byte_cost *= paging.watts if goal.objective == "energy" else 1
     edges = [min(sizes), *(sum(sizes) * k // SHARES_OUTSIDE for k in range(1, SHARES_OUTSIDE + 1))]
     return [(0, 0.0), *((most, fewest * byte_cost) for fewest, most in pairwise(edges) if most >= fewest)]
 
 
-def _extra(problem: Problem, room: int, aim: Aim, enough: float, effort_s: float) -> float:
+def _extra(problem: Problem, room: int, goal: Goal, enough: float, effort_s: float) -> float:
     if profile(problem, problem.plain()).peak_bytes <= room:
         return 0.0
     from ..planner.lower_bound import least_extra  # these need ortools
     from ..planner.solve import solve
 
-    page = aim.page and aim.prices.page is not None
+    page = goal.page and goal.prices.page is not None
     if len(problem.steps) <= SMALL and effort_s > 0:  # the optimum itself is soon found
-        solved = solve(problem, room, objective=aim.objective, page=page, effort_s=effort_s)
+        solved = solve(problem, room, objective=goal.objective, page=page, effort_s=effort_s)
         if solved is not None:
             return solved.bound
-    return least_extra(problem, room, objective=aim.objective, page=page, enough=enough, effort_s=effort_s)
+    return least_extra(problem, room, objective=goal.objective, page=page, enough=enough, effort_s=effort_s)

@@ -8,25 +8,23 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from ...devices import room
-from ...devices.device import Device
+from ...devices.room import Limit, fits
 from ...ir import Role, Tensor
 from ...program.plan import Decision
 from ...terminal import bytes_text
 from ..passes.page import page_state, times_read
 from ..pipeline import Entries, checked, lowered
-from ..planner.within import Aim
-from .candidate import Found, counts_in, step_seconds
+from ..planner.goal import QUICK, Goal, Search
+from .candidate import Candidate, counts_in, step_spent
 from .squeeze import squeezed
 
 APART: Final = 8  # nodes between two readers, after which a parameter leaves RAM and is fetched again
 SELDOM: Final = 2  # times that a step may fetch a tensor
-OUTSIDE: Final = "page state"  # as a decision
 
 
 def movable(entries: Entries) -> list[Tensor]:
-    """State that could be outside, what is fetched least often first. Large tensors are last among those, since they
-    need room to come to."""
+    """State that could live in pages, what is fetched least often first. Larger tensors come last: fetching one needs
+    an arena slot of its size."""
     made = {out for graph in entries.graphs.values() for node in graph.nodes for out in node.outs}
     roles = (Role.OPTIM, Role.PARAM) if entries.const == "f32" else (Role.OPTIM,)
     state = {t.name: t for graph in entries.graphs.values() for t in graph.of_role(*roles)}
@@ -37,12 +35,12 @@ def movable(entries: Entries) -> list[Tensor]:
     return [state[name] for name in sorted(seldom, key=lambda name: (often[name], state[name].bytes(1), name))]
 
 
-def state_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
-    """With so much of the state outside that it should fit, and with what should take the least RAM; the optimizer's
+def paged_state(limit: Limit, least: Candidate, goal: Goal, search: Search = QUICK) -> list[Candidate]:
+    """With so much of the state in pages that it should fit, and with what should take the least RAM; the optimizer's
     alone, and parameters too."""
     entries, need = least.given, least.need
     tensors = movable(entries)
-    found: list[Found] = []
+    found: list[Candidate] = []
     optimizers = [t for t in tensors if t.role is Role.OPTIM]
     for some in [optimizers, tensors] if 0 < len(optimizers) < len(tensors) else [tensors]:
         outside = list(accumulate(t.bytes(1) for t in some))
@@ -50,16 +48,18 @@ def state_outside(device: Device, least: Found, aim: Aim) -> list[Found]:
             replace(need, state_bytes=need.state_bytes - count, arena_bytes=max(need.arena_bytes, tensor.bytes(1)))
             for tensor, count in zip(some, outside, strict=True)
         ]
-        fits = [k for k, guess in enumerate(guesses) if room.fits(device, guess)]
+        enough = [k for k, guess in enumerate(guesses) if fits(limit, guess)]
         smallest = min(range(len(some)), key=lambda k: guesses[k].ram_bytes, default=None)
-        chosen = sorted({*fits[:1], *([] if smallest is None else [smallest])})
-        found += [_outside(device, entries, some[: k + 1], outside[k], aim) for k in chosen]
-        if any(room.fits(device, one.need) for one in found):
+        chosen = sorted({*enough[:1], *([] if smallest is None else [smallest])})
+        found += [_paged(limit, entries, some[: k + 1], outside[k], goal, search) for k in chosen]
+        if any(one.fits(limit) for one in found):
             break
     return found
 
 
-def _outside(device: Device, entries: Entries, tensors: Sequence[Tensor], count: int, aim: Aim) -> Found:
+def _paged(
+    limit: Limit, entries: Entries, tensors: Sequence[Tensor], count: int, goal: Goal, search: Search
+) -> Candidate:
     names = [t.name for t in tensors]
     if any(t.role is Role.PARAM for t in tensors):  # a loop over samples would keep all that it reads in RAM
         whole = {name: lowered(graph, loop=False) for name, graph in entries.forward.items()}
@@ -67,14 +67,14 @@ def _outside(device: Device, entries: Entries, tensors: Sequence[Tensor], count:
     graphs = checked(page_state(entries.graphs, names, ahead=0, apart=APART), "page")
     paged = replace(entries, graphs=graphs, plain=page_state(entries.plain, names, ahead=0, apart=APART))
     what = "state" if any(t.role is Role.PARAM for t in tensors) else "the optimizer's state"
-    why = f"{bytes_text(count)} of {what} are outside RAM: each step fetches and returns them"
-    adds_s = step_seconds(paged, aim) - step_seconds(entries, aim)
-    decisions = (*paged.decisions, Decision(OUTSIDE, why, count, adds_s))
-    return squeezed(device, replace(paged, decisions=decisions), aim)
+    short = f"keeps {bytes_text(count)} of {what} in pages"
+    adds_s = step_spent(paged, goal).seconds - step_spent(entries, goal).seconds
+    decision = Decision("page_state", f"{short}: each step fetches and returns them", count, adds_s, short)
+    return squeezed(limit, replace(paged, decisions=(*paged.decisions, decision)), goal, search)
 
 
-def has_state_outside(entries: Entries) -> bool:
-    return any(d.what == OUTSIDE for d in entries.decisions)
+def has_paged_state(entries: Entries) -> bool:
+    return any(d.kind == "page_state" for d in entries.decisions)
 
 
-__all__ = ["has_state_outside", "movable", "state_outside"]
+__all__ = ["has_paged_state", "movable", "paged_state"]

@@ -1,359 +1,305 @@
-"""A device or a byte budget as a hard limit: what does not fit is computed again instead of kept, or a step is taken in
-parts; the cheapest of what fits is taken. If nothing fits, an error that says what would."""
+"""A limit and a model: named strategies make candidates, the cheapest one that fits is taken. If none does, an error
+that says what would."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
-from ... import ops
-from ...devices import room
-from ...devices.device import Device
+from ...devices.room import Limit, Need, assigned, beyond, check_slots, over_flash
 from ...errors import DoesNotFit, SmidgenError
-from ...ir import Graph, Role, at, ceil_div
-from ...program.program import Program
 from ...terminal import bytes_text, seconds_text
-from ..assemble import outlined, sized
+from ..assemble import Price, outlined
 from ..effort import Effort
-from ..loss_facts import loss_facts
 from ..options import Options
-from ..passes.additive import counts_labels, takes_statistics
-from ..pipeline import Entries, Lowering, decided, narrowed
-from ..planner.within import LEAST_EFFORT_S, Aim
+from ..passes.additive import takes_statistics
+from ..pipeline import Entries, Lowering, narrowed
+from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
-from .candidate import Found, Price, cheapest, found, is_large, room_for, step_seconds, step_spent
-from .paged_state import has_state_outside, movable, state_outside
+from .candidate import Candidate, candidate, cheapest, is_large, room_for, step_spent
+from .micro_batch import ever_smaller, for_caches, micro_batched, one_by_one, other_statistics, patient
+from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
+from .paged_state import has_paged_state, movable, paged_state
 from .single_technique import SCHEDULED, alone
 from .squeeze import may_be_cheaper, may_fit, searched, squeezed
 
-MOST_ASKED = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
-CACHE_BYTES = 2 << 20  # near to one core of most hosts; a constant, so that plans are the same everywhere
-ENOUGH_SAMPLES = 4  # to keep a thread busy
-MOST_WEIGHTS = 0.25  # bytes of weights for one of values that a step in parts may go through
-WORTH = 0.75  # of the RAM: parts that save less are not worth it
-PATIENCE_S = 5.0  # of a search in which nothing fits, or as long as it may take in all
-UNPAGED = 0.6  # of it, for what has all state in RAM
-DEADLINE_S = 2.0  # for a bound that no deadline can be below
-LONGER = 6  # times the effort: worth a try
-UNLIMITED = 1 << 50  # bytes
+MOST_ASKED: Final = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
+PATIENCE_S: Final = 5.0  # of effort while nothing fits, or as much as there is in all
+UNPAGED: Final = 0.6  # of it, for what has all state in RAM
+DEADLINE_S: Final = 2.0  # of effort for a bound that no deadline can be below
+LONGER: Final = 6  # times the effort: worth a try
+UNLIMITED: Final = 1 << 50  # bytes
 
 
-def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Program:
-    """The program, if it fits the device; else an error that says what would."""
-    return found_for(device, lowering, options, aim).program
-
-
-def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
-    """`encode_for`, with the graphs that the program was made of."""
-    answer = Effort.of(room.ANSWER_S)
-    if aim.effort_s:  # without a search, whatever is quick is tried
-        aim = replace(aim, patience=Effort.of(max(PATIENCE_S, aim.effort_s)))
-    if aim.deadline_s is not None:
+def best_for(limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search) -> Candidate:
+    """The candidate to make a program of, with its price; an error that says what would fit if none does."""
+    answer = Effort.of(ANSWER_S)
+    if search.effort_s:  # without a search, whatever is quick is tried
+        search = Search(search.effort_s, Effort.of(max(PATIENCE_S, search.effort_s)))
+    if goal.deadline_s is not None:
         least_s = _least(
-            device, lowering, options, replace(aim, objective="time"), enough=aim.deadline_s, above=aim.deadline_s,
+            limit, lowering, options, replace(goal, objective="time"), enough=goal.deadline_s, above=goal.deadline_s,
             effort_s=DEADLINE_S,
         )  # fmt: skip
-        if aim.deadline_s < least_s < math.inf:
-            raise _too_late(device, lowering, options, aim, least_s=least_s, answer=answer)
+        if goal.deadline_s < least_s < math.inf:
+            raise _too_late(limit, lowering, options, goal, least_s=least_s, answer=answer)
         if least_s == math.inf:
-            aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
-    best, options = joint(device, lowering, options, aim)
-    if not room.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
-        best = cheapest(device, [best, *_other_statistics(device, lowering, options, best.entries.batch, aim)], aim)
-    return _priced(checked_fit(device, best, lowering, options, aim, answer), device, lowering, options, aim)
+            goal = goal.at_leisure  # it does not fit, however long it takes
+    best, options = joint(limit, lowering, options, goal, search)
+    if not best.fits(limit) and goal.split and takes_statistics(best.entries.graphs["train"]):
+        others = other_statistics(limit, lowering, options, best.entries.batch, goal)
+        best = cheapest(limit, [best, *others], goal)
+    best = checked_fit(limit, best, lowering, options, goal, search, answer)
+    return _priced(best, limit, lowering, options, goal, search)
 
 
-def _priced(best: Found, device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
-    """With what a step without a limit costs, and what no step within it costs less than, if that was looked for."""
+def _priced(
+    best: Candidate, limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search
+) -> Candidate:
+    """With the cost of the unconstrained step, and a proven lower bound for any step within the limit if effort was
+    given for one."""
     whole = lowering.entries(options)
-    free = step_spent(whole, aim)
-    if not aim.effort_s:
-        return replace(best, price=Price(aim.objective, free))
-    at_once = aim.at_once or (not best.entries.step_samples and takes_statistics(whole.graphs["train"]))
+    free = step_spent(whole, goal)
+    if not search.effort_s:
+        return replace(best, price=Price(best.step, goal.objective, free))
+    split = goal.split and (bool(best.entries.step_samples) or not takes_statistics(whole.graphs["train"]))
     least = _least(
-        device, lowering, options, replace(aim, at_once=at_once), enough=best.cost(aim), known=best.known,
-        effort_s=min(aim.effort_s, lower_bound.BOUND_S),
+        limit, lowering, options, replace(goal, split=split), enough=goal.cost(best.step), known=best.bounds,
+        effort_s=min(search.effort_s, lower_bound.BOUND_S),
     )  # fmt: skip
-    return replace(best, price=Price(aim.objective, free, min(least, best.cost(aim))))
+    return replace(best, price=Price(best.step, goal.objective, free, min(least, goal.cost(best.step))))
 
 
-def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tuple[Found, Options]:
-    """The cheapest that was found among all ways to fit that learn the same, or the smallest if nothing fits; and the
-    options it took."""
+# -- strategies --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """One model within one limit: what strategies look at, and what they have found so far."""
+
+    limit: Limit
+    lowering: Lowering
+    options: Options
+    goal: Goal
+    search: Search
+    entries: Entries
+    quickly: Search  # for what needs no search, with all state in RAM
+    whole: Candidate  # the undivided step, by quick methods
+    others: list[Candidate] = field(default_factory=list)  # micro-batches and state in pages, by quick methods
+    found: list[Candidate] = field(default_factory=list)  # by search and by single techniques
+
+    @property
+    def quick(self) -> list[Candidate]:
+        return [self.whole, *self.others]
+
+    @property
+    def best(self) -> Candidate:
+        return cheapest(self.limit, [*self.found, *self.quick], self.goal)
+
+
+class Strategy(NamedTuple):
+    """`run` adds candidates to the case, where `wanted` says that it may help."""
+
+    name: str
+    wanted: Callable[[Case], bool]
+    run: Callable[[Case], None]
+
+
+def _without_effort(entries: Entries, search: Search, share: float = 1.0) -> Search:
+    """For what needs no search: patience without end where nothing is large, so that more effort finds no less."""
+    limited = is_large(entries) and search.patience is not None
+    return Search(0.0, Effort.of(share * search.left_s)) if limited else QUICK
+
+
+def _may_split(case: Case) -> bool:
+    """Micro-batches have as much state."""
+    state = sum(t.bytes(1) for t in movable(case.entries)) if case.goal.page else 0
+    return case.goal.split and case.entries.batch > 1 and room_for(case.limit, case.entries) + state >= 0
+
+
+def _split(case: Case) -> None:
+    search = patient(case.limit, case.goal, case.quickly, [case.whole])
+    case.others += ever_smaller(case.limit, case.lowering, case.options, case.entries.batch, case.goal, search)
+
+
+def _may_page_state(case: Case) -> bool:
+    return case.goal.page and (bool(case.search.effort_s) or not any(c.fits(case.limit) for c in case.quick))
+
+
+def _page_state(case: Case) -> None:
+    search = patient(case.limit, case.goal, _without_effort(case.entries, case.search), case.quick)
+    for k, one in enumerate(sorted((case.whole, *case.others[-1:]), key=lambda c: c.need.ram_bytes)):
+        case.others += paged_state(case.limit, one, case.goal, search) if k == 0 or search.left_s else []
+
+
+def _search(case: Case) -> None:
+    """For the optimum of the undivided step and of the best other one; the more promising has what is left."""
+    limit, goal, found = case.limit, case.goal, case.quick
+    search = patient(limit, goal, case.search, found)
+    sought = [case.whole, *([cheapest(limit, case.others, goal)] if case.others else [])]
+    sought.sort(key=lambda c: (c.fits(limit), -goal.cost(c.step)))
+    effort = Effort.of(search.effort_s)
+    for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
+        case.found.append(searched(limit, one, goal, search.share(left, effort)))
+    case.search = search
+
+
+def _single(case: Case) -> None:
+    """What one technique alone makes of the step, as other systems use it: never worse than any of them."""
+    for name in SCHEDULED:
+        best = case.best
+        if name == "page" and not case.goal.page:
+            continue
+        if not case.search.left_s and is_large(case.entries) and not best.fits(case.limit):
+            break
+        below = case.goal.cost(best.step) if best.fits(case.limit) else math.inf
+        one = alone(name, case.limit, case.entries, case.goal, QUICK, below)
+        case.found += [] if one is None else [one]
+
+
+STRATEGIES: Final = (
+    Strategy("micro-batches", _may_split, _split),
+    Strategy("state in pages", _may_page_state, _page_state),
+    Strategy("search for the optimum", lambda case: bool(case.search.effort_s), _search),
+    Strategy("single techniques", lambda case: True, _single),
+)
+"""In order, after the step as it is and with as much recomputed or paged as the quick methods need."""
+
+
+def joint(
+    limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search
+) -> tuple[Candidate, Options]:  # fmt: skip
+    """The best of all strategies, and the options that it was made with: int8 constants if only those fit the flash."""
     entries = lowering.entries(options)
-    aim = replace(aim, at_once=aim.at_once or takes_statistics(entries.graphs["train"]))
-    quick = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim, UNPAGED if aim.page else 1.0))
-    base = found(device, entries, quick)
-    if room.over_flash(device, base.need) and options.const == "f32":
+    goal = replace(goal, split=goal.split and not takes_statistics(entries.graphs["train"]))
+    quickly = _without_effort(entries, search, UNPAGED if goal.page else 1.0)
+    base = candidate(limit, entries, goal)
+    if over_flash(limit, base.need) and options.const == "f32":
         options = replace(options, const="int8")
         entries = narrowed(entries)
-        base = found(device, entries, quick)
-    if room.fits(device, base.need) and (parts := as_parts(lowering, options, entries, aim)) is not entries:
-        return found(device, parts, aim), options
-    whole = squeezed(device, entries, quick, first=base)
-    if room.fits(device, whole.need) and not may_be_cheaper(whole, aim):
-        return whole, options
-    quick = _patient(device, quick, [whole])
-    others: list[Found] = []
-    outside = sum(t.bytes(1) for t in movable(entries)) if aim.page else 0
-    if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
-        others += in_parts(device, lowering, options, entries.batch, quick)
-    if aim.page and (aim.effort_s or not any(room.fits(device, one.need) for one in (whole, *others))):
-        outer = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim))
-        outer = _patient(device, outer, [whole, *others])
-        for k, one in enumerate(sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)):
-            others += state_outside(device, one, outer) if k == 0 or outer.left_s else []
-    best = cheapest(device, [whole, *others], aim)
-    if not aim.effort_s:
-        return _or_alone(device, best, entries, aim), options
-    aim = _patient(device, aim, [whole, *others])
-    sought = [whole, *([cheapest(device, others, aim)] if others else [])]
-    sought.sort(key=lambda f: (room.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
-    tried: list[Found] = []
-    search = Effort.of(aim.effort_s)
-    for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
-        effort_s = max(search.left_s / left, LEAST_EFFORT_S)
-        patience = None if aim.patience is None else Effort.of(aim.left_s / left)
-        tried.append(searched(device, one, replace(aim, effort_s=effort_s, patience=patience)))
-    known = {batch: least for one in tried if not has_state_outside(one.given) for batch, least in one.known.items()}
-    best = _or_alone(device, cheapest(device, [*tried, best], aim), entries, aim)
-    return replace(best, known=known), options
+        base = candidate(limit, entries, goal)
+    if base.fits(limit) and (parts := for_caches(lowering, options, entries, goal)) is not entries:
+        return candidate(limit, parts, goal), options
+    whole = squeezed(limit, entries, goal, quickly, first=base)
+    case = Case(limit, lowering, options, goal, search, entries, quickly, whole)
+    if case.whole.fits(limit) and not may_be_cheaper(case.whole, goal):
+        return case.whole, options
+    for strategy in STRATEGIES:
+        if strategy.wanted(case):
+            strategy.run(case)
+    bounds = {n: least for c in case.found if not has_paged_state(c.given) for n, least in c.bounds.items()}
+    return replace(case.best, bounds=bounds), options
 
 
-def _for_quick(entries: Entries, aim: Aim, share: float = 1.0) -> Effort | None:
-    """For what needs no search: without end where nothing is large, so that more effort finds no less."""
-    return Effort.of(share * aim.left_s) if is_large(entries) and aim.patience is not None else None
+# -- what is said of it ------------------------------------------------------------------------------------------------
 
 
-def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
-    """If something fits, and in time, there is time to look for what is better."""
-    good = [one for one in tried if room.fits(device, one.need)]
-    late = aim.deadline_s is not None and all(one.seconds > aim.deadline_s for one in good)
-    return replace(aim, patience=None) if good and not late else aim
-
-
-def _least(device: Device, lowering: Lowering, options: Options, aim: Aim, **more: Any) -> float:
-    """`bounds.least` of a model."""
+def _least(limit: Limit, lowering: Lowering, options: Options, goal: Goal, **more: Any) -> float:
+    """`lower_bound.least` of a model."""
     whole = lowering.entries(options)
-    return lower_bound.least(device, whole, lambda batch: part(lowering, options, whole.batch, batch), aim, **more)
-
-
-def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
-    """What was found, or what one technique alone makes of the step, if that is cheaper."""
-    quick = replace(aim, effort_s=0.0)
-    for name in SCHEDULED if aim.page else [n for n in SCHEDULED if n != "page"]:
-        if not aim.left_s and is_large(entries) and not room.fits(device, best.need):
-            break
-        below = best.cost(aim) if room.fits(device, best.need) else math.inf
-        one = alone(name, device, entries, quick, below)
-        best = best if one is None else cheapest(device, [best, one], aim)
-    return best
+    return lower_bound.least(
+        limit, whole, lambda batch: micro_batched(lowering, options, whole.batch, batch), goal, **more
+    )
 
 
 def checked_fit(
-    device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, answer: Effort | None = None
-) -> Found:
+    limit: Limit, best: Candidate, lowering: Lowering, options: Options, goal: Goal, search: Search,
+    answer: Effort | None = None,
+) -> Candidate:  # fmt: skip
     """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, with
-    what is left of the effort for an `answer`. None: the steps are given, and neither parts nor pages are offered."""
-    quick = replace(aim, effort_s=0.0, fills=False)
-    if answer is not None and room.assigned(device, best.need) is None and room.has_effort(answer):
-        least = replace(smallest(device, lowering, options, aim), device=device)
-        best = min(best, least, key=lambda f: f.need.ram_bytes)
+    what is left of the effort for an `answer`. None: the steps are given, nothing else is
+    offered."""
+    if answer is not None and assigned(limit, best.need) is None and has_effort(answer):
+        least = replace(smallest(limit, lowering, options, goal), limit=limit)
+        best = min(best, least, key=lambda c: c.need.ram_bytes)
+    quick = replace(goal, fill=False)
 
-    def need_with(other: Mapping[str, Any]) -> room.Need | None:
+    def need_with(other: Mapping[str, Any]) -> Need | None:
         try:
             if "page_to" in other:
-                return need_with_pages()
+                return _need_with_pages(limit, best, lowering, options, quick, answer)
             entries = lowering.entries(replace(options, **other), explained=False)
-            return squeezed(device, entries, quick, most=MOST_ASKED).need
+            return squeezed(limit, entries, quick, most=MOST_ASKED).need
         except SmidgenError:
             return None
 
-    def need_with_pages() -> room.Need | None:
-        if aim.page or aim.prices.page is None or answer is None:
-            return None
-        paging = replace(quick, page=True)
-        whole = squeezed(device, lowering.entries(options), paging)
-        tried = [whole, *state_outside(device, whole, paging)]
-        if best.entries.step_samples and room.has_effort(answer):
-            parts = squeezed(device, best.given, paging)
-            tried += [parts, *state_outside(device, parts, paging)]
-        need = cheapest(device, tried, paging).need
-        return need if need.ram_bytes < best.need.ram_bytes else None
-
-    if room.assigned(device, best.need) is not None and (said := room.beyond(best.need)):
+    if assigned(limit, best.need) is not None and (said := beyond(best.need)):
         raise DoesNotFit(said)
-    if not room.fits(device, best.need):
-        plan = outlined(best.entries, device, best.sized)
-        unsure = aim.effort_s and answer is not None and room.has_effort(answer) and may_fit(device, best.given, aim)
-        effort_s = LONGER * aim.effort_s if unsure else 0.0
-        raise room.over_limit(device, plan, best.need, options.optimizer, need_with, answer, effort_s)
-    if device.slot_bytes:
-        room.check_slots(device, best.program)
-    if aim.deadline_s is not None and best.seconds > aim.deadline_s:
-        raise _too_late(device, lowering, options, aim, best, answer=answer)
+    if not best.fits(limit):
+        plan = outlined(best.entries, limit, best.sized)
+        unsure = answer is not None and has_effort(answer) and may_fit(limit, best.given, goal)
+        effort_s = LONGER * search.effort_s if unsure else 0.0
+        raise over_limit(limit, plan, best.need, options.optimizer, need_with, answer, effort_s)
+    if limit.device is not None and limit.slot_bytes:
+        check_slots(limit.device, best.program())
+    if goal.is_late(best.step):
+        raise _too_late(limit, lowering, options, goal, best, answer=answer)
     return best
 
 
+def _need_with_pages(
+    limit: Limit, best: Candidate, lowering: Lowering, options: Options, goal: Goal, answer: Effort | None
+) -> Need | None:
+    if goal.page or goal.prices.page is None or answer is None:
+        return None
+    paging = replace(goal, page=True)
+    whole = squeezed(limit, lowering.entries(options), paging)
+    tried = [whole, *paged_state(limit, whole, paging)]
+    if best.entries.step_samples and has_effort(answer):
+        parts = squeezed(limit, best.given, paging)
+        tried += [parts, *paged_state(limit, parts, paging)]
+    need = cheapest(limit, tried, paging).need
+    return need if need.ram_bytes < best.need.ram_bytes else None
+
+
 def _too_late(
-    device: Device, lowering: Lowering, options: Options, aim: Aim, best: Found | None = None, **more: Any
-) -> room.TooLate:
+    limit: Limit, lowering: Lowering, options: Options, goal: Goal, best: Candidate | None = None, **more: Any
+) -> TooLate:
     """`best`: what was found; else nothing was looked for."""
-    quick = replace(aim, effort_s=0.0, deadline_s=None, fills=True)
-    free = found(None, lowering.entries(options), aim)
-    assert aim.deadline_s is not None
+    quick = replace(goal.at_leisure, fill=True)
+    free = candidate(None, lowering.entries(options), goal)
+    assert goal.deadline_s is not None
 
-    def price(other: Mapping[str, Any]) -> room.Option:
-        one = squeezed(device, lowering.entries(replace(options, **other), explained=False), quick, most=MOST_ASKED)
-        return room.Option(other, one.need, one.seconds)
+    def price(other: Mapping[str, Any]) -> Option:
+        one = squeezed(limit, lowering.entries(replace(options, **other), explained=False), quick, most=MOST_ASKED)
+        return Option(other, one.need, one.seconds)
 
-    spent = [f"{d.what} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]
-    why = "whatever is computed again, paged or taken in parts" if best is None else (
+    spent = [f"{d.kind} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]
+    why = "whatever is recomputed, paged or split" if best is None else (
         f"of that, to fit: {', '.join(spent)}" if spent else "nothing in it was done to fit")  # fmt: skip
-    enough = free.need.ram_bytes + device.work_bytes
-    if device.ram_bytes < UNLIMITED:
+    enough = free.need.ram_bytes + limit.work_bytes
+    if limit.ram_bytes < UNLIMITED:
         why += f"; without a limit it takes {seconds_text(free.seconds)} and {bytes_text(enough)}"
-        more["more_bytes"] = enough if free.seconds <= aim.deadline_s and not device.is_bare else 0
+        more["more_bytes"] = enough if free.seconds <= goal.deadline_s and not limit.is_bare else 0
     found_s = best.seconds if best else 0.0
     batch, method = free.entries.batch, free.entries.method
-    return room.too_late(device, batch, method, why, aim.deadline_s, price, found_s=found_s, **more)
+    return too_late(limit, batch, method, why, goal.deadline_s, price, found_s=found_s, **more)
 
 
-def in_time(lowering: Lowering, options: Options, aim: Aim) -> Entries:
-    """A step with all the RAM it wants; with nothing computed again, if it were too late else. Refused if it is."""
+def in_time(lowering: Lowering, options: Options, goal: Goal) -> Entries:
+    """A step with all the RAM it wants; with nothing recomputed, if it were too late else. Refused if it is."""
     entries = lowering.entries(options)
-    if aim.deadline_s is None or step_seconds(entries, aim) <= aim.deadline_s:
+    if not goal.is_late(step_spent(entries, goal)):
         return entries
-    kept = tuple(d for d in entries.decisions if d.what != "cheap")
+    kept = tuple(d for d in entries.decisions if d.kind != "cheap")
     plain = replace(entries, graphs={**entries.graphs, **entries.plain}, decisions=kept)
-    if step_seconds(plain, aim) > aim.deadline_s:
-        unlimited = room.within(UNLIMITED, None)
-        raise _too_late(unlimited, lowering, options, aim, found(None, plain, aim))
+    if goal.is_late(step_spent(plain, goal)):
+        raise _too_late(Limit.of_budget(UNLIMITED), lowering, options, goal, candidate(None, plain, goal))
     return plain
 
 
-def in_parts(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
-    """Steps of as many samples, but so many at a time; smaller and smaller parts until nothing has to be computed
-    again."""
-    tried: list[Found] = []
-    batch, least = samples, one_by_one(lowering, options, samples)
-    if least is None:
-        return tried
-    if not may_fit(device, least, aim):  # nor do larger parts
-        return [squeezed(device, least, aim)]
-    while batch > 1:
-        batch = ceil_div(batch, 2)
-        if tried and not aim.left_s:
-            break
-        entries = least if batch == 1 else part(lowering, options, samples, batch)
-        if not may_fit(device, entries, aim):
-            continue
-        tried.append(squeezed(device, entries, aim))
-        aim = _patient(device, aim, tried)
-        if tried[-1].entries is entries and room.fits(device, tried[-1].need):
-            break
-    return tried
-
-
-def one_by_one(lowering: Lowering, options: Options, samples: int) -> Entries | None:
-    """The step in parts of one sample; None if parts are not the same step, or nobody knows what belongs to one."""
-    try:
-        least = part(lowering, options, samples, 1)
-    except SmidgenError:  # a loss that is no sum over samples
-        return None
-    several = any(at(t.shape, 2)[:1] != (2,) for t in least.graphs["grad"].of_role(Role.INPUT))
-    return None if several else least  # several rows for each sample, whose order is not known
-
-
-def _other_statistics(device: Device, lowering: Lowering, options: Options, samples: int, aim: Aim) -> list[Found]:
-    """The largest parts that fit, none of them a single sample, though norms then take the statistics of parts: that
-    learns something else than was asked for, so it is done only where nothing else fits, and the plan says it."""
-    quick = replace(aim, effort_s=0.0)
-    batch = samples if one_by_one(lowering, options, samples) else 1
-    while batch > 2:
-        batch = ceil_div(batch, 2)
-        if samples % batch == 1:
-            continue
-        entries = part(lowering, options, samples, batch)
-        why = f"batch norms take the statistics of {batch} samples, not of {samples}: other weights are learned"
-        one = squeezed(device, decided(entries, "statistics of parts", why, 0), quick)
-        tried = [one, *(state_outside(device, one, quick) if aim.page else [])]
-        if any(room.fits(device, f.need) for f in tried):
-            return tried
-    return []
-
-
-def smallest(device: Device | None, lowering: Lowering, options: Options, aim: Aim) -> Found:
-    """As little RAM as is found without a search: whole or in parts of one sample, with as much as possible computed
-    again or paged."""
-    none, quick = room.within(1, device), replace(aim, effort_s=0.0, objective="time", deadline_s=None)
+def smallest(limit: Limit | None, lowering: Lowering, options: Options, goal: Goal) -> Candidate:
+    """As little RAM as is found without a search: whole or sample by sample, with as much as possible recomputed or
+    paged."""
+    none = Limit.nothing(None if limit is None else limit.device)
+    quick = replace(goal.at_leisure, objective="time")
     entries = lowering.entries(options)
-    tried = [squeezed(none, entries, quick)]
-    if entries.batch > 1 and not takes_statistics(entries.graphs["train"]) and not aim.at_once:
+    tried: Sequence[Candidate] = [squeezed(none, entries, quick)]
+    if entries.batch > 1 and goal.split and not takes_statistics(entries.graphs["train"]):
         least = one_by_one(lowering, options, entries.batch)
-        tried += [] if least is None else [squeezed(none, least, quick)]
-    if aim.page:
-        tried += [one for whole in tried for one in state_outside(none, whole, quick)]
-    return min(tried, key=lambda f: f.need.ram_bytes)
-
-
-def part(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
-    """A step of so many samples that is taken `batch` at a time."""
-    entries = lowering.entries(replace(options, batch=batch, accumulate=True))
-    sums = sum(t.bytes(1) for t in entries.graphs["zero"].tensors.values() if not t.name.endswith("'"))
-    why = f"a step of {samples} samples is taken {batch} at a time; their gradients add up in {bytes_text(sums)}"
-    return decided(replace(entries, step_samples=samples), "split", why, 0)
-
-
-def as_parts(lowering: Lowering, options: Options, entries: Entries, aim: Aim) -> Entries:
-    """So few samples at a time that their values come nearer to fit the caches of a processor, which is faster and
-    takes less RAM, unless the weights, which every part goes through, are as large as the values."""
-    if not aim.threads or aim.deadline_s is not None or not _sample_by_sample(entries):
-        return entries
-    whole = sized(entries, None).need
-    values, weights = _operand_bytes(entries.graphs["train"], entries.batch)
-    samples = entries.batch
-    while whole.arena_bytes * samples > aim.threads * CACHE_BYTES * entries.batch:
-        fewer = ceil_div(samples, 2)
-        if fewer < aim.threads * ENOUGH_SAMPLES or weights * entries.batch > MOST_WEIGHTS * values * fewer:
-            break
-        samples = fewer
-    if samples == entries.batch:
-        return entries
-    try:
-        parts = part(lowering, options, entries.batch, samples)
-    except SmidgenError:  # a loss that is no sum over samples
-        return entries
-    return parts if sized(parts, None).need.ram_bytes < WORTH * whole.ram_bytes else entries
-
-
-def _sample_by_sample(entries: Entries) -> bool:
-    """Every sample has outputs of its own, and labels that are ignored, which a mean does not count, can be left out
-    with their samples."""
-    infer, train = entries.graphs["infer"], entries.graphs["train"]
-    for output in infer.of_role(Role.OUTPUT):
-        one, two = at(output.shape, 1), at(output.shape, 2)
-        if one[:1] != (1,) or two != (2, *one[1:]):
-            return False
-    if any(ops.get(node.op).batchwise for node in infer.nodes) or takes_statistics(train):
-        return False
-    means = [node for node in train.nodes if counts_labels(node)]
-    if not all(at(train[n.ins[1]].shape, 2) == (2,) for n in means):
-        return False
-    return not means or bool(loss_facts(train).get("alone"))
-
-
-def _operand_bytes(graph: Graph, batch: int) -> tuple[int, int]:
-    """What the kernels of a step read and write: of values, and of all that is the same for any batch."""
-    values = weights = 0
-    for node in graph.nodes:
-        if not ops.get(node.op).is_view:
-            for tensor in (graph[name] for name in (*node.ins, *node.outs)):
-                count = tensor.bytes(batch)
-                if tensor.role is Role.VALUE and count != tensor.bytes(1):
-                    values += count
-                else:
-                    weights += count
-    return values, weights
+        tried = [*tried, *([] if least is None else [squeezed(none, least, quick)])]
+    if goal.page:
+        tried = [*tried, *(one for whole in tried for one in paged_state(none, whole, quick))]
+    return min(tried, key=lambda c: c.need.ram_bytes)

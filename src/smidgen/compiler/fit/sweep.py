@@ -1,4 +1,4 @@
-"""Budget against time: what each technique alone, and all of them together, make of one model; and the largest batch.
+"""Budget against time: what each technique alone, and all of them together, make of one model.
 
 Every point is placed: its RAM is that of a program, not of tensors. Times and energies are those of the prices.
 """
@@ -11,30 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...devices import room
-from ...devices.device import Device
+from ...devices.room import Limit
 from ...ir import ceil_div
-from ...program.plan import Decision
 from ...runtime.machine import EXACT, Work
 from ..options import Options
 from ..passes.additive import takes_statistics
 from ..pipeline import Entries, Lowering
-from ..plan_facts import traffic
-from ..planner.within import Aim
+from ..planner.goal import Goal, Search
 from . import lower_bound
-from .candidate import Found, cheapest, found
-from .search import checked_fit, joint, one_by_one, part, smallest
+from .candidate import Candidate, candidate, cheapest
+from .micro_batch import micro_batched, one_by_one
+from .search import joint, smallest
 from .single_technique import SCHEDULED, alone
-from .squeeze import searched, squeezed
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
-MOST_BATCH: Final = 1 << 16
 LEAST_BOUND_S: Final = 1.0  # for a bound, without any effort
 MEANING: Final = {
     "none": "nothing is done to fit",
-    "recompute": "results are computed again, the cheapest choice that was found",
-    "page": "tensors leave RAM for a while; nothing is computed again",
-    "split": "a step is taken in parts; nothing is computed again",
+    "recompute": "results are recomputed, the cheapest choice that was found",
+    "page": "tensors leave RAM for a while; nothing is recomputed",
+    "split": "a step runs in micro-batches; nothing is recomputed",
     "chen": "checkpoints at every √n-th result (Chen et al. 2016)",
     "sage": "checkpoints chosen while it runs, by time over bytes (SAGE)",
     "dtr": "eviction while it runs, by staleness (DTR)",
@@ -55,7 +51,7 @@ class Point:
     technique: str
     budget_bytes: int
     solve_s: float
-    parts: int = 1  # the step is taken in so many
+    parts: int = 1  # micro-batches of a step
     ram_bytes: int | None = None
     seconds: float | None = None
     joules: float | None = None
@@ -101,13 +97,13 @@ class Sweep:
 
 
 def sweep(
-    lowering: Lowering, options: Options, device: Device | None, aim: Aim, work: Work = EXACT,
+    lowering: Lowering, options: Options, limit: Limit | None, goal: Goal, search: Search, work: Work = EXACT,
     budgets: Sequence[int] = (), shares: Sequence[float] = (), told: Told = lambda done, total, what: None,
     made: Made = lambda point, entries: None,
 ) -> Sweep:  # fmt: skip
     """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
     smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
-    bench = _Bench(lowering, options, device, replace(aim, fills=True), work, made)
+    bench = _Bench(lowering, options, limit, replace(goal, fill=True), search, work, made)
     low, high = bench.smallest.need.with_work(work), bench.base_bytes
     chosen = {low, *(bench.floor + round(share * (high - bench.floor)) for share in shares)}
     if not shares:
@@ -119,8 +115,8 @@ def sweep(
         points += bench.points(budget)
     base = bench.base
     return Sweep(
-        bench.entries.batch, aim.prices.name, aim.objective, bench.pages, bench.base_bytes, base.seconds, base.joules,
-        bench.floor, low, tuple(points),
+        bench.entries.batch, goal.prices.name, goal.objective, bench.pages, bench.base_bytes, base.seconds,
+        base.step.joules, bench.floor, low, tuple(points),
     )  # fmt: skip
 
 
@@ -128,37 +124,39 @@ class _Bench:
     """One model, and what is the same for all budgets."""
 
     def __init__(
-        self, lowering: Lowering, options: Options, device: Device | None, aim: Aim, work: Work, made: Made
-    ) -> None:
-        self.lowering, self.options, self.device, self.aim, self.work = lowering, options, device, aim, work
+        self, lowering: Lowering, options: Options, limit: Limit | None, goal: Goal, search: Search, work: Work,
+        made: Made,
+    ) -> None:  # fmt: skip
+        self.lowering, self.options, self.goal, self.search, self.work = lowering, options, goal, search, work
+        self.device = None if limit is None else limit.device
         self.made = made
-        self.pages = aim.page and aim.prices.page is not None
+        self.pages = goal.page and goal.prices.page is not None
         self.entries = lowering.entries(options)
-        self.base = found(None if device is None else _unlimited(device), self.entries, aim)
+        self.base = candidate(None if limit is None else _unlimited(limit), self.entries, goal)
         need = self.base.need
         self.base_bytes = need.with_work(work)
         self.floor = self.base_bytes - need.arena_bytes
-        least = smallest(device, lowering, options, aim)
+        least = smallest(limit, lowering, options, goal)
         self.smallest = min(self.base, least, key=lambda f: f.need.ram_bytes)
         self.parts = list(self._all_parts())
 
-    def within(self, budget_bytes: int) -> Device:
-        return room.within(self.work.left(budget_bytes), self.device)
+    def within(self, budget_bytes: int) -> Limit:
+        return Limit.of_budget(self.work.left(budget_bytes), self.device)
 
-    def _all_parts(self) -> list[Found]:
-        """The step in ever smaller parts, nothing computed again for it."""
-        tried: list[Found] = []
+    def _all_parts(self) -> list[Candidate]:
+        """The step in ever smaller micro-batches, nothing recomputed for it."""
+        tried: list[Candidate] = []
         samples = batch = self.entries.batch
         if takes_statistics(self.entries.graphs["train"]) or not one_by_one(self.lowering, self.options, samples):
             return tried
         while batch > 1:
             batch = ceil_div(batch, 2)
-            entries = part(self.lowering, self.options, samples, batch)
-            tried.append(found(self.base.device, entries, self.aim))
+            entries = micro_batched(self.lowering, self.options, samples, batch)
+            tried.append(candidate(self.base.limit, entries, self.goal))
         return tried
 
     def points(self, budget_bytes: int) -> list[Point]:
-        device = self.within(budget_bytes)
+        limit = self.within(budget_bytes)
         start = time.monotonic()
 
         def since() -> float:
@@ -166,117 +164,51 @@ class _Bench:
             before, start = start, time.monotonic()
             return start - before
 
-        singles: list[Found] = []
+        singles: list[Candidate] = []
         points: list[Point] = []
         for name in MEANING:
             if name == "joint" or (name == "page" and not self.pages):
                 continue
             if name in SCHEDULED:
-                best = self._alone(name, device)
+                best = self._alone(name, limit)
             else:
                 tried = self.parts if name == "split" else [self.base]
-                good = [f for f in tried if room.fits(device, f.need)]
-                best = min(good, key=lambda f: f.cost(self.aim), default=None)
+                good = [f for f in tried if f.fits(limit)]
+                best = min(good, key=lambda f: self.goal.cost(f.step), default=None)
             points.append(self._point(name, budget_bytes, best, since()))
             singles += [best] if best is not None else []
-        return [*points, self._joint(device, budget_bytes, singles)]
+        return [*points, self._joint(limit, budget_bytes, singles)]
 
-    def _point(self, name: str, budget_bytes: int, best: Found | None, solve_s: float) -> Point:
+    def _point(self, name: str, budget_bytes: int, best: Candidate | None, solve_s: float) -> Point:
         if best is None:
             return Point(name, budget_bytes, solve_s)
         entries = best.entries
         parts = ceil_div(entries.step_samples, entries.batch) if entries.step_samples else 1
-        point = Point(name, budget_bytes, solve_s, parts, best.need.with_work(self.work), best.seconds, best.joules)
+        point = Point(
+            name, budget_bytes, solve_s, parts, best.need.with_work(self.work), best.seconds, best.step.joules
+        )
         self.made(point, entries)
         return point
 
-    def _alone(self, name: str, device: Device) -> Found | None:
+    def _alone(self, name: str, limit: Limit) -> Candidate | None:
         """A technique that makes a schedule. Where the base fits, nothing has to be done."""
-        return self.base if room.fits(device, self.base.need) else alone(name, device, self.entries, self.aim)
+        return self.base if self.base.fits(limit) else alone(name, limit, self.entries, self.goal, self.search)
 
-    def _joint(self, device: Device, budget_bytes: int, singles: Sequence[Found]) -> Point:
+    def _joint(self, limit: Limit, budget_bytes: int, singles: Sequence[Candidate]) -> Point:
         """As `compile` finds it, or one of the single techniques if that is cheaper: never worse than any."""
         start = time.monotonic()
-        best = cheapest(device, [joint(device, self.lowering, self.options, self.aim)[0], self.smallest], self.aim)
+        best = joint(limit, self.lowering, self.options, self.goal, self.search)[0]
         solve_s = time.monotonic() - start
-        best = cheapest(device, [best, *singles], self.aim)
-        made = self._point("joint", budget_bytes, best if room.fits(device, best.need) else None, solve_s)
-        aim, limit_s = replace(self.aim, objective="time"), max(self.aim.effort_s, LEAST_BOUND_S)
-        least = lower_bound.least_alike(device, self.entries, aim, effort_s=limit_s)
+        best = cheapest(limit, [best, self.smallest, *singles], self.goal)
+        made = self._point("joint", budget_bytes, best if best.fits(limit) else None, solve_s)
+        goal, effort_s = replace(self.goal, objective="time"), max(self.search.effort_s, LEAST_BOUND_S)
+        least = lower_bound.least_alike(limit, self.entries, goal, effort_s=effort_s)
         return replace(made, bound_s=least if least < math.inf else None)
 
 
-def _unlimited(device: Device) -> Device:
+def _unlimited(limit: Limit) -> Limit:
     """The same machine, with room for whatever it takes."""
-    return replace(device, ram_banks=(replace(device.ram_banks[0], bytes=1 << 50),))
+    return replace(limit, ram_banks=(replace(limit.ram_banks[0], bytes=1 << 50),))
 
 
-# -- the largest batch -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Largest:
-    """The most samples whose step, taken at once, fits; `seconds` of that step are predicted."""
-
-    batch: int
-    budget_bytes: int
-    ram_bytes: int
-    page_bytes: int  # that a step brings in; 0: it does not page
-    seconds: float
-    joules: float
-    prices: str
-    decisions: tuple[Decision, ...]
-    at_most: bool = False  # more was not tried
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.batch / self.seconds
-
-
-def largest_batch(
-    device: Device, lowering: Lowering, options: Options, aim: Aim, work: Work = EXACT,
-    budget_bytes: int | None = None,
-    told: Told = lambda done, total, what: None,
-) -> Largest:  # fmt: skip
-    best = _largest(device, lowering, options, aim, told)
-    entries = best.entries
-    return Largest(
-        entries.batch, budget_bytes or device.ram_bytes, best.need.with_work(work),
-        traffic(entries.graphs["train"], entries.batch)[0], best.seconds, best.joules, aim.prices.name,
-        entries.decisions, entries.batch >= MOST_BATCH,
-    )  # fmt: skip
-
-
-def _largest(device: Device, lowering: Lowering, options: Options, aim: Aim, told: Told) -> Found:
-    """The most samples whose step, taken at once, fits; with results computed again, and paged if the aim allows. The
-    error for one sample if not even that fits."""
-    quick, tried = replace(aim, effort_s=0.0, fills=False), 0
-
-    def at(batch: int) -> Found | None:
-        nonlocal tried
-        tried += 1
-        told(tried, 0, f"batch {batch}")
-        one = squeezed(device, lowering.entries(replace(options, batch=batch)), quick)
-        if not room.fits(device, one.need):
-            one = searched(device, one, replace(aim, effort_s=aim.effort_s / 4))
-        late = aim.deadline_s is not None and one.seconds > aim.deadline_s
-        return one if room.fits(device, one.need) and not late else None
-
-    best = at(1)
-    if best is None:
-        one = replace(options, batch=1)
-        return checked_fit(device, joint(device, lowering, one, aim)[0], lowering, one, aim)
-    low, high = 1, 2  # low fits
-    while high <= MOST_BATCH and (more := at(high)) is not None:
-        low, best, high = high, more, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        more = at(middle)
-        if more is None:
-            high = middle
-        else:
-            low, best = middle, more
-    return searched(device, best, aim)
-
-
-__all__ = ["MEANING", "Largest", "Point", "Sweep", "Told", "largest_batch", "sweep"]
+__all__ = ["MEANING", "Point", "Sweep", "Told", "sweep"]

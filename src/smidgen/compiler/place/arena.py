@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ... import ops
-from ...ir import Graph, Node, Role, at
+from ...ir import ALIGN, Graph, Node, Role, at
 from ..graph.build import typed
 from .first_fit import Block, first_fit, hasty, peak, searched
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
 
-ALIGN = 16
 PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
 
 
