@@ -17,6 +17,7 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
+from smidgen.compiler.effort import UNITS, Effort, metered, spend
 from smidgen.compiler.fit.search import found_for, smallest
 from smidgen.compiler.options import checked_budget, checked_options
 from smidgen.compiler.pipeline import Lowering
@@ -168,17 +169,15 @@ def test_every_option_of_an_error_can_be_typed_and_needs_what_it_says(budget: in
     assert "--momentum 0" in error.in_command_line().help
 
 
-def test_one_sample_that_fits_is_named_though_there_was_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sample_that_fits_is_named_though_there_was_no_effort_left_for_more() -> None:
     plan = smidgen.compile(mlp(), torch.randn(8, 16), kernels="exact").plan
-    now = 0.0
 
     def price(arguments: Mapping[str, Any]) -> room.Need:
-        nonlocal now
-        now += 1
+        spend(UNITS)
         return room.Need(0, arguments["batch"], room.Overhead(0, 0), 0)
 
-    monkeypatch.setattr(room.time, "monotonic", lambda: now)
-    tried = room._tried(room.within(1, None), plan, smidgen.SGD(0.01), price, 2.0)
+    with metered():
+        tried = list(room._tried(room.within(1, None), plan, smidgen.SGD(0.01), price, Effort.of(2.0)))
     assert [dict(option.arguments) for option in tried] == [{"batch": 4}, {"batch": 1}]
 
 
