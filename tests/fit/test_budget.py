@@ -154,7 +154,7 @@ def test_what_is_no_size_is_refused(budget: object) -> None:
 def test_work_memory_of_fast_kernels_counts() -> None:
     made = NETS["dscnn"]
     x, _ = made.data(4)
-    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast", threads=2)
+    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast", threads=2, effort=1)
     assert job.plan.work_bytes > 0
     assert job.plan.ram_bytes <= 1.2 * 2**20
 
