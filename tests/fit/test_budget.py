@@ -155,7 +155,8 @@ def test_what_is_no_size_is_refused(budget: object) -> None:
 def test_work_memory_of_fast_kernels_counts() -> None:
     made = NETS["dscnn"]
     x, _ = made.data(4)
-    job = smidgen.compile(made.model().eval(), x, budget="1.2MB", kernels="fast:2")
+    memory = smidgen.Memory("1.2MB", effort=1)
+    job = smidgen.compile(made.model().eval(), x, memory=memory, kernels="fast:2")
     assert job.plan.work_bytes > 0
     assert job.plan.ram_bytes <= 1.2 * 2**20
 

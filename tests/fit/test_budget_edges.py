@@ -17,7 +17,7 @@ from torch import nn
 
 import smidgen
 from benchmarks.nets import NETS
-from smidgen.compiler import effort
+from smidgen.compiler.effort import UNITS, Effort, metered, spend
 from smidgen.compiler.fit import misfit
 from smidgen.compiler.fit.misfit import OverLimit, TooLate
 from smidgen.compiler.fit.search import best_for, smallest
@@ -174,14 +174,15 @@ def test_every_option_of_an_error_can_be_typed_and_needs_what_it_says(budget: in
     assert "--momentum 0" in error.in_command_line().help
 
 
-def test_one_sample_that_fits_is_named_though_there_was_no_effort_for_more() -> None:
+def test_one_sample_that_fits_is_named_though_there_was_no_effort_left_for_more() -> None:
     plan = smidgen.compile(mlp(), torch.randn(8, 16), kernels="exact").plan
 
     def price(arguments: Mapping[str, Any]) -> room.Need:
-        effort.spend(effort.UNITS)
+        spend(UNITS)
         return room.Need(0, arguments["batch"], room.Overhead(0, 0), 0)
 
-    tried = misfit._tried(Limit.of_budget(1), plan, smidgen.SGD(0.01), price, effort.Effort.of(2.0))
+    with metered():
+        tried = list(misfit._tried(Limit.of_budget(1), plan, smidgen.SGD(0.01), price, Effort.of(2.0)))
     assert [dict(option.arguments) for option in tried] == [{"batch": 4}, {"batch": 1}]
 
 

@@ -173,7 +173,7 @@ def test_the_kinds_of_tensors_say_what_they_are_for() -> None:
     grad = plan.facts.entries["grad"]
     assert {s.kind for s in grad.spans if grad.maker(s).op == "feed"} == {"input", "saved"}  # x; and labels
     accumulators = {s.tensor for s in plan.facts.entries["grad"].spans if s.kind == "accumulator"}
-    assert accumulators == {f"{name}:acc" for name in named.ALL}
+    assert accumulators == {*(f"{name}:acc" for name in named.ALL), "loss.value:sum"}
     assert {s.kind for s in plan.facts.entries["infer"].spans} == {"input", "activation"}
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..compiler.pipeline import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
+from ..compiler.pipeline import Entries
 from ..compiler.torch_import.capture import LOSSES
 from ..ir import Array, Graph
 from ..program.arrays import unlaid

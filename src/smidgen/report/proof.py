@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from .. import api, ops
-from ..compiler.assemble import encode
 from ..cli.model_source import example_of, load_model
+from ..compiler.assemble import encode
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
