@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import terminal
-from ..compiler.options import checked_seed
+from ..program.arguments import checked_seed
 from . import board, sweep, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, device_of, need_torch, source_files

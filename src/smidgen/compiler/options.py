@@ -11,7 +11,7 @@ import numpy as np
 
 from ..devices.device import Device, load_device
 from ..errors import BadOption
-from ..program.arrays import is_integer, is_number
+from ..program.arguments import checked_seed, is_integer, is_number
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
 SIZES: Final = {"budget": "'256KB', '1.5MB' or 262144", "ladder": "['64MB', '32MB']"}
@@ -133,12 +133,6 @@ def with_deadline(aim: Aim, deadline: Any, usual: Callable[[], float]) -> Aim:
     if not 0 < seconds < 1e9:
         raise BadOption(f"deadline={deadline!r} is not a time", help="deadline=0.5 (seconds), or deadline='2x'")
     return replace(aim, deadline_s=seconds)
-
-
-def checked_seed(seed: Any) -> int:
-    if not is_integer(seed) or not 0 <= seed < 2**31:
-        raise BadOption(f"seed={seed!r} is not a seed", why="it is an integer from 0 to 2**31 - 1", help="seed=0")
-    return int(seed)
 
 
 def _check_model(model: Any) -> None:

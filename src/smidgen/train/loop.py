@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..compiler.options import checked_seed
 from ..errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from ..ir import LR, Array
+from ..program.arguments import checked_seed
 from . import divergence
 from .batches import Arrays, Data, Stream, located, order
 from .evaluate import NO_ENTRY, evaluate
