@@ -178,7 +178,7 @@ def measure_fast(row: Row) -> dict[str, Any]:
     job = Job(program, kernels="fast", threads=2)
     few = case.batches[: proof.STEPS]
     b = parity.restarted(job, case.reference(torch.float64), case.optimizer, few, MOST_TRIES)
-    facts = {"kernels": job._machine.instruction_set, "seconds": round(time.monotonic() - start, 1)}
+    facts = {"kernels": job.engine.machine.instruction_set, "seconds": round(time.monotonic() - start, 1)}
     return {**asdict(row), **figures_of(b), **facts, "passed": b.passed}
 
 
