@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]  # NDArray[Any], without its import
+ALIGN = 16  # bytes: where tensors may begin, unless a device says otherwise
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -21,11 +21,12 @@ import numpy as np
 
 from ... import ops
 from ...errors import Internal
-from ...ir import Array, Graph, Node, Role, at
+from ...ir import ALIGN, Array, Graph, Node, Role, at
 from ..effort import NODE, PROFILE, PROFILE_STEP, spend
+from ..graph.alias import Families, loop_range
 from ..graph.build import typed
 from ..passes.recompute import Doing, In, Out
-from ..place.arena import ALIGN, Families, align_up, loop_range
+from ..place.arena import align_up
 from .cost import Prices
 
 NEVER = -1
