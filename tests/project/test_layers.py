@@ -16,8 +16,8 @@ SOURCE = ROOT / "src" / "smidgen"
 TOP = {"__init__", "api", "errors", "files", "ir", "terminal"}
 
 BASE = "errors ir terminal files"
-COMPILER = """effort graph optimizers options torch_import place passes encode planner pipeline plan_facts loss_facts
-verify assemble fit"""
+COMPILER = """effort graph imported optimizers options torch_import place passes encode planner pipeline plan_facts
+loss_facts verify assemble fit"""
 """Parts of compiler/, in order: each may import those before it."""
 
 DIRECTION: dict[str, str] = {

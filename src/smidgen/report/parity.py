@@ -19,7 +19,7 @@ from torch import nn
 from ..api import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
-from ..compiler.torch_import.capture import LOSSES
+from ..compiler.torch_import.translate import LOSSES
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
