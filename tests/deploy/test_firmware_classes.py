@@ -49,13 +49,13 @@ class Board:
         batch, test, folder = self.program.batch, self.x[1200:] if predict else self.x[:0], flash.parent
         parts = [test[i : i + batch] for i in range(0, len(test), batch)]
         tested = [([part], len(part)) for part in parts]
-        trained, predicted = emulate._write_data(folder / "data.bin", self.program, steps, tested)
+        trained, predicted = emulate.write_data(folder / "data.bin", self.program, steps, tested)
         (folder / "power.bin").write_bytes(struct.pack("<I", power))
         status, said = emulate.execute(self.elf, "mps2-an500", folder, seconds=600)
         if status:
             return status, said.splitlines(), None
         result = (folder / "result.bin").read_bytes()
-        return 0, said.splitlines(), emulate._read_result(result, self.program, len(trained), predicted, None)
+        return 0, said.splitlines(), emulate.read_result(result, self.program, len(trained), predicted, None)
 
     def whole_life(
         self, flash: Path, said: list[str], steps: Sequence[emulate.Step] = (), predict: bool = False
