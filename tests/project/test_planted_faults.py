@@ -258,7 +258,7 @@ TESTS = sorted({fault.test for fault in FAULTS})
 
 def built(folder: Path) -> Path:
     """The runtime of a copy."""
-    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "compiler/graph/build.py"))["compile_runtime"]
+    compile_runtime = runpy.run_path(str(folder / SOURCES / "runtime" / "build.py"))["compile_runtime"]
     cc = "tcc" if shutil.which("tcc") else ""
     library: Path = compile_runtime(folder / "lib.so", cc, () if cc else ("-O1",), checks=False)
     return library
