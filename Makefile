@@ -42,6 +42,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt | $(TOOLS)
 
 # Compiled modules, also where the environment forbids to write them on import: a process starts in half the time.
 setup: $(STAMP)
+	@$(BIN)/python -m tools.make_inplace
 	@$(BIN)/python -m smidgen.runtime
 	@$(BIN)/python -m compileall -q src/smidgen
 

@@ -204,8 +204,8 @@ def measured(case: Case, steps: int, folder: Path, count: bool = True) -> dict[s
     counted = emulate.run_on_board(folder, program, batches[:1]) if count else None  # slow: one step tells
     right = [(out[0].argmax(1) == arrays[1]).mean() for out, (arrays, _) in zip(run.outputs, tested, strict=True)]
     job = Job(program, kernels="exact")
-    losses = np.array([job._train(list(arrays), n) for arrays, n in batches], np.float32)
-    state = job._machine.state.tobytes()
+    losses = np.array([job.engine.train(list(arrays), n) for arrays, n in batches], np.float32)
+    state = job.engine.machine.state.tobytes()
     return {
         "case": case.name, "net": case.net, "method": case.method, "device": device.name, "core": device.core,
         "board": made.boards[-1], "batch": case.batch, "steps": steps,

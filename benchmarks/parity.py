@@ -18,6 +18,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,17 +134,32 @@ def figures_of(*verdicts: Any) -> dict[str, Any]:
 
 def measure(row: Row) -> dict[str, Any]:
     """One row: the three figures, and what the plan says of memory."""
-    import torch
+    return _measured(row, _exact_figures)
 
-    from smidgen.report import parity, proof
-    from smidgen.train.job import Job
 
+def measure_fast(row: Row) -> dict[str, Any]:
+    """One row: gradients of fast kernels, two threads, by the rule that holds for exact ones."""
+    return _measured(row, _fast_figures)
+
+
+def _measured(row: Row, figures: Callable[[Case, Any], dict[str, Any]]) -> dict[str, Any]:
     start = time.monotonic()
     case = case_of(row)
     program = encode(case.entries)
     refused = refusals(case, program)
     if refused:
         return asdict(row) | refused
+    found = figures(case, program)
+    passed = found.pop("passed")
+    return {**asdict(row), **found, "seconds": round(time.monotonic() - start, 1), "passed": passed}
+
+
+def _exact_figures(case: Case, program: Any) -> dict[str, Any]:
+    import torch
+
+    from smidgen.report import parity, proof
+    from smidgen.train.job import Job
+
     few = case.batches[: proof.STEPS]
     a = parity.free_run(case.entries, case.reference, few)
     c, losses, job = parity.distance(program, case.reference, case.batches)
@@ -155,31 +171,22 @@ def measure(row: Row) -> dict[str, Any]:
     first, last = sum(losses[:2]) / 2, sum(losses[-2:]) / 2  # over both batches
     passed = all(v.passed for v in (a, b, c)) and home and gap <= 0.05 and last < first
     return {
-        **asdict(row), **figures_of(a, b, c), "goes_home": home, "loss_first": first, "loss_last": last,
+        **figures_of(a, b, c), "goes_home": home, "loss_first": first, "loss_last": last,
         "ram_bytes": plan.ram_bytes, "arena_bytes": plan.arena_bytes, "state_bytes": plan.state_bytes,
-        "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"],
-        "seconds": round(time.monotonic() - start, 1), "passed": passed,
+        "lower_bound_bytes": plan.lower_bound_bytes, "gap": gap, "macs": plan.cost.macs["train"], "passed": passed,
     }  # fmt: skip
 
 
-def measure_fast(row: Row) -> dict[str, Any]:
-    """One row: gradients of fast kernels, two threads, by the rule that holds for exact ones."""
+def _fast_figures(case: Case, program: Any) -> dict[str, Any]:
     import torch
 
     from smidgen.report import parity, proof
     from smidgen.train.job import Job
 
-    start = time.monotonic()
-    case = case_of(row)
-    program = encode(case.entries)
-    refused = refusals(case, program)
-    if refused:
-        return asdict(row) | refused
     job = Job(program, kernels="fast", threads=2)
     few = case.batches[: proof.STEPS]
     b = parity.restarted(job, case.reference(torch.float64), case.optimizer, few, MOST_TRIES)
-    facts = {"kernels": job._machine.instruction_set, "seconds": round(time.monotonic() - start, 1)}
-    return {**asdict(row), **figures_of(b), **facts, "passed": b.passed}
+    return {**figures_of(b), "kernels": job.engine.machine.instruction_set, "passed": b.passed}
 
 
 @functools.cache

@@ -83,7 +83,7 @@ class Case:
         self.timing.append(time.perf_counter() - start)
 
     def measure(self) -> None:
-        machine, found = self.job._machine, list[float]()
+        machine, found = self.job.engine.machine, list[float]()
         machine.run("train", *self.arrays, BATCH, BATCH)
         while len(found) < MOST_STEPS and (len(found) < LEAST_STEPS or sum(found) < STEPS_S):
             start = time.thread_time()

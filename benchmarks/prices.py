@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from smidgen import SGD, Adam, api, files, ops
+from smidgen.compiler.graph.alias import loop_range
 from smidgen.compiler.graph.build import typed
-from smidgen.compiler.place.arena import loop_range
 from smidgen.compiler.planner import cost, measure
 from smidgen.ir import at
 

@@ -66,7 +66,7 @@ def main() -> None:
     names = [ctypes.cast(ctypes.cast(p, ctypes.POINTER(ctypes.c_char_p))[0], ctypes.c_char_p).value for p in table]
     with tempfile.TemporaryDirectory() as folder:
         profile = build(folder)
-        profile.profile_install(job._machine._open().context, ctypes.addressof(table), count, args.threads)
+        profile.profile_install(job.engine.machine._open().context, ctypes.addressof(table), count, args.threads)
         rows: list[tuple[float, int, int]] = []
         for _ in range(steps):
             profile.profile_reset()

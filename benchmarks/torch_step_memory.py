@@ -1,6 +1,6 @@
 """What PyTorch needs for one training step of the demo's network: the same layers, batch and optimizer.
 
-python -m benchmarks.torch_step_memory     # writes docs/results/demo_torch_memory.json and the copy that the demo shows
+python -m benchmarks.torch_step_memory     # writes src/smidgen/demo/demo_torch_memory.json, which the demo shows
 
 Each run is a fresh process with one thread. Choices favour PyTorch: the smallest of all runs is what the demo shows.
 """
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "docs" / "results" / "demo_torch_memory.json"
-COPY = ROOT / "src" / "smidgen" / "demo" / "demo_torch_memory.json"
+OUT = ROOT / "src" / "smidgen" / "demo" / "demo_torch_memory.json"
 BATCH = 8
 STEPS = 3
 MEANING = {
@@ -124,9 +123,7 @@ def main() -> int:
         print(json.dumps(process_run() if args.child == "process" else tensor_run()))
         return 0
     text = json.dumps(measure(args.runs), indent=1) + "\n"
-    for path in (OUT, COPY):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, text)
+    write(OUT, text)
     print(text, end="")
     return 0
 

@@ -4,9 +4,9 @@ A figure stands between two comments, which readers do not see; a test fails whe
 
     <!-- figure: parity.json rows[net=mcunet,batch=8,method=full].ram_bytes bytes -->9.21 MB<!-- /figure -->
 
-file of docs/results, then where: keys and positions with dots between, `[key=value,…]` for the items of a list that
-have these values, `[*]` for all; max, min, sum or len of (…) where there are several. Then how to write it: `bytes`,
-`count` and `seconds` as smidgen.terminal does, anything else is a Python format, as .2f or ,d.
+file of docs/results, or of the demo, then where: keys and positions with dots between, `[key=value,…]` for the items of
+a list that have these values, `[*]` for all; max, min, sum or len of (…) where there are several. Then how to write it:
+`bytes`, `count` and `seconds` as smidgen.terminal does, anything else is a Python format, as .2f or ,d.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from smidgen import terminal
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "docs" / "results"
+SHIPPED: Final = ROOT / "src" / "smidgen" / "demo"  # results that the demo shows
 CODE: Final = r"`[^`\n]*`"  # where a marker is only talked about
 FIGURE: Final = re.compile(CODE + r"|(<!-- figure: *(\S+) +(\S+) +(\S+) *-->).*?(<!-- /figure -->)")
 UNITS: Final = {"bytes": terminal.bytes_text, "count": terminal.count_text, "seconds": terminal.seconds_text}
@@ -36,7 +37,11 @@ def filled(text: str, results: Path = RESULTS) -> str:
     found = [m for m in FIGURE.finditer(text) if m[1]]
     if 2 * len(found) != len(re.findall(r"<!--\s*/?\s*figure", re.sub(CODE, "", text))):
         raise NoFigure("a figure is <!-- figure: file.json path format -->…<!-- /figure -->, on one line")
-    return FIGURE.sub(lambda m: m[1] + _written(results / m[2], m[3], m[4]) + m[5] if m[1] else m[0], text)
+    return FIGURE.sub(lambda m: m[1] + _written(_file(m[2], results), m[3], m[4]) + m[5] if m[1] else m[0], text)
+
+
+def _file(name: str, results: Path) -> Path:
+    return SHIPPED / name if (SHIPPED / name).is_file() else results / name
 
 
 def _written(file: Path, path: str, how: str) -> str:

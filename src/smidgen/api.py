@@ -48,7 +48,7 @@ from .runtime.machine import Work, checked_kernels, checked_page_to
 from .train.job import Job
 
 if TYPE_CHECKING:
-    from .compiler.torch_import.capture import Imported
+    from .compiler.imported import Imported
 
 Wanted = Part | type[Method] | Sequence[Part | type[Method]]
 """What may be given as `method`."""

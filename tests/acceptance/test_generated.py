@@ -52,7 +52,7 @@ def one(seed: int) -> str:
         state = after
     for job in jobs:
         close(job, train, state, seed)
-    bits = [job._machine.state.tobytes() for job in fast]
+    bits = [job.engine.machine.state.tobytes() for job in fast]
     assert bits[0] == bits[1], f"seed {seed}: the number of threads changes bits"
     return ""
 

@@ -61,7 +61,7 @@ def test_a_parameter_that_never_leaves_zero_is_measured_against_the_others() -> 
     state.step(*batches[0])
     wrong = {name: value + (1e-3 if name == "k.bias" else 0) for name, value in state.values().items()}
     sizes = {name: float(name != "k.bias") for name in entries.learns}
-    assert rules._state_errors(entries.graphs["train"], wrong, state, sizes)["k.bias"] > rules.A_LIMIT
+    assert rules.state_errors(entries.graphs["train"], wrong, state, sizes)["k.bias"] > rules.A_LIMIT
 
 
 def test_what_is_no_number_is_as_far_off_as_can_be() -> None:

@@ -53,7 +53,7 @@ def test_a_step_in_parts_is_that_of_the_host(tmp_path: Path) -> None:
     report = train_on_board(tmp_path / "fw", Samples((x,), y), check=True)
     here = Job(program, kernels="exact")
     history = here.fit(x, y, progress=False)
-    assert report.run.state == here._state.copy().tobytes()
+    assert report.run.state == here.engine.state.copy().tobytes()
     assert len(report.run.losses) == here.step == 3
     assert float(report.run.losses @ [5, 5, 3]) / 13 == pytest.approx(history.epochs[0].loss, rel=1e-6)
     assert report.sections.ram_bytes == made.ram_bytes
@@ -158,13 +158,17 @@ def test_two_programs_live_in_one_firmware(tmp_path: Path) -> None:
     losses = []
     for _ in range(3):
         losses.append(first.train_step(x, y))
-        machine = second._machine
+        machine = second.engine.machine
         loss = np.zeros((), np.float32)
         machine.run("zero", [], [], 1)
         machine.run("grad", [x[:1], y[:1]], [loss], 1, 2, 0)
         machine.run("grad", [x[1:], y[1:]], [loss], 1, 2, 1)
         machine.run("apply", [], [], 1)
-    expected = np.array(losses, np.float32).tobytes() + first._machine.state.tobytes() + second._machine.state.tobytes()
+    expected = (
+        np.array(losses, np.float32).tobytes()
+        + first.engine.machine.state.tobytes()
+        + second.engine.machine.state.tobytes()
+    )
     assert (tmp_path / "result.bin").read_bytes() == expected
 
 

@@ -49,13 +49,13 @@ class Board:
         batch, test, folder = self.program.batch, self.x[1200:] if predict else self.x[:0], flash.parent
         parts = [test[i : i + batch] for i in range(0, len(test), batch)]
         tested = [([part], len(part)) for part in parts]
-        trained, predicted = emulate._write_data(folder / "data.bin", self.program, steps, tested)
+        trained, predicted = emulate.write_data(folder / "data.bin", self.program, steps, tested)
         (folder / "power.bin").write_bytes(struct.pack("<I", power))
         status, said = emulate.execute(self.elf, "mps2-an500", folder, seconds=600)
         if status:
             return status, said.splitlines(), None
         result = (folder / "result.bin").read_bytes()
-        return 0, said.splitlines(), emulate._read_result(result, self.program, len(trained), predicted, None)
+        return 0, said.splitlines(), emulate.read_result(result, self.program, len(trained), predicted, None)
 
     def whole_life(
         self, flash: Path, said: list[str], steps: Sequence[emulate.Step] = (), predict: bool = False
@@ -96,7 +96,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Board:
     job.add_class("new")  # in this job, so that its label is accepted; the program does not have it
     batches = training_data(job, x[chosen], y[chosen], EPOCHS, job.program.batch)
     assert isinstance(batches, Arrays)
-    epochs = [batches.epoch(order(job._state.seed, epoch, batches.samples)) for epoch in range(EPOCHS)]
+    epochs = [batches.epoch(order(job.engine.state.seed, epoch, batches.samples)) for epoch in range(EPOCHS)]
     return Board(folder / "mps2-an500.elf", job.program, x, y, chosen, [step for epoch in epochs for step in epoch])
 
 
@@ -112,12 +112,12 @@ def lives(board: Board, tmp_path_factory: pytest.TempPathFactory) -> Lives:
 def test_a_digit_never_seen_is_learned_on_the_board_with_the_bits_of_this_machine(board: Board, lives: Lives) -> None:
     host, fitted = Job(board.program, kernels="exact"), Job(board.program, kernels="exact")
     assert np.array_equal(scores(lives.before)[:, :9], host.predict(board.x[1200:]))
-    assert lives.before.state == host._machine.state.tobytes()
+    assert lives.before.state == host.engine.machine.state.tobytes()
     assert (host.add_class("new"), fitted.add_class("new")) == (9, 9)
-    losses = np.array([host._train(arrays, n) for arrays, n in board.steps], np.float32)
+    losses = np.array([host.engine.train(arrays, n) for arrays, n in board.steps], np.float32)
     fitted.fit(board.x[board.chosen], board.y[board.chosen], epochs=EPOCHS, progress=False)
     assert lives.learned.losses.tobytes() == losses.tobytes()
-    assert lives.learned.state == host._machine.state.tobytes() == fitted._machine.state.tobytes()
+    assert lives.learned.state == host.engine.machine.state.tobytes() == fitted.engine.machine.state.tobytes()
     assert scores(lives.learned)[:, :10].tobytes() == host.predict(board.x[1200:]).tobytes()
     assert board.accuracy(lives.learned, [9]) >= 0.8
     assert board.accuracy(lives.learned, range(9)) >= board.accuracy(lives.before, range(9)) - 0.05
@@ -137,14 +137,14 @@ def test_what_was_learned_survives_a_reset(board: Board, lives: Lives, tmp_path:
 def test_a_save_that_is_cut_short_leaves_the_state_before(board: Board, lives: Lives, tmp_path: Path) -> None:
     flash = Path(shutil.copy(lives.flash, tmp_path))
     host = Job(board.program, kernels="exact")
-    host._machine.state[:] = np.frombuffer(lives.learned.state, np.uint8)
+    host.engine.machine.state[:] = np.frombuffer(lives.learned.state, np.uint8)
     whole = SLOT_BYTES + HEADER_BYTES + -(-board.program.state_bytes // UNIT) * UNIT  # erased, then written
     for power in (0, SLOT_BYTES // 2, SLOT_BYTES + board.program.state_bytes // 2, whole - HEADER_BYTES, whole - 1):
         assert board.life(flash, board.steps[:1], power=power)[0] == CUT
         assert board.whole_life(flash, ["restored", "new"]).state == lives.learned.state, power
     later = board.whole_life(flash, ["restored", "new"], board.steps[:1])
-    host._train(*board.steps[0])
-    assert later.state == host._machine.state.tobytes() != lives.learned.state
+    host.engine.train(*board.steps[0])
+    assert later.state == host.engine.machine.state.tobytes() != lives.learned.state
     # Now the other slot has the newest state; a save that is cut goes to the first one.
     assert board.life(flash, board.steps[1:2], power=whole - 1)[0] == CUT
     assert board.whole_life(flash, ["restored", "new"]).state == later.state

@@ -69,12 +69,12 @@ def test_what_does_not_fit_fits_with_pages_and_gives_the_same_bits(name: str, tm
     pages = Job(program, kernels="exact", page_to=tmp_path / "page")
     before = pages.paged
     for i, (arrays, n) in enumerate(steps()):
-        loss = np.float32(here._train(arrays, n))
-        assert loss.tobytes() == run.losses[i].tobytes() == np.float32(pages._train(arrays, n)).tobytes()
+        loss = np.float32(here.engine.train(arrays, n))
+        assert loss.tobytes() == run.losses[i].tobytes() == np.float32(pages.engine.train(arrays, n)).tobytes()
     traffic = pages.plan.paged["train"]
     assert run.paged == tuple(now - then for now, then in zip(pages.paged, before, strict=True))
     assert STEPS * traffic.in_bytes > run.paged.in_bytes > (STEPS - 1) * traffic.in_bytes
-    assert run.state == pages._state.copy().tobytes()
+    assert run.state == pages.engine.state.copy().tobytes()
     assert {k: v.tobytes() for k, v in pages.state_dict().items()} == {
         k: v.tobytes() for k, v in here.state_dict().items()
     }

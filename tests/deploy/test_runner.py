@@ -156,13 +156,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     job = smidgen.compile(lenet(), x[:8], optimizer=smidgen.SGD(0.01, momentum=0.9), seed=5, kernels="exact")
     job.save(folder / "net.smg")
     losses: list[float] = []
-    train = job._train
+    train = job.engine.train
 
     def noted(inputs: Any, n: int) -> float:
         losses.append(train(inputs, n))
         return losses[-1]
 
-    job._train = noted  # type: ignore[method-assign]
+    job.engine.train = noted  # type: ignore[method-assign]
     job.fit(x, y, epochs=EPOCHS, progress=False)
     return folder, np.array(losses, np.float32), job
 
@@ -177,7 +177,7 @@ def test_lenet_has_the_same_bits_on(target: str, host: tuple[Path, Any, Any], tm
                    tmp_path / "s.bin", "--losses", tmp_path / "losses", "--json")  # fmt: skip
     found = json.loads(told)
     assert np.array_equal(np.fromfile(tmp_path / "losses", np.float32), losses)
-    assert found["state_hash"] == fnv(job._machine.state.tobytes())
+    assert found["state_hash"] == fnv(job.engine.machine.state.tobytes())
     assert found["steps"] == len(losses) == 100
     assert found["ram_bytes"] <= job.plan.ram_bytes
     assert found["peak_kb"] * 1024 > found["ram_bytes"] - job.plan.stack_bytes  # of the emulator, if there is one
@@ -185,7 +185,7 @@ def test_lenet_has_the_same_bits_on(target: str, host: tuple[Path, Any, Any], tm
         assert found["peak_kb"] * 1024 < 2 * job.plan.ram_bytes + 1_000_000
     home = smidgen.load(folder / "net.smg", kernels="exact")
     home.restore(tmp_path / "s.bin")
-    assert home._machine.state.tobytes() == job._machine.state.tobytes()
+    assert home.engine.machine.state.tobytes() == job.engine.machine.state.tobytes()
 
 
 def test_a_runner_resumes_infers_and_gives_its_program_back(host: tuple[Path, Any, Any], tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_runner_resumes_infers_and_gives_its_program_back(host: tuple[Path, An
         here.fit(x, y, shuffle=False, batch=4, progress=False)
     home = smidgen.load(folder / "net.smg", kernels="exact")
     home.restore(state)
-    assert home._machine.state.tobytes() == here._machine.state.tobytes()
+    assert home.engine.machine.state.tobytes() == here.engine.machine.state.tobytes()
     told = command(run, runner, "infer", "--data", folder / "train.npz", "--state", state, "-o", tmp_path / "out.npy")
     assert np.array_equal(np.load(tmp_path / "out.npy"), here.predict(x))
     assert told == f"{SAMPLES} samples, {100 * here.evaluate(x, y)['accuracy']:.2f}% right\n"
@@ -341,6 +341,6 @@ def test_a_step_in_parts_learns_the_bits_of_the_host(tmp_path: Path) -> None:
     words = ("train", "--data", tmp_path / "data.npz", "--no-shuffle", "--json")
     told = json.loads(command(run, runner, *words, "--losses", tmp_path / "losses"))
     assert told["steps"] == len(losses)
-    assert told["state_hash"] == fnv(job._machine.state.tobytes())
+    assert told["state_hash"] == fnv(job.engine.machine.state.tobytes())
     np.testing.assert_array_equal(np.fromfile(tmp_path / "losses", "<f4"), np.float32(losses))
     assert json.loads(command(run, runner, *words, "--batch", "5"))["steps"] == -(-SAMPLES // 5)

@@ -69,7 +69,7 @@ def test_the_default_is_fast_where_that_fits_and_else_exact(tmp_path: Path) -> N
     assert smidgen.load(tmp_path / "net.smg")._machine.instruction_set == "exact"
     compiled(kernels="exact", budget="4MB").save(tmp_path / "roomy.smg")
     roomy = smidgen.load(tmp_path / "roomy.smg", threads=2)
-    assert roomy._machine.instruction_set != "exact"
+    assert roomy.engine.machine.instruction_set != "exact"
     assert roomy.plan.ram_bytes <= 4 << 20
 
 

@@ -66,7 +66,7 @@ def in_a_copy(page: Path, folder: Path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SMIDGEN"))}
     env |= {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}", "SMIDGEN_LIBRARY": str(folder / "lib.so")}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
-    for command in (["-c", BUILD], ["-m", "tests.support.doc_pages", str(page)]):
+    for command in (["-m", "tools.make_inplace"], ["-c", BUILD], ["-m", "tests.support.doc_pages", str(page)]):
         done = subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     after = contents(folder)

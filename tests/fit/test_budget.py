@@ -51,7 +51,7 @@ def test_a_program_within_a_budget_learns_the_same_bits(net: str, method: str, b
             continue
         smaller += 1
         assert job.plan.ram_bytes <= budget
-        assert np.array_equal(job._machine.state, free._machine.state)
+        assert np.array_equal(job.engine.machine.state, free.engine.machine.state)
     assert smaller, "no budget below the whole was reached"
 
 
@@ -61,7 +61,7 @@ def test_a_step_in_parts_learns_the_same_bits_and_fit_takes_whole_steps() -> Non
     assert job.plan.ram_bytes <= 2 * 2**20
     assert (job.plan.batch, job.plan.step_samples) == (2, 8)
     assert [d.kind for d in job.plan.decisions].count("split") == 1
-    assert np.array_equal(job._machine.state, free._machine.state)
+    assert np.array_equal(job.engine.machine.state, free.engine.machine.state)
     x, y = NETS["resnet8"].data(16)
     assert job.fit(x, y, progress=False).steps == 2
 
@@ -70,13 +70,13 @@ def test_batch_statistics_are_those_of_parts_only_where_nothing_else_fits_and_th
     free = trained("resnet8", None, batch=8, bn="batch")
     whole = trained("resnet8", free.plan.ram_bytes * 3 // 4, batch=8, bn="batch")
     assert (whole.plan.batch, whole.plan.step_samples) == (8, 8)
-    assert np.array_equal(whole._machine.state, free._machine.state)
+    assert np.array_equal(whole.engine.machine.state, free.engine.machine.state)
     job = trained("resnet8", "1.75MB", batch=8, bn="batch")
     assert job.plan.ram_bytes <= 1.75 * 2**20
     assert (job.plan.batch, job.plan.step_samples) == (2, 8)
     told = {d.kind: d.why for d in job.plan.decisions}
-    assert "statistics of 2 samples, not of 8: other weights are learned" in told["statistics of parts"]
-    assert not np.array_equal(job._machine.state, free._machine.state)
+    assert "statistics of 2 samples, not of 8: other weights are learned" in told["statistics"]
+    assert not np.array_equal(job.engine.machine.state, free.engine.machine.state)
     with pytest.raises(DoesNotFit, match=r"of RAM, the budget has 1\.75 MB"):
         trained("resnet8", "1.75MB", batch=8, bn="batch", accumulate=False)
 
@@ -92,7 +92,7 @@ def test_a_norm_without_running_statistics_is_not_split_though_statistics_are_fr
     tight = smidgen.compile(model, x, kernels="exact", budget=free.plan.ram_bytes * 6 // 10)
     assert (tight.plan.batch, tight.plan.step_samples) == (8, 8)
     assert free.train_step(x, y) == tight.train_step(x, y)
-    assert np.array_equal(tight._machine.state, free._machine.state)
+    assert np.array_equal(tight.engine.machine.state, free.engine.machine.state)
 
 
 def test_a_model_without_a_norm_may_be_split_whatever_is_said_of_norms() -> None:
@@ -103,7 +103,7 @@ def test_a_model_without_a_norm_may_be_split_whatever_is_said_of_norms() -> None
     budget = smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(accumulate=True), batch=8).plan.ram_bytes
     plans = [smidgen.compile(model, x, kernels="exact", budget=budget, bn=bn).plan for bn in ("frozen", "batch")]
     assert plans[0].batch == plans[1].batch < 32
-    assert "statistics of parts" not in [d.kind for d in plans[1].decisions]
+    assert "statistics" not in [d.kind for d in plans[1].decisions]
 
 
 @pytest.mark.parametrize("pages", [False, True])

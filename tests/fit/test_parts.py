@@ -207,11 +207,11 @@ def test_a_target_with_several_rows_a_sample_is_cut_by_samples() -> None:
 def test_a_target_whose_rows_are_in_another_order_is_not_cut() -> None:
     x, y = torch.randn(12, 50, 200), torch.randint(0, 5, (600,))
     job = smidgen.compile(Tagger(True), x, batch=4, memory=smidgen.Memory(accumulate=True), kernels="exact")
-    before = job._machine.state.tobytes()
+    before = job.engine.machine.state.tobytes()
     for call in (job.train_step, job.evaluate):
         with pytest.raises(BadData, match="in an order that cannot be told"):
             call(x, y)
-    assert job._machine.state.tobytes() == before
+    assert job.engine.machine.state.tobytes() == before
 
 
 def test_a_budget_does_not_split_a_target_with_several_rows_a_sample() -> None:
@@ -289,16 +289,16 @@ def test_fit_refuses_to_cut_or_shuffle_rows_in_another_order(options: dict[str, 
     whole, parts = (
         smidgen.compile(Tagger(True), x[:n], memory=smidgen.Memory(accumulate=True), kernels="exact") for n in (8, 4)
     )
-    before = whole._machine.state.tobytes()
+    before = whole.engine.machine.state.tobytes()
     for job in (whole, parts) if options.get("batch") != 8 else (parts, whole):
         if job is whole and options == {"shuffle": False}:
             continue
         with pytest.raises(BadData, match="in an order that cannot be told"):
             job.fit(x, y, **options)
-        assert job._machine.state.tobytes() == before
+        assert job.engine.machine.state.tobytes() == before
     stepped = smidgen.compile(Tagger(True), x, kernels="exact")
     stepped.train_step(x, y)
     for data in ((x, y), ([(x, y)],)):  # as they are, at once
         job = smidgen.compile(Tagger(True), x, kernels="exact")
         job.fit(*data, shuffle=False)
-        assert job._machine.state.tobytes() == stepped._machine.state.tobytes()
+        assert job.engine.machine.state.tobytes() == stepped.engine.machine.state.tobytes()

@@ -117,7 +117,7 @@ def test_max_pool_is_that_of_torch(
         y, packed = check_image_op(
             "max_pool2d", values, lambda t: F.max_pool2d(t, kernel_, stride, padding, dilation, ceil_mode), **attrs
         )
-        k = pool._unpacked(packed, y.shape, pool.index_bits(kernel_))
+        k = pool.unpacked(packed, y.shape, pool.index_bits(kernel_))
         h = np.arange(y.shape[1])[:, None, None] * stride[0] - padding[0] + k // kernel_[1] * dilation[0]
         w = np.arange(y.shape[2])[:, None] * stride[1] - padding[1] + k % kernel_[1] * dilation[1]
         np.testing.assert_array_equal(h * hw[1] + w, last(found[1]))
@@ -184,7 +184,7 @@ def test_nearest_picks_the_same_pixel_as_torch_at_every_size(scale: float | None
                 want = F.interpolate(nchw(x), size=(1, out), mode="nearest")
             if want is not None:
                 attrs: dict[str, Any] = {"out_hw": (1, out), "scale": (1.0, scale) if scale else None}
-                np.testing.assert_array_equal(resample._nearest_ref(x, **attrs)[0], last(want))
+                np.testing.assert_array_equal(resample.nearest_ref(x, **attrs)[0], last(want))
                 np.testing.assert_array_equal(kernel("upsample_nearest2d", x, **attrs)[0], last(want))
 
 

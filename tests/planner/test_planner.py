@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from smidgen.compiler.planner.baselines import ALONE, BASELINES
-from smidgen.compiler.planner.chain import Chain
 from smidgen.compiler.planner.cost import Paging
 from smidgen.compiler.planner.cpsat import exact, lowest
 from smidgen.compiler.planner.greedy import thinned
@@ -21,6 +19,8 @@ from smidgen.compiler.planner.lower_bound import least_extra
 from smidgen.compiler.planner.problem import NEVER, PageIn, PageOut, Problem, Schedule, Step, profile
 from smidgen.compiler.planner.solve import smallest, solve
 from smidgen.compiler.planner.stages import Choice, choice_of, schedule_of, stages_of
+from tests.support.baselines import ALONE, BASELINES
+from tests.support.chain import Chain
 from tests.support.problems import PAGED, PRICES, generated
 
 

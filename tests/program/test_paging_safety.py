@@ -239,11 +239,11 @@ def test_a_runner_pages_and_leaves_the_same_bits(tmp_path: Path) -> None:
     for job in (here, plain):
         job.fit(x, y, epochs=2, progress=False)
     found = json.loads(told)
-    assert found["state_hash"] == fnv(here._state.copy().tobytes())
+    assert found["state_hash"] == fnv(here.engine.state.copy().tobytes())
     home = Job(program, kernels="exact", page_to=tmp_path / "home")
     home.restore(state)
     for job in (home, here):
-        assert job._state.copy().tobytes() == here._state.copy().tobytes()
+        assert job.engine.state.copy().tobytes() == here.engine.state.copy().tobytes()
         np.testing.assert_array_equal(job.predict(x), plain.predict(x))
     steps = 2 * 3
     traffic = here.plan.paged["train"]

@@ -26,7 +26,6 @@ from smidgen.ops import N
 from smidgen.program import lazy_json
 from smidgen.program.program import Program, trimmed
 from smidgen.runtime import machine as native
-from smidgen.runtime.build import INPLACE, inplace_inputs
 from smidgen.runtime.machine import Machine
 from tests.support import small
 from tests.support.encoded import ALIGN, RUNNABLE, Placer, chain, encoded, looped, one_op
@@ -359,13 +358,6 @@ def test_training_allocates_nothing_and_every_compiler_gives_the_same_bits(tmp_p
         printed[command] = done.stdout
         assert f"mapped_bytes {program.state_bytes + program.arena_bytes}\n" in done.stdout
     assert len(set(printed.values())) == 1
-
-
-def test_the_copy_of_the_in_place_table_is_up_to_date() -> None:
-    """Builds without numpy read kernels/inplace.txt; `python -m smidgen.runtime.build` renews it."""
-    before = INPLACE.read_text()
-    inplace_inputs()
-    assert INPLACE.read_text() == before
 
 
 @pytest.mark.parametrize("length", [0, 4, 1 << 16, (1 << 16) + 4, 3 << 16, (3 << 16) + 12])

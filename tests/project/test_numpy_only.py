@@ -48,7 +48,7 @@ job.save(path + ".trained")
 np.savez(results, losses=np.array(losses), predicted=job.predict(given["x1"]), **job.state_dict())
 files = [(name.partition(".")[0], str(getattr(module, "__file__", ""))) for name, module in sys.modules.items()]
 print(json.dumps({
-    "smidgen": smidgen.__file__, "library": job._machine._lib._name, "start": start, "step": job.step,
+    "smidgen": smidgen.__file__, "library": job.engine.machine._lib._name, "start": start, "step": job.step,
     "ram": job.plan.ram_bytes, "foreign": sorted({name for name, file in files if "site-packages" in file}),
 }))
 """

@@ -123,7 +123,7 @@ FAULTS = [
     ),
     Fault(
         "optimizer state not saved", "train/job.py",
-        "self.program.with_state(self._whole()).save(place)", "self.program.save(place)", SAVED,
+        "self.program.with_state(self.engine.whole()).save(place)", "self.program.save(place)", SAVED,
     ),
     # Batches that are not full, or come in parts.
     Fault(
@@ -143,8 +143,8 @@ FAULTS = [
         "SmgCall c = {.run = {n, total, before},", "SmgCall c = {.run = {n, total, 0},", f"{PARTS}[0.4-SGD-sgd]",
     ),
     Fault(
-        "accumulators not cleared", "train/job.py",
-        'self._machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
+        "accumulators not cleared", "train/engine.py",
+        'self.machine.run("zero", [], [], 1, 1)', "pass", f"{PARTS}[0.0-SGD-sgd]",
     ),
     # Pages.
     Fault(
@@ -174,8 +174,8 @@ FAULTS = [
         f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
     ),
     Fault(
-        "a failed step leaves half of its updates", "train/job.py",
-        "undo.bring_back(self._machine.state)", "pass",
+        "a failed step leaves half of its updates", "train/engine.py",
+        "undo.bring_back(self.machine.state)", "pass",
         f"{PAGES}_whenever_the_disk_fails_the_state_is_that_before_the_step",
     ),
     Fault(
@@ -239,7 +239,7 @@ FAULTS = [
         f"{MEMORY}_a_value_made_before_the_loop_lives_until_its_last_iteration",
     ),
     Fault(
-        "loop stride wrong in the plan", "compiler/place/arena.py",
+        "loop stride wrong in the plan", "compiler/graph/alias.py",
         "return self.graph[top].bytes(1) if inside else 0", "return self.graph[top].bytes(1) - 4 if inside else 0",
         LOOPED_PLANS,
     ),

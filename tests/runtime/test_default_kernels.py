@@ -31,19 +31,22 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_host_gets_fast_kernels(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = smidgen.compile(model(), X)
-    assert job._machine.instruction_set != "exact"
+    assert job.engine.machine.instruction_set != "exact"
     assert job.plan.work_bytes > 0
     job.save(tmp_path / "net.smg")
     loaded = smidgen.load(tmp_path / "net.smg")
     assert loaded.plan == job.plan
-    assert loaded.plan.ram_bytes == loaded._machine.mapped_bytes + loaded.plan.context_bytes + loaded.plan.stack_bytes
+    assert (
+        loaded.plan.ram_bytes
+        == loaded.engine.machine.mapped_bytes + loaded.plan.context_bytes + loaded.plan.stack_bytes
+    )
     exact = smidgen.load(tmp_path / "net.smg", kernels="exact")
     assert exact.plan.ram_bytes == loaded.plan.ram_bytes - loaded.plan.work_bytes
 
 
 def test_a_device_gets_exact_kernels(unset: pytest.MonkeyPatch) -> None:
     job = smidgen.compile(model(), X, device="stm32f746")
-    assert job._machine.instruction_set == "exact"
+    assert job.engine.machine.instruction_set == "exact"
     assert smidgen.compile(model(), X, device="stm32f746", kernels="fast").plan.work_bytes > 0
 
 

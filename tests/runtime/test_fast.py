@@ -79,7 +79,7 @@ def test_any_number_of_threads_gives_the_same_bits(program: object) -> None:
     one = trained(program, "fast")
     for threads in (2, 3):
         several = trained(program, "fast", threads)
-        assert several._machine.state.tobytes() == one._machine.state.tobytes()
+        assert several.engine.machine.state.tobytes() == one.engine.machine.state.tobytes()
 
 
 def test_work_memory_is_counted(program: object, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_forked_child_goes_on_without_the_threads(program: object) -> None:
     if not child:
         x, y = batch()
         job.train_step(x, y)
-        os._exit(int(job._machine.state.tobytes() != expected(program)))
+        os._exit(int(job.engine.machine.state.tobytes() != expected(program)))
     for _ in range(6000):  # five minutes, on a machine that has other work to do
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -210,4 +210,4 @@ def expected(program: object) -> bytes:
     job = trained(program, "fast")
     x, y = batch()
     job.train_step(x, y)
-    return job._machine.state.tobytes()
+    return job.engine.machine.state.tobytes()

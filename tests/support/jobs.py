@@ -18,7 +18,7 @@ from tests.support.encoded import encoded
 
 
 def state(job: Job) -> bytes:
-    return job._machine.state.tobytes()
+    return job.engine.machine.state.tobytes()
 
 
 def said(call: Callable[[], Any]) -> str:

@@ -68,4 +68,4 @@ def allowed(job: smidgen.Job, *rungs: int | None) -> Callable[[], float]:
 
 
 def bits(job: smidgen.Job) -> bytes:
-    return job._machine.state.tobytes()
+    return job.engine.machine.state.tobytes()

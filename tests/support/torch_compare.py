@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from smidgen.compiler.torch_import.capture import Imported
+from smidgen.compiler.imported import Imported
 from smidgen.ir import Array
 
 SAMPLES = 3

@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from smidgen.compiler.graph import interp
+from smidgen.compiler.imported import Imported
 from smidgen.compiler.passes.autodiff import autodiff
-from smidgen.compiler.torch_import.capture import Imported, import_model
+from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Array, DType, Role
 from tests.support.torch_compare import SAMPLES, close, feeds, leaves, spread_loss
 from tests.support.torch_models import (

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from smidgen.compiler.graph import interp
-from smidgen.compiler.torch_import import capture
+from smidgen.compiler.torch_import import translate
 from smidgen.compiler.torch_import.aten import TABLE
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
@@ -184,7 +184,7 @@ def test_what_no_rule_foresaw_is_an_error_with_its_place(monkeypatch: pytest.Mon
     monkeypatch.setitem(TABLE, "relu", broken)
     with pytest.raises(UnsupportedOp, match=r"aten\.relu.*\n.*F\.relu\(x\)(.|\n)*KeyError: 'x'"):
         import_model(Fn(lambda x: F.relu(x)), torch.zeros(2, 3), loss="mse")
-    monkeypatch.setattr(capture, "named", broken)
+    monkeypatch.setattr(translate, "named", broken)
     with pytest.raises(Internal, match="KeyError: 'x'"):
         import_model(nn.Linear(3, 2), torch.zeros(2, 3), loss="mse")
 

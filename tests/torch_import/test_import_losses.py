@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from smidgen.compiler.graph import interp
 from smidgen.compiler.passes.autodiff import autodiff
-from smidgen.compiler.torch_import.capture import LOSSES, import_model
+from smidgen.compiler.torch_import.capture import import_model
+from smidgen.compiler.torch_import.translate import LOSSES
 from tests.support.torch_compare import SAMPLES, close, feeds
 
 # Losses.

@@ -20,6 +20,6 @@ def job() -> Job:
 @pytest.fixture
 def untouched(job: Job) -> Iterator[Job]:
     """A job whose state is the same before and after the test."""
-    before = job._machine.state.tobytes()
+    before = job.engine.machine.state.tobytes()
     yield job
-    assert job._machine.state.tobytes() == before
+    assert job.engine.machine.state.tobytes() == before

@@ -52,8 +52,8 @@ def test_spare_classes_change_no_bit_of_the_others(name: str, spare: int) -> Non
         assert np.array_equal(value, wide.state_dict()[key]), key
     assert np.array_equal(plain.predict(x), wide.predict(x))
     assert plain.evaluate(x, y) == wide.evaluate(x, y)
-    assert not wide._state.view("8.weight")[9:].any(), "what is not in use stays as it was"
-    assert not wide._state.view("8.bias")[9:].any()
+    assert not wide.engine.state.view("8.weight")[9:].any(), "what is not in use stays as it was"
+    assert not wide.engine.state.view("8.bias")[9:].any()
 
 
 @pytest.mark.parametrize("new", [0, 5, 8])
@@ -122,7 +122,7 @@ def test_the_same_from_c(tmp_path: Path) -> None:
     ], done.stderr  # fmt: skip
     job.add_class("cat")
     job.add_class("dog")
-    assert (tmp_path / "state").read_bytes() == job._machine.state.tobytes()
+    assert (tmp_path / "state").read_bytes() == job.engine.machine.state.tobytes()
 
 
 @pytest.mark.parametrize("added", [0, 1, 2])

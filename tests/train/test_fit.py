@@ -309,7 +309,9 @@ def test_gradients_in_a_message_are_those_of_the_step(optimizer: Optimizer, n: i
     job.fit(X, Y)  # so that the optimizer has a past
     x, y = X[:n], Y[:n]
     before, weights = state(job), job.state_dict()
-    found = divergence.gradients(job._state, job._kept().data(), lambda: job._train([x, y], n), job._optimizer)
+    found = divergence.gradients(
+        job.engine.state, job.engine.kept().data(), lambda: job.engine.train([x, y], n), job.engine.optimizer
+    )
     assert state(job) == before
     twin = made(SGD(1.0), accumulate=True)
     twin.load_state_dict(weights)

@@ -34,7 +34,7 @@ job = smidgen.load("net.smg", kernels="exact", page_to=page_to)
 x = np.random.default_rng(0).standard_normal((16, 1200)).astype(np.float32)
 y = x[:, :2].copy()
 job.fit(x[:4], y[:4])
-job._fingerprint
+job.engine.fingerprint
 state = job.program.saved_bytes
 assert state > 16 << 20
 limit = data_bytes() + state // 4

@@ -59,7 +59,7 @@ def train(fatal):
         setattr(os, name, wrapped(name, getattr(os, name)))
     history = job.fit(data["x"], data["y"], epochs=3, eval=(data["xt"], data["yt"]), patience=9, schedule="cosine",
                       warmup=0.1, checkpoint=path, checkpoint_every=1)
-    digest = hashlib.sha256(job._machine.state.tobytes()).hexdigest()
+    digest = hashlib.sha256(job.engine.machine.state.tobytes()).hexdigest()
     result.write_text(json.dumps([digest, [e.loss for e in history.epochs], history.steps, history.stopped, made]))
 
 

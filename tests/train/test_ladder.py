@@ -64,16 +64,18 @@ def test_every_rung_by_hand_learns_the_same_bits_and_stays_within_its_arena() ->
     start = bits(job)
     found = set()
     for rung in (0, 1, 2):
-        job._state.set_all(start)
+        job.engine.state.set_all(start)
         job.rung = rung
-        job._machine.arena[:] = 0x5A
+        job.engine.machine.arena[:] = 0x5A
         job.train_step(x[:4], y[:4])
         job.predict(x[:4])
         job.evaluate(x, y)
-        assert (job._machine.arena[job.rungs[rung].arena_bytes :] == 0x5A).all()
+        assert (job.engine.machine.arena[job.rungs[rung].arena_bytes :] == 0x5A).all()
         found.add(bits(job))
     assert len(found) == 1
-    assert job.rungs[2].arena_bytes < job.rungs[1].arena_bytes < job.rungs[0].arena_bytes == len(job._machine.arena)
+    assert (
+        job.rungs[2].arena_bytes < job.rungs[1].arena_bytes < job.rungs[0].arena_bytes == len(job.engine.machine.arena)
+    )
 
 
 def test_a_checkpoint_does_not_know_the_rung(tmp_path: Path) -> None:
@@ -144,11 +146,11 @@ def test_pages_beyond_what_is_kept_are_given_back_and_are_zero_again(guard: Any,
 def test_a_switch_down_gives_the_tail_of_the_arena_back_before_the_next_step() -> None:
     plain, _, _ = made("residual", [])
     job, _, _ = made("residual", shares(plain, 0.7))
-    job._machine.arena[:] = 0x5A
+    job.engine.machine.arena[:] = 0x5A
     job.rung = 1
     keep = job.rungs[1].arena_bytes
-    assert (job._machine.arena[:keep] == 0x5A).all()
-    assert (job._machine.arena[keep + mmap.PAGESIZE :] == 0).all()
+    assert (job.engine.machine.arena[:keep] == 0x5A).all()
+    assert (job.engine.machine.arena[keep + mmap.PAGESIZE :] == 0).all()
 
 
 RSS = """
@@ -171,7 +173,7 @@ for rung in (0, 2, 0, 1, 2):
     job.train_step(x, y)
     job.predict(x)
     found.append([rung, job.rungs[rung].ram_bytes, at_once, rss() - base])
-print(json.dumps({"loaded": loaded, "found": found, "state": job._machine.state.nbytes}))
+print(json.dumps({"loaded": loaded, "found": found, "state": job.engine.machine.state.nbytes}))
 """
 
 

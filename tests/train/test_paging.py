@@ -191,19 +191,19 @@ def test_a_file_that_shrinks_stops_the_step_and_the_state_is_that_before_it(tmp_
     x, y = batches(1)[0]
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
     job.train_step(x, y)
-    before = job._machine.state.tobytes()
+    before = job.engine.machine.state.tobytes()
     os.truncate(tmp_path / "page", 0)
     for _ in range(2):
         with pytest.raises(RunFailed, match="the page file was truncated"):
             job.train_step(x, y)
-        assert job._machine.state.tobytes() == before
+        assert job.engine.machine.state.tobytes() == before
 
 
 @pytest.mark.parametrize("prefetch", [{"late": True}, {"late": False}, {"prefetch": False}])
 def test_it_does_not_matter_when_a_page_arrives(prefetch: dict[str, bool], tmp_path: Path) -> None:
     entries = small.entries()
     plain, job = Job(encode(entries)), Job(encode(paged(entries, ahead=4)), page_to=tmp_path / "page")
-    disk = Disk(job._machine, **prefetch)
+    disk = Disk(job.engine.machine, **prefetch)
     for x, y in batches(3):
         assert job.train_step(x, y) == plain.train_step(x, y)
     assert bits(job) == bits(plain)
@@ -214,7 +214,7 @@ def test_it_does_not_matter_when_a_page_arrives(prefetch: dict[str, bool], tmp_p
 def test_whenever_the_disk_fails_the_state_is_that_before_the_step(tmp_path: Path) -> None:
     steps = batches(2)
     job = Job(encode(paged(small.entries(), ahead=4)), page_to=tmp_path / "page")
-    disk = Disk(job._machine)
+    disk = Disk(job.engine.machine)
     job.train_step(*steps[0])
     before, calls = bits(job), disk.calls
     partly = 0
@@ -238,7 +238,7 @@ def test_whenever_the_disk_fails_the_state_is_that_before_the_step(tmp_path: Pat
 def test_a_job_whose_pages_hold_half_a_step_says_so_until_it_is_given_a_whole_state(tmp_path: Path) -> None:
     x, y = batches(1)[0]
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
-    disk = Disk(job._machine)
+    disk = Disk(job.engine.machine)
     job.train_step(x, y)
     a_step = disk.calls
     before = bits(job)
@@ -268,7 +268,7 @@ def test_a_step_that_stops_before_it_wrote_state_is_undone(tmp_path: Path) -> No
     with pytest.raises(RunFailed, match="a label is not the number of a class"):
         job.train_step(x2, y2 + 100)
     assert bits(job) == before
-    disk = Disk(job._machine)
+    disk = Disk(job.engine.machine)
     before = bits(job)
     disk.fail_at = 2
     with pytest.raises(RunFailed, match="the disk is on fire") as raised:
@@ -282,7 +282,7 @@ def test_a_step_that_stops_before_it_wrote_state_is_undone(tmp_path: Path) -> No
 def test_fit_brings_back_even_what_is_in_pages(tmp_path: Path) -> None:
     x, y = batches(1)[0]
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
-    disk = Disk(job._machine)
+    disk = Disk(job.engine.machine)
     job.train_step(x, y)
     before, a_step = bits(job), disk.calls
     real, count = disk._write, 0
@@ -338,7 +338,7 @@ def test_a_job_whose_state_in_pages_is_damaged_is_not_said_to_be_whole(
     monkeypatch.setenv("SMIDGEN_LIBRARY", str(checking))
     x, y = batches(1)[0]
     job = Job(momentum_in_pages(), kernels="exact", page_to=tmp_path / "page")
-    disk = Disk(job._machine, prefetch=False)
+    disk = Disk(job.engine.machine, prefetch=False)
     job.train_step(x, y)
     job.checkpoint(tmp_path / "run.ckpt")
     disk.memory[0] ^= 1

@@ -33,7 +33,7 @@ class Halfway:
     def __init__(self, folder: Path) -> None:
         entries = small.entries(evaluate=True)
         self.job = Job(encode(paged(entries, state=["w1", *optimizer_state(entries.graphs)])), page_to=folder / "p")
-        self.disk = Disk(self.job._machine)
+        self.disk = Disk(self.job.engine.machine)
         self.job.train_step(X, Y)
         self.calls, self.before = self.disk.calls, bits(self.job)
         self.checkpoint = folder / "run.ckpt"
@@ -92,8 +92,8 @@ def test_no_copy_is_kept_of_a_part(made: Halfway, tmp_path: Path) -> None:
     count = made.job.program.saved_bytes
     made.fail()
     for kept in (InRam(count), InFile([tmp_path], count)):
-        made.refused(partial(kept.keep, made.job._state))
-    made.refused(made.job._state.copy)
+        made.refused(partial(kept.keep, made.job.engine.state))
+    made.refused(made.job.engine.state.copy)
 
 
 def test_an_epochs_end_that_breaks_the_job_is_not_hidden_by_the_next_step(made: Halfway) -> None:
@@ -104,7 +104,7 @@ def test_an_epochs_end_that_breaks_the_job_is_not_hidden_by_the_next_step(made: 
 
 def image(job: Job, folder: Path) -> Path:
     """The state as a runner saves it, in both slots."""
-    state = job._state.copy().tobytes()
+    state = job.engine.state.copy().tobytes()
     facts = flash_slots.MAGIC, flash_slots.VERSION, len(state), 1, job.program.checksum, zlib.crc32(state), 0
     head = flash_slots.HEAD.pack(*facts, 0)[:-4]
     place = folder / "state.bin"
@@ -138,7 +138,7 @@ def test_a_disk_that_fails_while_the_state_is_set_leaves_a_part_and_says_so(
 def test_a_run_is_continued_only_from_a_state_that_was_set(made: Halfway, tmp_path: Path) -> None:
     made.job.fit(X, Y, progress=False, checkpoint=tmp_path / "fit.ckpt")
     made.failing(lambda: made.job.resume(tmp_path / "fit.ckpt"))
-    assert made.job._resumed is None
+    assert made.job.engine.resumed is None
 
 
 def test_an_error_before_a_step_is_not_taken_for_that_of_an_earlier_one(made: Halfway) -> None:
@@ -163,7 +163,7 @@ def test_other_threads_wait_for_all_parts_of_a_batch(name: str, monkeypatch: pyt
     """Gradients of the parts so far are where `infer` works."""
     program = encode(small.entries(accumulate=True, evaluate=True))
     job, alone = Job(program, kernels="exact"), Job(program, kernels="exact")
-    run, looked = job._machine.run, threading.Event()
+    run, looked = job.engine.machine.run, threading.Event()
 
     def look() -> None:
         LOOKS[name](job)
@@ -178,7 +178,7 @@ def test_other_threads_wait_for_all_parts_of_a_batch(name: str, monkeypatch: pyt
             other.start()
             early.append(looked.wait(0.3))
 
-    monkeypatch.setattr(job._machine, "run", watched)
+    monkeypatch.setattr(job.engine.machine, "run", watched)
     (many,) = batches(1, n=11)
     assert job.train_step(*many) == alone.train_step(*many)
     other.join(60)
@@ -193,7 +193,7 @@ import smidgen
 job = smidgen.load(sys.argv[1], page_to=sys.argv[2])
 x, y = np.ones((4, 3, 8, 8), np.float32), np.arange(4)
 job.train_step(x, y)
-before = job._state.copy().tobytes()
+before = job.engine.state.copy().tobytes()
 child = os.fork()
 if not child:
     for call in (lambda: job.train_step(x, y), lambda: job.predict(x), lambda: job.load_state_dict({})):
@@ -204,7 +204,7 @@ if not child:
     del call, job  # waits for no thread: there is none
     os._exit(0)
 os.waitpid(child, 0)
-print(job._state.copy().tobytes() == before)
+print(job.engine.state.copy().tobytes() == before)
 job.train_step(x, y)
 """
 

@@ -34,7 +34,7 @@ def test_when_the_disk_fails_the_state_is_whole_or_the_job_says_it_is_not(count:
     program = some_in_pages(count)
     job = Job(program, page_to=tmp_path / "page")
     steps = batches(2)
-    disk = Disk(job._machine)
+    disk = Disk(job.engine.machine)
     job.train_step(*steps[0])
     calls, before = disk.calls, bits(job)
     job.checkpoint(tmp_path / "run.ckpt")

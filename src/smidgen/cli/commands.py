@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import terminal
-from ..compiler.options import checked_seed
+from ..errors import BadOption
+from ..program.arguments import checked_seed
 from . import board, sweep, target
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
 from .source import compiled, device_of, need_torch, source_files
@@ -167,12 +168,23 @@ def inspect(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     checked_seed(args.seed)
     need_torch("verify")
-    from ..report.proof import prove
+    import numpy as np
+    import torch
 
+    from ..report.proof import prove
+    from .model_source import example_of, load_model
+
+    rng = np.random.default_rng(args.seed)
+    torch.manual_seed(args.seed)
     with contextlib.redirect_stdout(sys.stderr):  # for what the user's code prints
+        model = load_model(args.model)
+        if args.bn == "batch" and args.model.endswith(".pt2"):
+            why = "torch.export has captured the model with its running statistics, so torch cannot train it that way"
+            raise BadOption("verify --bn batch needs the model itself", why=why, help="file.py:build, or --bn frozen")
         proof = prove(
-            args.model, args.input, loss=args.loss, method=args.method, optimizer=args.optimizer, lr=args.lr,
-            bn=args.bn, seed=args.seed, progress=None if args.json else lambda text: print(text, file=sys.stderr),
+            model, args.model, lambda: [example_of(text, rng) for text in args.input], rng, loss=args.loss,
+            method=args.method, optimizer=args.optimizer, lr=args.lr, bn=args.bn,
+            progress=None if args.json else lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
     print_json(proof.to_json()) if args.json else print(proof.to_text())
     return 0 if proof.passed else 1

@@ -8,10 +8,11 @@ import sys
 from typing import Any
 
 from .. import terminal
-from ..compiler.options import Classes, Memory, checked_budget, checked_device, checked_ladder, checked_seed
+from ..compiler.options import Classes, Memory, checked_budget, checked_device, checked_ladder
 from ..devices.device import Device
 from ..devices.room import with_slots
 from ..errors import MissingPart
+from ..program.arguments import checked_seed
 
 
 def source_files(args: argparse.Namespace) -> list[str]:

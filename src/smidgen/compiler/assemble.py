@@ -25,8 +25,8 @@ from .planner.cost import Spent
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Predicted cost of a step; within a limit also the cost of the unconstrained step, and a proven lower bound for any
-    step within it (0 if none was computed)."""
+    """Predicted cost of a step; within a limit also the cost of the unconstrained step, and a proven lower bound for
+    any step within it (0 if none was computed)."""
 
     step: Spent
     objective: str = ""

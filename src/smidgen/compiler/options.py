@@ -13,7 +13,7 @@ import numpy as np
 
 from ..devices.device import Device, load_device
 from ..errors import BadOption
-from ..program.arrays import is_integer, is_number
+from ..program.arguments import checked_seed, is_integer, is_number
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
 HELP: Final = {
@@ -31,16 +31,16 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 class Memory:
     """How a program is made to fit. All of it is optional.
 
-    `budget`, in bytes or as "256KB", is a hard limit of RAM: results are recomputed instead of kept, or a step runs in
-    micro-batches, at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a while.
-    `objective`, "time" or "energy", is what should be small; `deadline`, in seconds or as "2x" (of the step without a
-    limit), how long a step may take; `effort` the work spent on looking for the optimum, in seconds of a desktop
-    computer (default 5, of a sweep 1): the same plan comes out on every machine. `ladder`, more sizes like `budget`, adds the
-    same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among them; what is learned
-    stays. `accumulate=True` adds the entries that take larger batches in micro-batches, `False` omits them; by default
-    fast kernels use them, `plan.batch` samples at a time, where that saves both RAM and time. `const="int8"` stores
-    weights that do not learn as int8 wherever that loses nothing. `prices="measured"` times every kernel on this
-    machine, once, instead of taking the same prices everywhere."""
+    `budget`, in bytes or as "256KB", is a hard limit of RAM: results are recomputed instead of kept, or a step runs
+    in micro-batches, at a price that the plan states; with `page_to`, a file, tensors may also leave RAM for a
+    while. `objective`, "time" or "energy", is what should be small; `deadline`, in seconds or as "2x" (of the step
+    without a limit), how long a step may take; `effort` the work spent on looking for the optimum, in seconds of a
+    desktop computer (default 5, of a sweep 1): the same plan comes out on every machine. `ladder`, more sizes like
+    `budget`, adds the same step planned for each of them: `job.rung` and `job.fit(follow_memory=…)` switch among
+    them; what is learned stays. `accumulate=True` adds the entries that take larger batches in micro-batches,
+    `False` omits them; by default fast kernels use them, `plan.batch` samples at a time, where that saves both RAM
+    and time. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing.
+    `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere."""
 
     budget: int | str | None = None
     page_to: str | os.PathLike[str] | None = None
@@ -198,12 +198,6 @@ def checked_deadline(deadline: Any, usual: Callable[[], float]) -> float | None:
         help = "memory=smidgen.Memory(deadline=0.5), in seconds, or deadline='2x'"
         raise BadOption(f"deadline={deadline!r} is not a time", help=help)
     return seconds
-
-
-def checked_seed(seed: Any) -> int:
-    if not is_integer(seed) or not 0 <= seed < 2**31:
-        raise BadOption(f"seed={seed!r} is not a seed", why="it is an integer from 0 to 2**31 - 1", help="seed=0")
-    return int(seed)
 
 
 def _check_model(model: Any) -> None:

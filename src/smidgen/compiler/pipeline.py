@@ -34,7 +34,7 @@ from .planner.cheap import cheapened
 
 if TYPE_CHECKING:
     from ..devices.device import Device
-    from .torch_import.capture import Imported
+    from .imported import Imported
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from .. import ops
 from ..ir import Graph, Node, Role, at
 from ..ops.traits import PAGE_WRITERS
 from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
+from .graph.alias import Families
 from .graph.build import typed
-from .place.arena import Families
 from .place.layout import Layout
 
 

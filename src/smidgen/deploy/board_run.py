@@ -107,7 +107,7 @@ def train_on_board(
     program = job.program
     batches = training_data(job, data.x, data.y, epochs, checked_batch(None, program))
     assert isinstance(batches, Arrays)
-    check_rows(program, job._machine.run, batches.taken(slice(0, 2)), batches.buffers, max(batches.sizes()))
+    check_rows(program, job.engine.machine.run, batches.taken(slice(0, 2)), batches.buffers, max(batches.sizes()))
     chosen = list(itertools.islice(_epochs(batches, job, epochs), steps))
     measured = data if held_out is None else held_out
     tested = training_data(job, measured.x, measured.y, 1, program.batch)
@@ -131,17 +131,17 @@ def train_on_board(
 
 def _epochs(batches: Arrays, job: Job, epochs: int) -> Iterator[tuple[list[Array], int]]:
     for epoch in range(epochs):
-        yield from batches.epoch(order(job._state.seed, epoch, batches.samples))
+        yield from batches.epoch(order(job.engine.state.seed, epoch, batches.samples))
 
 
 def _counted(job: Job, arrays: Sequence[Array], n: int) -> Step:
     """Without samples that count for nothing, as the job takes a step in parts."""
-    return job._without_ignored(arrays, n) if n > job.program.batch else (arrays, n)
+    return job.engine.without_ignored(arrays, n) if n > job.program.batch else (arrays, n)
 
 
 def _accuracy(job: Job, program: Program, data: Arrays, run: BoardRun, predictions: Sequence[Step]) -> float | None:
     outs = [b for b in program.entry_buffers("infer") if b.direction == "output"]
-    found = Accuracy(job._loss, outs, data.buffers[-1])
+    found = Accuracy(job.engine.loss, outs, data.buffers[-1])
     for (arrays, _), outputs in zip(predictions, run.outputs, strict=True):
         found.add(outputs, arrays[-1])
     return found.value
@@ -150,13 +150,13 @@ def _accuracy(job: Job, program: Program, data: Arrays, run: BoardRun, predictio
 def _compared(job: Job, run: BoardRun, steps: list[tuple[list[Array], int]]) -> bool:
     """Raises RunFailed at the first difference."""
     for i, (arrays, n) in enumerate(steps):
-        loss = np.float32(job._train(arrays, n))
+        loss = np.float32(job.engine.train(arrays, n))
         if loss.tobytes() != run.losses[i].tobytes():
             raise RunFailed(
                 "the board computes other bits than this machine", at=f"step {i + 1} of {len(steps)}",
                 why=f"the loss is {run.losses[i]!r} there and {loss!r} here",
             )  # fmt: skip
-    if job._state.copy().tobytes() != run.state:
+    if job.engine.state.copy().tobytes() != run.state:
         raise RunFailed("the board computes other bits than this machine", at="state after the last step")
     return True
 

@@ -134,14 +134,14 @@ def run_on_board(
         raise RunFailed(f"'{elf}' is not built", help=f"make -C {folder}")
     _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
-        trained, predicted = _write_data(Path(place) / "data.bin", program, steps, predictions)
+        trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions)
         marks = _plugin_marks(elf, program) if count else None
         plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks}" if marks and _plugin() else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
         if status:
             raise _failed(elf, status, said)
         counts = _read_counts(Path(place) / "counts", program, trained) if plugin else None
-        return _read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
+        return read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
 
 
 def _check_main(folder: Path) -> None:
@@ -160,7 +160,7 @@ def _failed(elf: Path, status: int, said: str) -> RunFailed:
     return RunFailed(what, at="the emulated board", why=why)
 
 
-def _write_data(
+def write_data(
     path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step]
 ) -> tuple[list[int], list[int]]:
     """The file that main.c describes; returns the samples of every step and prediction."""
@@ -179,9 +179,7 @@ def _write_data(
     return sizes[0], sizes[1]
 
 
-def _read_result(
-    data: bytes, program: Program, steps: int, predicted: Sequence[int], counts: Counts | None
-) -> BoardRun:
+def read_result(data: bytes, program: Program, steps: int, predicted: Sequence[int], counts: Counts | None) -> BoardRun:
     losses = np.frombuffer(data, np.float32, steps).copy()
     at = losses.nbytes
     state = data[at : at + program.saved_bytes]

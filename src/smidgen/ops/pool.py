@@ -96,7 +96,7 @@ def _packed(index: Array, bits: int) -> Array:
     return np.packbits(((flat >> np.arange(bits)) & 1).reshape(len(index), -1), axis=1, bitorder="little")
 
 
-def _unpacked(packed: Array, shape: tuple[int, ...], bits: int) -> Array:
+def unpacked(packed: Array, shape: tuple[int, ...], bits: int) -> Array:
     count = int(np.prod(shape[1:]))
     ones = np.unpackbits(packed, axis=1, count=count * bits, bitorder="little").reshape(len(packed), count, bits)
     return (ones.astype(np.int32) << np.arange(bits)).sum(axis=2).reshape(shape)  # type: ignore[no-any-return]
@@ -194,7 +194,7 @@ def _max_pool2d_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Seq
 def _max_pool2d_dx_ref(
     dy: Array, index: Array, in_hw: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Array]:
-    where = _unpacked(index, dy.shape, index_bits(kernel))
+    where = unpacked(index, dy.shape, index_bits(kernel))
     pads, positions = _windows(in_hw, dy.shape[1:3], kernel, stride, padding, dilation)
     dx = np.zeros((len(dy), *(x + lo + hi for x, (lo, hi) in zip(in_hw, pads, strict=True)), dy.shape[3]), dy.dtype)
     for k, rows, cols in positions:

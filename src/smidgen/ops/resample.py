@@ -191,7 +191,7 @@ def _nearest_at(size: int, out: int, scale: float | None) -> Array:
     return np.minimum(at.astype(np.int64), size - 1)
 
 
-def _nearest_ref(x: Array, out_hw: Pair, scale: Scale = None) -> tuple[Array]:
+def nearest_ref(x: Array, out_hw: Pair, scale: Scale = None) -> tuple[Array]:
     rows, cols = (_nearest_at(*axis) for axis in _axes(x.shape[1:3], out_hw, scale))
     return (x[:, rows[:, None], cols],)
 
@@ -214,7 +214,7 @@ _SCALED: dict[str, Any] = {"scale": (1.7, 2.3)}
 
 define(
     "upsample_nearest2d", doc="y = the nearest pixel of x",
-    infer=_infer("upsample_nearest2d"), ref=_nearest_ref, vjp=_vjp("upsample_nearest2d_dx"),
+    infer=_infer("upsample_nearest2d"), ref=nearest_ref, vjp=_vjp("upsample_nearest2d_dx"),
     kernels={"f32": "upsample_nearest2d_f32"}, params=_nearest_params,
     cases=[*[case((N, *hw, 3), out_hw=o) for hw, o in _SIZES], case((2, 3, 4, 19), out_hw=(5, 9), **_SCALED)],
 )  # fmt: skip

@@ -18,14 +18,6 @@ from .instructions import Buffer
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
-def is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return is_integer(value) or isinstance(value, (float, np.floating))
-
-
 def listed(x: Any) -> list[Any]:
     """The inputs of a model: a tuple or list has one for each."""
     return list(x) if isinstance(x, (tuple, list)) else [x]
@@ -182,6 +174,6 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 __all__ = [
     "added_step",
-    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "is_integer",
-    "is_number", "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
+    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays",
+    "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from torch import nn
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..compiler.pipeline import Entries
-from ..compiler.torch_import.capture import LOSSES
+from ..compiler.torch_import.translate import LOSSES
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
@@ -165,7 +165,7 @@ def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], ba
         outputs, state = interp.advance(graph, state, feeds, n=len(target))
         loss = exact.step(inputs, target)
         sizes = {p: max(sizes.get(p, 0.0), _largest(exact.params[p].grad.numpy())) for p in exact.learns}
-        found = {"loss": relative(outputs["loss"], np.array(loss)), **_state_errors(graph, state, exact, sizes)}
+        found = {"loss": relative(outputs["loss"], np.array(loss)), **state_errors(graph, state, exact, sizes)}
         limits = dict.fromkeys(found, A_LIMIT)
         if max(found.values()) > A_LIMIT:
             # How far does torch-f64 move if its inputs move by one rounding? No program can agree better than that.
@@ -210,7 +210,7 @@ def distance(
     return best
 
 
-def _state_errors(
+def state_errors(
     graph: Graph, state: Mapping[str, Array], reference: Reference, sizes: Mapping[str, float]
 ) -> dict[str, float]:
     """Norm-relative difference of everything that changes."""

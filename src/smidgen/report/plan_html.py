@@ -32,11 +32,11 @@ def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_
 
 def html_page(plan: Plan, *, title: str = "", seconds_per_step: float | None = None) -> str:
     text = plan_text(plan, seconds_per_step=seconds_per_step, all_layers=True)
-    return filled("page", title or "a training program", text, page_data(plan, seconds_per_step))
+    return filled("plan", title or "a training program", text, page_data(plan, seconds_per_step))
 
 
 def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Sequence[str] = ("page",)) -> str:
-    """The page `name`.html with its script, its styles, what it draws, and the same as text."""
+    """page.html around `name`.html, with its script, its styles, what it draws, and the same as text."""
 
     def part(file: str) -> str:
         return resources.files(__package__).joinpath("assets", file).read_text("utf-8")
@@ -48,13 +48,15 @@ def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Seque
     }  # fmt: skip
     given = {
         **parts,
-        "csp": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "name": name,
+        "csp": "; ".join(f"{source} {value}" for source, value in policy.items()),
         "title": html.escape(title),
         "text": html.escape(text),
         "data": _script_safe(data),
     }
+    page = part("page.html").replace("{{body}}", part(f"{name}.html"))
     # In one pass: nothing is filled twice.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: given[found[1]], part(f"{name}.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: given[found[1]], page)
 
 
 def _named(source: str) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from .. import api, ops
-from ..cli.model_source import example_of, load_model
 from ..compiler.assemble import encode
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
@@ -76,34 +75,31 @@ class Proof:
 
 
 def prove(
-    source: str,
-    inputs: Sequence[str],
+    model: torch.nn.Module,
+    name: str,
+    examples: Callable[[], list[Array]],
+    rng: np.random.Generator,
     *,
     loss: str,
     method: str,
     optimizer: str,
     lr: float | None,
     bn: str,
-    seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> Proof:
-    rng = np.random.default_rng(seed)
-    torch.manual_seed(seed)
-    model = load_model(source)
+    """`examples` draws the inputs of one batch; targets are drawn from `rng` in between. The model is put into
+    evaluation mode."""
     for module in model.modules():
         # Dropout draws differ between any two systems, so the proof runs without it. (What torch.export captured
         # refuses eval().)
         module.training = False
-    if bn == "batch" and source.endswith(".pt2"):
-        why = "torch.export has captured the model with its running statistics, so torch cannot train it that way"
-        raise BadOption("verify --bn batch needs the model itself", why=why, help="file.py:build, or --bn frozen")
     batches = []
     for _ in range(FREE_STEPS):
-        xs = [example_of(text, rng) for text in inputs]
+        xs = examples()
         batches.append((xs, _target(model, xs, loss, rng)))
     lr = (0.01 if optimizer == "sgd" else 1e-3) if lr is None else lr
     made: Optimizer = SGD(lr, momentum=0.9) if optimizer == "sgd" else Adam(lr)
-    return prove_model(model, source, batches, loss, method, made, bn, progress)
+    return prove_model(model, name, batches, loss, method, made, bn, progress)
 
 
 def prove_model(

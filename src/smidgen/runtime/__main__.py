@@ -7,9 +7,8 @@ from .build import HERE, LIBRARY, compile_runtime
 
 
 def is_current() -> bool:
-    """Newer than C sources, scripts, and the op records that say what may run in place."""
-    sources = [p for p in HERE.rglob("*") if p.suffix in (".c", ".h", ".py", ".txt")]
-    newest = max(p.stat().st_mtime for p in [*sources, *HERE.parent.glob("ops/*.py")])
+    """Newer than C sources, scripts, and the list of what may run in place."""
+    newest = max(p.stat().st_mtime for p in HERE.rglob("*") if p.suffix in (".c", ".h", ".py", ".txt"))
     return LIBRARY.exists() and LIBRARY.stat().st_mtime >= newest
 
 

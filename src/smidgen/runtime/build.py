@@ -88,32 +88,9 @@ def kernel_names(cc: Sequence[str]) -> list[str]:
 def inplace_inputs() -> dict[str, int]:
     """Kernel → a bit for each of its inputs whose memory output 0 may take.
 
-    The op records say so; kernels/inplace.txt is their copy for builds that happen before numpy is installed, and is
-    brought up to date here whenever the records can be read.
+    The op records say so; `python -m tools.make_inplace` copies it from there, so that a build needs no numpy.
     """
-    lines = INPLACE.read_text().splitlines() if INPLACE.exists() else []
-    known = {name: int(mask) for name, mask in (line.split() for line in lines)}
-    try:
-        from ..ops import all_ops
-    except ImportError:
-        return known
-    masks: dict[str, int] = {}
-    for op in all_ops().values():
-        for source in set(op.inplace) - set(op.shares.values()):
-            # Inputs that an output shares are not operands of their own.
-            place = source - sum(shared < source for shared in op.shares.values())
-            for kernel in op.kernels.values():
-                masks[kernel] = masks.get(kernel, 0) | 1 << place
-    if masks != known:
-        write_whole(INPLACE, "".join(f"{name} {mask}\n" for name, mask in sorted(masks.items())).encode())
-    return masks
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file so that readers see the old one or the new one, never a part."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_bytes(data)
-    os.replace(partial, path)
+    return {name: int(mask) for name, mask in (line.split() for line in INPLACE.read_text().splitlines())}
 
 
 def table_source(

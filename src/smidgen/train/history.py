@@ -188,6 +188,15 @@ class Position:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run and where it stands; `step` is that of the job there."""
+
+    settings: Mapping[str, Any]
+    position: Position
+    step: int
+
+
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no count")
@@ -206,4 +215,4 @@ def _finite_number(value: Any) -> float:
     return float(value)
 
 
-__all__ = ["Best", "Epoch", "History", "Position", "Switch", "metrics_cells"]
+__all__ = ["Best", "Epoch", "History", "Position", "Run", "Switch", "metrics_cells"]

@@ -7,18 +7,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..compiler.options import checked_seed
 from ..errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from ..ir import LR, Array
+from ..program.arguments import checked_seed
 from . import divergence
 from .batches import Arrays, Data, Stream, located, order
 from .evaluate import NO_ENTRY, evaluate
-from .history import Best, Epoch, History, Position, Switch
+from .history import Best, Epoch, History, Position, Run, Switch
 from .interrupt import Interruption
 from .progress import Show
 from .sample_rows import check_rows
@@ -27,15 +27,6 @@ from .settings import Schedule, Settings, checked_batch, checked_schedule, check
 if TYPE_CHECKING:
     from .job import Job
     from .memory_watch import Watch
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run and where it stands; `step` is that of the job there."""
-
-    settings: Mapping[str, Any]
-    position: Position
-    step: int
 
 
 def fit(
@@ -60,7 +51,7 @@ def fit(
     """Documented at `Job.fit`."""
     if "train" not in job.program.entries:
         raise BadProgram("the program has no entry point 'train'", help="compile the model again")
-    job._state.check_whole()
+    job.engine.state.check_whole()
     epochs = positive("epochs", epochs, "epochs=3")
     patience = None if patience is None else positive("patience", patience, "patience=2, or None")
     every = None if checkpoint_every is None else positive("checkpoint_every", checkpoint_every, "checkpoint_every=100")
@@ -75,14 +66,14 @@ def fit(
     data = training_data(job, x, y, epochs, batch)
     if isinstance(data, Arrays):
         for most in (batch, *([0] if shuffle else [])):
-            check_rows(job.program, job._machine.run, data.taken(slice(0, 2)), data.buffers, data.samples, most)
+            check_rows(job.program, job.engine.machine.run, data.taken(slice(0, 2)), data.buffers, data.samples, most)
     held_out = None if eval is None else located(lambda: eval_data(job, *_pair(eval), epochs), "eval")
     if not schedule.is_constant and data.steps is None:
         raise BadOption("a schedule needs to know how many batches there are", help="give a list, or arrays x and y")
     settings = Settings(
-        epochs, batch, job._state.seed if seed is None else checked_seed(seed), shuffle, schedule.name, schedule.warmup,
-        patience, data.samples, data.checksum, None if held_out is None else held_out.samples,
-        0 if held_out is None else held_out.checksum, job._kernels,
+        epochs, batch, job.engine.state.seed if seed is None else checked_seed(seed), shuffle, schedule.name,
+        schedule.warmup, patience, data.samples, data.checksum, None if held_out is None else held_out.samples,
+        0 if held_out is None else held_out.checksum, job.engine.kernels,
     )  # fmt: skip
     position = _resumed(job, settings)
     if position.stopped:
@@ -96,9 +87,9 @@ def fit(
 def training_data(job: Job, x: Any, y: Any, epochs: int, batch: int) -> Data:
     buffers = [b for b in job.program.entry_buffers("train") if b.direction == "input"]
     if y is not None:
-        return Arrays(x, y, buffers, job._loss, batch)
+        return Arrays(x, y, buffers, job.engine.loss, batch)
     most = None if "grad" in job.program.entries else job.program.batch
-    return Stream(x, buffers, job._loss, epochs, most)
+    return Stream(x, buffers, job.engine.loss, epochs, most)
 
 
 def eval_data(job: Job, x: Any, y: Any, epochs: int = 1) -> Data:
@@ -107,23 +98,23 @@ def eval_data(job: Job, x: Any, y: Any, epochs: int = 1) -> Data:
         raise BadProgram("the program has no entry point 'evaluate'", why=NO_ENTRY)
     buffers = [b for b in job.program.entry_buffers(entry) if b.direction == "input"]
     if y is not None:
-        return Arrays(x, y, buffers, job._loss, checked_batch(None, job.program))
-    return Stream(x, buffers, job._loss, epochs, None)
+        return Arrays(x, y, buffers, job.engine.loss, checked_batch(None, job.program))
+    return Stream(x, buffers, job.engine.loss, epochs, None)
 
 
 def _resumed(job: Job, settings: Settings) -> Position:
     """Where the checkpoint stands that the job was resumed from; the start if there is none."""
-    if job._resumed is None or job._resumed.step != job.step:  # steps of the caller's own came in between
-        job._resumed = None
+    if job.engine.resumed is None or job.engine.resumed.step != job.step:  # steps of the caller's own came in between
+        job.engine.resumed = None
         return Position()
-    differences = settings.differences(job._resumed.settings)
-    position = job._resumed.position
+    differences = settings.differences(job.engine.resumed.settings)
+    position = job.engine.resumed.position
     if differences and not position.stopped:
         raise BadCheckpoint(
             "the checkpoint was written by another run of fit", why="; ".join(differences),
             help="call fit as then; or job.resume(path, position=False), to begin a new run from that state",
         )  # fmt: skip
-    job._resumed = None
+    job.engine.resumed = None
     return Position() if differences else position
 
 
@@ -140,11 +131,12 @@ class _Fit:
         path: Path | None, every: int | None, show: Show, on_epoch: Callable[[Epoch], object] | None,
         watch: Watch | None,
     ) -> None:  # fmt: skip
-        self.job, self.state, self.settings, self.data, self.held_out = job, job._state, settings, data, held_out
+        self.job, self.engine, self.state = job, job.engine, job.engine.state
+        self.settings, self.data, self.held_out = settings, data, held_out
         self.schedule, self.position, self.path, self.every = schedule, position, path, every
         self.show, self.on_epoch, self.watch, self.said_missing = show, on_epoch, watch, False
         # STATE before the step at hand and before the last one, whose loss was finite; swapped after each step.
-        self.before, self.good = job._kept(path), job._kept(path)
+        self.before, self.good = job.engine.kept(path), job.engine.kept(path)
         self.last: tuple[Position, Sequence[Array], int] | None = None  # where `good` stands, and what came next
         self.not_finite_at_start = set(divergence.not_finite(self.state))
         self.start = self.state.step - position.steps  # of the job, when the run began
@@ -161,7 +153,7 @@ class _Fit:
             finally:
                 self._publish()
                 if not self.position.stopped and self.state.step != self.start + self.position.steps:
-                    self.job._last_run = None  # a second Ctrl-C came between a step and its position
+                    self.engine.last_run = None  # a second Ctrl-C came between a step and its position
         return self.position.history(stopped)
 
     def _epochs(self) -> str:
@@ -186,15 +178,15 @@ class _Fit:
         self.tick = time.monotonic()
         for inputs, n in self.data.epoch(which, self.position.step):
             self._follow_memory()
-            with self.job._machine.alone:
+            with self.engine.machine.alone:
                 self._step(inputs, n)
             if self.every and self.position.steps % self.every == 0:
                 self._save()
             if self.interruption.asked:
                 return False
-        measured, held_out, run = None, self.held_out, self.job._machine.run
+        measured, held_out, run = None, self.held_out, self.engine.machine.run
         if held_out is not None:
-            measured = located(lambda: evaluate(self.job.program, run, held_out, self.job._loss, self._go_on), "eval")
+            measured = located(lambda: evaluate(self.job.program, run, held_out, self.engine.loss, self._go_on), "eval")
         if self.interruption.asked:
             return False
         self._close_epoch(measured)
@@ -230,17 +222,17 @@ class _Fit:
 
     def _undo(self) -> None:
         self.before.bring_back(self.state)
-        self.state.is_partial = self.job._found_damage()  # the copy has it, too
+        self.state.is_partial = self.engine.found_damage()  # the copy has it, too
 
     def _train(self, inputs: Sequence[Array], n: int, lr: float) -> float:
         """A step with this learning rate. Between steps, job.lr is what the schedule starts from."""
         if self.schedule.is_constant:
-            return self.job._train(inputs, n)
+            return self.engine.train(inputs, n)
         view = self.state.view(LR)
         start = view.copy()
         view[...] = lr
         try:
-            return self.job._train(inputs, n)
+            return self.engine.train(inputs, n)
         finally:
             view[...] = start
 
@@ -248,7 +240,7 @@ class _Fit:
         """To the rung that memory allows now; without a reading the job stays where it is."""
         if self.watch is None:
             return
-        rung, why = self.watch.next_rung(self.job.rung, self.job._held_bytes)
+        rung, why = self.watch.next_rung(self.job.rung, self.engine.held_bytes)
         if self.watch.missing and not self.said_missing:
             self.said_missing = True
             self.show.note(f"memory is not followed: {self.watch.missing}")
@@ -273,10 +265,10 @@ class _Fit:
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
                 self._follow_memory()
-                with self.job._machine.alone:
+                with self.engine.machine.alone:
                     self.before.keep(self.state)
                     try:
-                        self.job._train(self.data.taken(slice(0, size)), size)
+                        self.engine.train(self.data.taken(slice(0, size)), size)
                     finally:
                         self._undo()
 
@@ -292,7 +284,7 @@ class _Fit:
         watched = watched if math.isfinite(watched) else math.inf
         best = at.best
         if best is None or watched < best.loss:
-            kept = None if self.settings.patience is None else self.job._kept(self.path).data()
+            kept = None if self.settings.patience is None else self.engine.kept(self.path).data()
             best = Best(number, watched, kept)
         self.position = replace(
             at, step=0, epoch_samples=0, loss_sum=0.0, seconds=0.0, epochs=(*at.epochs, record), best=best
@@ -310,14 +302,14 @@ class _Fit:
         if best is not None and best.state is not None:
             restored = best.epoch != len(self.position.epochs)
             if restored:
-                with self.job._machine.alone:
+                with self.engine.machine.alone:
                     self.state.set_all(best.state)
             best = replace(best, state=None)
         self.position = replace(self.position, best=best, stopped=stopped, restored=restored)
 
     def _publish(self) -> None:
         """So that job.checkpoint knows where the run stands."""
-        self.job._last_run = Run(asdict(self.settings), self.position, self.state.step)
+        self.engine.last_run = Run(asdict(self.settings), self.position, self.state.step)
 
     def _save(self) -> None:
         if self.path is not None:
@@ -338,7 +330,7 @@ class _Fit:
 
     def _loss_not_finite(self, loss: float, inputs: Sequence[Array], n: int) -> NotFinite:
         what = f"the loss is {'NaN' if math.isnan(loss) else 'infinite'} in step {self._place(self.position)}"
-        if divergence.nothing_counts(inputs[-1], self.job._loss):
+        if divergence.nothing_counts(inputs[-1], self.engine.loss):
             self.before.bring_back(self.state)
             why = "all labels of this batch are ignored, and a mean over none of them is not a number"
             return NotFinite(what, why=why, help="leave out samples without a label, or use larger batches")
@@ -359,7 +351,7 @@ class _Fit:
         self.good.bring_back(self.state)
         lr = self.state.lr
         found = divergence.gradients(
-            self.state, self.good.data(), lambda: self.job._train(inputs, n), self.job._optimizer
+            self.state, self.good.data(), lambda: self.engine.train(inputs, n), self.engine.optimizer
         )
         return NotFinite(
             what, why=f"{whose} are as large as {divergence.largest_text(found)}",

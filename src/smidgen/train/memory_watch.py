@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
-from ..program.arrays import is_number
+from ..program.arguments import is_number
 from ..terminal import bytes_text
 
 RESERVE: Final = 0.05  # of all memory, or of a group's limit, is left to others

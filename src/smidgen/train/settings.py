@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..errors import BadOption, did_you_mean
-from ..program.arrays import is_integer, is_number
+from ..program.arguments import is_integer, is_number
 from ..program.program import Program
 
 if TYPE_CHECKING:

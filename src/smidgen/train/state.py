@@ -11,7 +11,8 @@ import numpy as np
 
 from ..errors import BadData, BadOption, BadProgram, RunFailed
 from ..ir import COUNTER, LR, Array, DType
-from ..program.arrays import as_state, check_mapping, is_integer, is_number, laid, laid_shape, steps_of, unlaid
+from ..program.arguments import is_integer, is_number
+from ..program.arrays import as_state, check_mapping, laid, laid_shape, steps_of, unlaid
 from ..program.program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]

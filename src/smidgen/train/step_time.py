@@ -25,7 +25,7 @@ def measure_step(job: Job) -> float | None:
     """
     if "train" not in job.program.entries:
         return None
-    batch, machine, rng = job.program.batch, job._machine, np.random.default_rng(0)
+    batch, machine, rng = job.program.batch, job.engine.machine, np.random.default_rng(0)
     inputs: list[Array] = []
     outputs: list[Array] = []
     for buffer in job.program.entry_buffers("train"):
@@ -33,7 +33,7 @@ def measure_step(job: Job) -> float | None:
         if value.dtype.kind == "f":
             value[...] = rng.standard_normal(value.shape)
         (inputs if buffer.direction == "input" else outputs).append(value)
-    before, spent = job._state.copy(), list[float]()
+    before, spent = job.engine.state.copy(), list[float]()
 
     def step() -> float:
         start = time.perf_counter()
@@ -48,7 +48,7 @@ def measure_step(job: Job) -> float | None:
     except SmidgenError:
         return None
     finally:
-        job._state.set_all(before)
+        job.engine.state.set_all(before)
     return statistics.median(spent or [first])
 
 

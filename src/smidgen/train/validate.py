@@ -14,7 +14,7 @@ from .state import State, checked_facts
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .classes import Classes
-    from .loop import Run
+    from .history import Run
 
 
 @contextlib.contextmanager
@@ -53,8 +53,7 @@ def run_of(found: Checkpoint, path: str) -> Run | None:
     """The run of a checkpoint; a good checksum does not say that it makes sense."""
     if found.run is None:
         return None
-    from .history import Position
-    from .loop import Run
+    from .history import Position, Run
 
     try:
         if found.best is not None and len(found.best) != len(found.state):

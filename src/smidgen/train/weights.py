@@ -1,4 +1,4 @@
-"""Arrays in files: safetensors for what was learned, under the model's own names, and npz for results.
+"""What was learned in files: safetensors, under the model's own names.
 
 Nothing in a file is executed; a file is read whole and checked before anything is taken from it.
 """
@@ -6,9 +6,7 @@ Nothing in a file is executed; a file is read whole and checked before anything 
 from __future__ import annotations
 
 import importlib.metadata
-import io
 import json
-import os
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -104,14 +102,6 @@ def _check_tied(values: Mapping[str, Array], groups: Mapping[str, tuple[str, ...
                 raise BadData(f"'{given[0]}' and '{other}' are one tensor, but differ in the file", at=str(path))
 
 
-def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """An .npz file, complete or not at all."""
-    place = files.checked_path(path, "an .npz file")
-    data = io.BytesIO()
-    np.savez(data, **arrays)  # type: ignore[arg-type]
-    files.write(place, data.getbuffer())
-
-
 def _version() -> str:
     try:
         return importlib.metadata.version("smidgen")
@@ -119,4 +109,4 @@ def _version() -> str:
         return "unknown"
 
 
-__all__ = ["export", "read", "write_npz"]
+__all__ = ["export", "read"]

@@ -13,7 +13,7 @@ from typing import Final
 from ... import ops
 from ...errors import Internal
 from ...ir import Graph, Node, Role, Tensor, unnamed_removed
-from ..place.arena import loop_range
+from ..graph.alias import loop_range
 
 MOST_STARTED: Final = 4  # SMG_MAX_STARTED in runtime/smidgen.h
 

@@ -17,7 +17,7 @@ from ...errors import BadOption
 from ...ir import CLASS_NAMES, CLASSES, DType, Graph, Node, Role, Tensor
 
 if TYPE_CHECKING:
-    from ..torch_import.capture import Imported
+    from ..imported import Imported
 
 MASKED: Final = -1e30
 NAME_BYTES: Final = 24  # of an added class, with the zero at the end

@@ -9,43 +9,13 @@ from collections.abc import Iterable, Mapping
 
 from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
+from ..graph.alias import Families
 from ..graph.build import typed
 from .first_fit import Block, first_fit, hasty, peak, searched
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
 
 PAGE_ALIGN, CHECKSUM = 512, 4  # bytes, as in runtime/smidgen.h and kernels/page.c
-
-
-class Families:
-    """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what the loop
-    gathers, wins."""
-
-    def __init__(self, graph: Graph, stored: Mapping[str, Slot]) -> None:
-        self.graph, self.stored = graph, stored
-        self.body = loop_range(graph)
-        self.in_body = {o for i in self.body for o in graph.nodes[i].outs}
-        self._parent: dict[str, str] = {}
-
-    def root(self, name: str) -> str:
-        while name in self._parent:
-            name = self._parent[name]
-        return name
-
-    def join(self, one: str, other: str) -> None:
-        a, b = self.root(one), self.root(other)
-        if a != b:
-            keep, drop = sorted((a, b), key=self._rank)
-            self._parent[drop] = keep
-
-    def _rank(self, name: str) -> tuple[bool, bool, bool]:
-        return (name not in self.stored, self.graph[name].role is not Role.ACCUM, name in self.in_body)
-
-    def stride(self, name: str) -> int:
-        """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""
-        top = self.root(name)
-        inside = name in self.in_body and top not in self.in_body and top not in self.stored
-        return self.graph[top].bytes(1) if inside else 0
 
 
 def align_up(count: int, align: int) -> int:
@@ -142,14 +112,6 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     families, birth, death = _families(graph, stored)
     pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
     return sum(b.bytes for b in pinned) + peak(blocks)
-
-
-def loop_range(graph: Graph) -> range:
-    """Positions of the loop's body, empty without a loop."""
-    for i, node in enumerate(graph.nodes):
-        if ops.is_loop(node):
-            return range(i + 1, i + 1 + node.attrs["body"])
-    return range(0)
 
 
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:

@@ -12,8 +12,8 @@ from ... import ops
 from ...devices.device import Device, Paging
 from ...errors import Internal
 from ...ir import Graph, at
+from ..graph.alias import loop_range
 from ..graph.build import typed
-from ..place.arena import loop_range
 
 PAGES_OUT: Final = ("out", "write")
 PAGES_IN: Final = ("in", "wait")  # `start` only asks; the time is counted where it is waited for

@@ -14,8 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -23,54 +22,20 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx.experimental import symbolic_shapes
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 from ... import ops
-from ...errors import BadOption, BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp, did_you_mean
-from ...ir import Array, Batch, DType, Graph, Role, Shape, at, dead_removed
-from ..graph.build import Builder, feed, fetch
+from ...errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
+from ...ir import Batch, DType, Graph, Shape, at
+from ..imported import Imported, Parameter
 from . import custom_gradients
-from .aten import Emit, Unsupported, Value
-from .aten.loss import named
 from .aten.source import every_frame_noted, line_of_error, line_of_frame
-from .aten.walk import Walk, memory_of
-from .aten.writer import COMPLEX, Operand, dtype_of
+from .aten.writer import COMPLEX
+from .translate import LOSSES, AddedLoss, Known, Result, WithLoss, graph_of
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
-COUNTED = "num_batches_tracked"
 Loss = str | Callable[..., Any]
-Known = dict[int, Array]
-"""id of a parameter → its value, which all graphs of a model share: a network may have a gigabyte of them."""
-LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-    name: partial(op.loss.torch, torch) for name, op in ops.losses().items() if op.loss and op.loss.torch
-}
-"""Losses by name, as torch computes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter or buffer as the user's model has it; `aliases` are further names of the same tensor."""
-
-    name: str
-    module: str
-    shape: tuple[int, ...]
-    requires_grad: bool
-    aliases: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    train: Graph
-    infer: Graph
-    loss: str  # the scalar in `train`
-    parameters: tuple[Parameter, ...]  # in the order of the model
-    buffers: tuple[Parameter, ...]
-    output_shapes: tuple[Shape, ...]
-    batch: int  # of the example
-    evaluate: Graph | None = None  # loss and outputs of `infer`; None if the loss is not made for these outputs
 
 
 def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = None, bn: str = "frozen") -> Imported:
@@ -89,25 +54,25 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     with _mode(model, training=False):
         program = _export(model, inputs, trains=not in_training)
     known: Known = {}
-    infer, outputs = _graph(program, model, known, bn=bn)
+    infer, outputs = graph_of(program, model, known, bn=bn)
     evaluate: Graph | None
     if isinstance(loss, str) and (labels is None or not _in_torch(loss)):
         # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
-        added = _Loss(loss, *_target_for(loss, outputs))
+        added = AddedLoss(loss, *_target_for(loss, outputs))
         if labels is not None and at(added.shape, batch) != tuple(labels.shape):
             why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
             raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why)
-        evaluate, _ = _graph(program, model, known, bn=bn, loss=added)
+        evaluate, _ = graph_of(program, model, known, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
-        train, (scalar, *_) = _graph(program, model, known, bn=bn, loss=added, training=True)
+        train, (scalar, *_) = graph_of(program, model, known, bn=bn, loss=added, training=True)
     else:
         assert labels is not None
-        wrapped = _WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss, outputs=not in_training)
+        wrapped = WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss, outputs=not in_training)
         with _mode(model, training=None):
             program = _export(wrapped, [*inputs, labels], trains=True)
-        train, (scalar, *_) = _graph(program, wrapped, known, bn=bn, training=True)
+        train, (scalar, *_) = graph_of(program, wrapped, known, bn=bn, training=True)
         evaluate = _evaluated(wrapped, program, [*inputs, labels], known, bn)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
@@ -118,7 +83,7 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
 
 
 def _evaluated(
-    wrapped: _WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], known: Known, bn: str
+    wrapped: WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], known: Known, bn: str
 ) -> Graph | None:
     """The model in evaluation mode with its loss; None if it returns something else in that mode than in training, for
     which the loss was written. `program` is the capture for training; if it was made in evaluation mode, it serves here
@@ -126,10 +91,10 @@ def _evaluated(
     try:
         expected = wrapped.returned.structure
         if not wrapped.outputs:
-            wrapped = _WithLoss(wrapped.model, wrapped.loss, outputs=True)
+            wrapped = WithLoss(wrapped.model, wrapped.loss, outputs=True)
             with _mode(wrapped, training=False):
                 program = _export(wrapped, given, trains=False)
-        return _graph(program, wrapped, known, bn=bn)[0] if wrapped.returned.structure == expected else None
+        return graph_of(program, wrapped, known, bn=bn)[0] if wrapped.returned.structure == expected else None
     except SmidgenError:
         return None
 
@@ -204,27 +169,12 @@ def _resized(x: torch.Tensor) -> torch.Tensor:
     return x[torch.arange(SAMPLES) % x.shape[0]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    name: str
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """One of LOSSES, to be added to a graph, and what it compares the output with."""
-
-    name: str
-    shape: Shape
-    dtype: DType
-
-
 def _in_torch(loss: str) -> bool:
     record = ops.losses()[loss].loss
     return record is not None and record.in_torch
 
 
-def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
+def _target_for(loss: str, outputs: Sequence[Result]) -> tuple[Shape, DType]:
     if len(outputs) != 1:
         raise BadOption(
             f"the model returns {len(outputs)} tensors, but loss '{loss}' takes one",
@@ -242,41 +192,6 @@ def _target_for(loss: str, outputs: Sequence[_Result]) -> tuple[Shape, DType]:
         raise BadShape(f"{loss} needs a class axis", why=why,
                        help="loss='bce_with_logits' takes one score per sample")  # fmt: skip
     return (shape[0], *shape[2:]), DType.I32
-
-
-class _Returned:
-    """How a model puts its results together. (torch.export undoes what happens to lists and dicts of a module.)"""
-
-    structure: Any = None
-
-
-class _WithLoss(nn.Module):
-    """Returns the loss, followed by the model's own results if `outputs`."""
-
-    def __init__(self, model: nn.Module, loss: Callable[..., Any], outputs: bool) -> None:
-        super().__init__()
-        self.training = model.training
-        self.model = model
-        self.loss = loss
-        self.outputs = outputs
-        self.returned = _Returned()
-
-    def forward(self, *given: torch.Tensor) -> Any:
-        *inputs, target = given
-        output = self.model(*inputs)
-        self.returned.structure = pytree.tree_structure(output)
-        if self.loss in LOSSES.values() and not isinstance(output, torch.Tensor):
-            [output] = [leaf for leaf in pytree.tree_leaves(output) if leaf is not None]
-        value = self.loss(output, target)
-        if not isinstance(value, torch.Tensor) or value.dim():
-            shape = tuple(value.shape)[1:] if isinstance(value, torch.Tensor) else ()
-            raise BadShape(
-                "the loss is not a scalar", why=f"it gives {type(value).__name__} of shape (batch, *{shape})",
-                help="reduce it, for example with .mean()",
-            )  # fmt: skip
-        if not self.outputs:
-            return value
-        return value, *[leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager
@@ -387,135 +302,3 @@ def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:
         if g.sloc.maybe_user_loc and g.expr.is_Relational and g.expr.rel_op == "=="
     ]
     return lines[0] if lines else ""
-
-
-# Translation.
-
-
-@contextmanager
-def _nothing_raw() -> Iterator[None]:
-    """What no rule foresaw and no op is to blame for is a fault of the import."""
-    try:
-        yield
-    except SmidgenError:
-        raise
-    except Unsupported as error:
-        raise UnsupportedOp("the model's inputs or outputs are not supported", why=error.why, help=error.help) from None
-    except Exception as error:
-        raise Internal("the import failed", why=f"{type(error).__name__}: {error}"[:200]) from error
-
-
-@_nothing_raw()
-def _graph(
-    exported: ExportedProgram,
-    module: nn.Module,
-    known: Known,
-    *,
-    bn: str,
-    loss: _Loss | None = None,
-    training: bool = False,
-) -> tuple[Graph, tuple[_Result, ...]]:
-    """The exported program as a graph, and its results: the loss first, if there is `loss` or the module has one.
-
-    In training, the graph ends with the loss; else all results are handed out. All graphs of a model have one `known`.
-    """
-    wrapped = isinstance(module, _WithLoss)
-    model = module.model if isinstance(module, _WithLoss) else module
-    emit = Emit(Builder(), training=training, bn=bn)
-    placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
-    specs = exported.graph_signature.input_specs
-    inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
-    walk = Walk(emit, inputs[0].meta["val"].shape[0].node.expr, wrapped)
-    names = iter(_input_names(model, len(inputs) - wrapped) + ["target"] * wrapped)
-    stored = _stored(emit, module, known)
-    values: list[Any] = []
-    for node, spec in zip(placeholders, specs, strict=True):
-        if spec.kind is InputKind.USER_INPUT:
-            fake = node.meta["val"]
-            values.append(Value(feed(emit.b, next(names), walk.shape(fake), dtype_of(fake.dtype))))
-            continue
-        name = _name_in_model(str(spec.target), module)
-        values.append(_value_of(emit, exported, module, spec, stored))
-        if spec.kind is not InputKind.CONSTANT_TENSOR and not name.endswith(COUNTED):
-            walk.owners[memory_of(node) or 0] = name
-    target = Value(feed(emit.b, "target", loss.shape, loss.dtype)) if loss else None
-    results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
-    kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
-    found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
-    if loss:
-        emit.b.src = "loss"
-        found.insert(0, emit.value(named(emit, ops.losses()[loss.name].name, found[0], target)))
-    if not training:
-        losses = int(wrapped or loss is not None)
-        for k, name in enumerate(found, -losses):
-            fetch(emit.b, name, "loss" if k < 0 else "output" if k == 0 else f"output.{k}")
-    graph = emit.b.graph()
-    kept = _reaching(graph, found[0]) if training else dead_removed(graph)
-    return kept, tuple(_Result(name, emit.b[name].shape) for name in found)
-
-
-def _outputs(exported: ExportedProgram) -> list[Any]:
-    [output] = [n for n in exported.graph.nodes if n.op == "output"]
-    leaves = [leaf for leaf in pytree.tree_leaves(output.args[0]) if leaf is not None]
-    for leaf in leaves:
-        if not hasattr(leaf, "meta") or not isinstance(leaf.meta.get("val"), torch.Tensor):
-            raise BadShape(f"the model returns {leaf!r}, which is not a tensor", help="return tensors only")
-    return leaves
-
-
-def _input_names(model: nn.Module, count: int) -> list[str]:
-    parameters = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    missing = count - len(names)
-    return names[:count] + ([f"x{i}" for i in range(missing)] if missing > 1 or names else ["x"] * missing)
-
-
-def _name_in_model(name: str, module: nn.Module) -> str:
-    """Without the module around model and loss."""
-    return name.removeprefix("model.") if isinstance(module, _WithLoss) else name
-
-
-def _stored(emit: Emit, module: nn.Module, known: Known) -> dict[int, Operand]:
-    """id of a parameter or buffer → it in the graph, in the user's layout, under its first name in the model.
-
-    All of them, so that their names are taken; in the end only what is used stays.
-    """
-    found: dict[int, Operand] = {}
-    for path, tensor in module.named_parameters():
-        name = _name_in_model(path, module)
-        if tensor.is_complex():
-            raise UnsupportedOp(f"parameter '{name}' is not supported", why=COMPLEX[0], help=COMPLEX[1])
-        if id(tensor) not in known:
-            known[id(tensor)] = tensor.detach().cpu().to(torch.float64, copy=True).numpy()
-            known[id(tensor)].flags.writeable = False
-        found[id(tensor)] = Value(emit.b.stored(name, known[id(tensor)], Role.PARAM))
-    for path, tensor in module.named_buffers():
-        constant = emit.keep(tensor.detach().clone(), _name_in_model(path, module))
-        if not constant.is_complex():  # only what is real can become a tensor of the graph
-            emit.value(constant)
-        found[id(tensor)] = constant
-    return found
-
-
-def _value_of(
-    emit: Emit, exported: ExportedProgram, module: nn.Module, spec: InputSpec, stored: dict[int, Operand]
-) -> Operand:
-    """Parameters are tensors of the graph; buffers and other constants are known at import."""
-    path = str(spec.target)
-    if spec.kind is InputKind.PARAMETER:
-        return stored[id(module.get_parameter(path))]
-    if spec.kind is InputKind.BUFFER:
-        return stored[id(module.get_buffer(path))]
-    constant = exported.constants.get(path)
-    if not isinstance(constant, torch.Tensor):
-        raise ExportFailed(f"the model uses an object torch cannot export: {path}", help="use tensors only")
-    return emit.keep(constant.detach().clone(), _name_in_model(path, module))
-
-
-def _reaching(graph: Graph, result: str) -> Graph:
-    """Without what neither the result nor any state depends on."""
-    b = Builder(graph)
-    outside = fetch(b, result, "kept")
-    kept = dead_removed(b.graph())
-    tensors = {name: t for name, t in kept.tensors.items() if name != outside}
-    return kept.with_(nodes=kept.nodes[:-1], tensors=tensors, outputs=graph.outputs)

@@ -1,4 +1,4 @@
-/* Operations along one axis (ops/reduce.py): softmax, cumulative sums, the place of the largest. p: outer, L, inner; a
+/* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest. p: outer, L, inner; a
  * line is L elements `inner` apart. Sums in chunks of 512, a chunk in eight lanes (sum.h), whatever the stride. */
 #include "../exact_math.h"
 #include "sum.h"

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from .cost import Prices
-from .problem import NEVER, Problem, Step
+from smidgen.compiler.planner.cost import Prices
+from smidgen.compiler.planner.problem import NEVER, Problem, Step
 
 
 @dataclass(frozen=True, slots=True)

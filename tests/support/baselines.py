@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import online
-from .chen import chen
-from .cost import Prices
-from .greedy import fit
-from .problem import Problem, Schedule, profile
-from .solve import solve
+from smidgen.compiler.planner import online
+from smidgen.compiler.planner.chen import chen
+from smidgen.compiler.planner.cost import Prices
+from smidgen.compiler.planner.greedy import fit
+from smidgen.compiler.planner.problem import Problem, Schedule, profile
+from smidgen.compiler.planner.solve import solve
 
 Baseline = Callable[[Problem, int, Prices], Schedule | None]
 
