@@ -36,7 +36,7 @@ def check_firmware(args: argparse.Namespace) -> None:
     if not args.output and not args.firmware:
         raise BadOption("the following arguments are required: -o/--output", help="-o net.smg, or --firmware FOLDER")
     if args.firmware and not args.device:
-        raise BadOption("firmware for which device?", help="--device stm32f746, for instance (smidgen devices)")
+        raise BadOption("--firmware needs --device", help="--device stm32f746, for instance (smidgen devices)")
 
 
 def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[str, Any]:
