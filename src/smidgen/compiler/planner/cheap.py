@@ -32,7 +32,7 @@ def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
     before_s, after_s = told.seconds, profile(told, schedule).seconds
     share = (after_s / before_s - 1) * 100
     what = "1 result is" if count == 1 else f"{count} results are"
-    why = f"{what} computed again instead of kept (about {share:.0f} % more time)"
+    why = f"{what} recomputed instead of kept (about {share:.0f} % more time)"
     saved = plain.peak_bytes - after.peak_bytes
     return recompute(graph, again), Decision("cheap", why, saved, after_s - before_s)
 
