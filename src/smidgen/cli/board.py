@@ -21,7 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="TRAIN.npz", help="arrays x (or x0, x1, …) and y")
     parser.add_argument("--eval", metavar="TEST.npz", help="what accuracy is measured on; default: the data trained on")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="stop after so many")
+    parser.add_argument("--steps", type=int, help="stop after this many steps")
     parser.add_argument("--check", action="store_true", help="do the same here and compare every loss and the state")
     parser.add_argument("--save", metavar="OUT.smg", help="the program with what the board learned")
 
