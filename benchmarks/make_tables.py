@@ -149,7 +149,7 @@ processors busy meanwhile.
   **of the plan**: as a share of the RAM that smidgen's plan states.
 - smidgen has a budget at batch 8 and 32 where by itself it would take more than 30 % of PyTorch's memory, or 9 % where
   less learns; **in a file**: what it keeps outside RAM where its weights and their momentum alone are more than that.
-- **at a time**: samples that smidgen takes at once; gradients add up ([why](../decisions/0012-steps-in-parts.md)).
+- **at a time**: samples that smidgen takes at once; gradients add up ([why](../decisions/0012-micro-batches.md)).
 - **cold start**: from the start of the process to the end of its first step. `import numpy` alone: {middle}.
 - **share of peak**: of the fused multiply-adds that the machine was measured to do in the same minute.
 - Multiply-accumulates of one step at batch 1: {sizes or "–"}.

@@ -1,58 +1,67 @@
-"""Figures in README and docs come from docs/results: `python tools/fill_figures.py` writes them into the pages.
+"""Tables of figures in README and docs come from docs/results: `python -m tools.fill_figures` writes them.
 
-A figure stands between two comments, which readers do not see; a test fails when the text there is another:
+A page names a table of `result_tables.py` and holds its rows between two comments, each on a line of its own:
 
-    <!-- figure: parity.json rows[net=mcunet,batch=8,method=full].ram_bytes bytes -->9.21 MB<!-- /figure -->
+    <!-- table: step -->
+    | network | batch | …
+    <!-- end -->
 
-file of docs/results, or of the demo, then where: keys and positions with dots between, `[key=value,…]` for the items of
-a list that have these values, `[*]` for all; max, min, sum or len of (…) where there are several. Then how to write it:
-`bytes`, `count` and `seconds` as smidgen.terminal does, anything else is a Python format, as .2f or ,d.
+A test fails when the rows there are not those of docs/results. No other text of a page is filled in.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from smidgen import terminal
+from tools.result_tables import TABLES, Figure, Table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "docs" / "results"
 SHIPPED: Final = ROOT / "src" / "smidgen" / "demo"  # results that the demo shows
-CODE: Final = r"`[^`\n]*`"  # where a marker is only talked about
-FIGURE: Final = re.compile(CODE + r"|(<!-- figure: *(\S+) +(\S+) +(\S+) *-->).*?(<!-- /figure -->)")
+CODE: Final = re.compile(r"^```.*?^```[ \t]*$|^    [^\n]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)  # talks of markers
+MARKED: Final = re.compile(r"^<!-- table: (\S+) -->\n(?:.*\n)*?<!-- end -->$", re.MULTILINE)
+MARKER: Final = re.compile(r"<!--\s*/?\s*(?:table|end|figure)\b")
 UNITS: Final = {"bytes": terminal.bytes_text, "count": terminal.count_text, "seconds": terminal.seconds_text}
 OF_SEVERAL: Final[dict[str, Callable[[list[Any]], Any]]] = {"max": max, "min": min, "sum": sum, "len": len}
 
 
 class NoFigure(Exception):
-    """A marker names something that docs/results does not have."""
+    """A page or a table names something that docs/results does not have."""
 
 
-def filled(text: str, results: Path = RESULTS) -> str:
-    """`text` with every figure as docs/results has it."""
-    found = [m for m in FIGURE.finditer(text) if m[1]]
-    if 2 * len(found) != len(re.findall(r"<!--\s*/?\s*figure", re.sub(CODE, "", text))):
-        raise NoFigure("a figure is <!-- figure: file.json path format -->…<!-- /figure -->, on one line")
-    return FIGURE.sub(lambda m: m[1] + _written(_file(m[2], results), m[3], m[4]) + m[5] if m[1] else m[0], text)
+def filled(text: str, results: Path = RESULTS, tables: Mapping[str, Table] = TABLES) -> str:
+    """`text` with every table as docs/results has it."""
+    found = list(MARKED.finditer(text))
+    if any(len(MARKER.findall(m[0])) != 2 for m in found) or 2 * len(found) != len(MARKER.findall(CODE.sub("", text))):
+        raise NoFigure("a table is <!-- table: name -->, its rows and <!-- end -->, each on lines of its own")
+    return MARKED.sub(lambda m: f"<!-- table: {m[1]} -->\n{written(m[1], results, tables)}<!-- end -->", text)
 
 
-def _file(name: str, results: Path) -> Path:
-    return SHIPPED / name if (SHIPPED / name).is_file() else results / name
+def written(name: str, results: Path = RESULTS, tables: Mapping[str, Table] = TABLES) -> str:
+    """The rows of one table, as Markdown."""
+    if name not in tables:
+        raise NoFigure(f"there is no table '{name}'; result_tables.py has {', '.join(tables)}")
+    head, *rows = [[figure_text(c, results) if isinstance(c, Figure) else c for c in row] for row in tables[name]]
+    if any(len(row) != len(head) for row in rows):
+        raise NoFigure(f"table '{name}': rows of {sorted({len(row) for row in rows})} cells below {len(head)} titles")
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
 
 
-def _written(file: Path, path: str, how: str) -> str:
+def figure_text(figure: Figure, results: Path = RESULTS) -> str:
+    file = SHIPPED / figure.file if (SHIPPED / figure.file).is_file() else results / figure.file
     if not file.is_file():
         raise NoFigure(f"there is no {file.name} in docs/results")
-    place = f"{file.name}, {path}"
-    value = _value(json.loads(file.read_text(encoding="utf-8")), path, place)
+    place = f"{figure.file}, {figure.path}"
+    value = _value(json.loads(file.read_text(encoding="utf-8")), figure.path, place)
     try:
-        return UNITS[how](value) if how in UNITS else format(value, how)
+        return UNITS[figure.how](value) if figure.how in UNITS else format(value, figure.how)
     except (TypeError, ValueError) as error:
-        raise NoFigure(f"{place}: {value!r} cannot be written as '{how}': {error}") from None
+        raise NoFigure(f"{place}: {value!r} cannot be written as '{figure.how}': {error}") from None
 
 
 def _value(data: Any, path: str, place: str) -> Any:
@@ -81,7 +90,7 @@ def _step(value: Any, step: str) -> list[Any]:
 
 
 def pages() -> Iterator[Path]:
-    """Every page that may hold a figure."""
+    """Every page that may hold a table."""
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
 

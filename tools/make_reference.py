@@ -46,7 +46,7 @@ write one. Here an op is `name(inputs; attributes)`; y is its output, y.1 its se
 - **gradient**: what the op's rule adds to the backward pass; — means that the gradient is zero or does not exist.
 - **reads**: what of the forward pass the gradient reads, and so what is kept for it. Weights are in STATE anyway; and
   where an input does not depend on what learns, its gradient and what only that reads are left out.
-- **memory**: inputs whose memory the output may take when nobody reads them afterwards; an update always does.
+- **memory**: inputs whose memory the output may take when nothing reads them afterwards; an update always does.
 
 ## Forward
 

@@ -90,7 +90,7 @@ class NotDifferentiable(SmidgenError):
 
 
 class BadOption(SmidgenError):
-    """An argument has a value that means nothing here."""
+    """An argument or option has a value that is not valid."""
 
     code = "E304"
     exit_status = 2
@@ -103,7 +103,7 @@ class BatchStatistics(SmidgenError):
 
 
 class NotAdditive(SmidgenError):
-    """A batch cannot be taken in parts: the loss is not a sum or mean over samples."""
+    """A batch cannot be split into micro-batches: the loss is not a sum or mean over samples."""
 
     code = "E306"
 

@@ -139,7 +139,7 @@ class Tensor:
     shape: Shape
     dtype: DType = DType.F32
     role: Role = Role.VALUE
-    paged: bool = False  # its home is outside RAM (PAGE): only page ops touch it
+    paged: bool = False  # it lives in PAGE, not in RAM: only page ops touch it
 
     @property
     def size(self) -> Dim:

@@ -242,7 +242,7 @@ ERRORS: list[tuple[str, str, type[errors.SmidgenError], str]] = [
     ),
     (
         "a negative learning rate", "nets.py:build --input 4x3x8x8 --lr -1", errors.BadOption,
-        "lr=-1.0 means nothing here\n  at   SGD\n  why  it is a finite number in single precision, not negative\n"
+        "lr=-1.0 is not valid\n  at   SGD\n  why  it is a finite number in single precision, not negative\n"
         "  help: lr=0.01",
     ),
     (
@@ -315,7 +315,7 @@ def test_every_error_has_a_code_and_a_status_of_its_kind() -> None:
 def test_inspect_needs_no_pages_for_a_program_that_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     momentum_in_pages().save(tmp_path / "net.smg")
     assert cli.main(["inspect", str(tmp_path / "net.smg")]) == 0
-    assert "bytes outside RAM" in capsys.readouterr().out
+    assert "bytes in PAGE" in capsys.readouterr().out
 
 
 def test_build_needs_no_pages_for_a_program_that_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,7 +138,7 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "a loss that is no sum",
         "build nets.py:plain --input 4x3 --loss nets.py:root_mean_square --target 4x2 --accumulate -o out.smg",
-        "error[E306]: this loss cannot be computed in parts\n  at   loss\n"
+        "error[E306]: this loss cannot be split into micro-batches\n  at   loss\n"
         "  why  'sqrt' of a sum is not the sum of 'sqrt'\n"
         "  help: compile without accumulate=True and give at most `batch` samples a step",
     ),

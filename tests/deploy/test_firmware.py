@@ -335,7 +335,7 @@ def test_cmake_builds_it_too(tmp_path: Path) -> None:
 
 def test_firmware_needs_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["build", "nets.py:build", "--firmware", "fw"]) == 2
-    assert "error[E304]: firmware for which device?" in capsys.readouterr().err
+    assert "error[E304]: --firmware needs --device" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_firmware_is_said_to_be_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from tests.support.boards import need
 from tests.support.copies import copied
 from tests.support.doc_pages import ROOT, Mismatch, blocks, changes_sources, run_page, write_file
 from tools import fill_figures, make_reference
+from tools.result_tables import Figure
 
 EXPLAINED = sorted(explain.FOLDER.glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *EXPLAINED]
@@ -141,7 +142,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_figures_are_those_of_the_results(page: Path) -> None:
-    assert fill_figures.filled(TEXTS[page]) == TEXTS[page], "python tools/fill_figures.py writes them"
+    assert fill_figures.filled(TEXTS[page]) == TEXTS[page], "python -m tools.fill_figures writes them"
 
 
 @pytest.mark.parametrize("name", make_reference.PAGES)
@@ -298,24 +299,39 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def figure(where: str) -> Figure:
+    return Figure("r.json", *where.split())
+
+
 @pytest.mark.parametrize(("where", "text"), FIGURES, ids=[f[0].split()[0] for f in FIGURES])
-def test_a_figure_is_filled_in(where: str, text: str, results: Path) -> None:
-    page = "Once <!-- figure: r.json {0} -->{1}<!-- /figure -->, and <!-- figure: r.json {0} -->{2}<!-- /figure -->."
-    assert fill_figures.filled(page.format(where, "?", ""), results) == page.format(where, text, text)
+def test_a_table_is_filled_in(where: str, text: str, results: Path) -> None:
+    tables = {"t": [["net", "figure"], ["a", figure(where)]]}
+    page = "Once\n\n<!-- table: t -->\n{0}<!-- end -->\n\nand again:\n\n<!-- table: t -->\n{0}<!-- end -->\n"
+    rows = f"| net | figure |\n| --- | --- |\n| a | {text} |\n"
+    for before in ("", "| old |\n", rows):
+        assert fill_figures.filled(page.format(before), results, tables) == page.format(rows)
 
 
 @pytest.mark.parametrize(("where", "said"), NO_FIGURES, ids=[f[0].split()[0] for f in NO_FIGURES])
 def test_a_figure_that_is_not_there_is_refused(where: str, said: str, results: Path) -> None:
     with pytest.raises(fill_figures.NoFigure, match=re.escape(said)):
-        fill_figures.filled(f"<!-- figure: r.json {where} -->?<!-- /figure -->", results)
+        fill_figures.written("t", results, {"t": [["figure"], [figure(where)]]})
+
+
+def test_a_table_is_refused_without_its_file_or_with_rows_of_another_length(results: Path) -> None:
+    for rows in ([["figure"], [Figure("no.json", "made.by", "s")]], [["one", "two"], ["x"]]):
+        with pytest.raises(fill_figures.NoFigure, match=r"no\.json|rows of \[1\] cells"):
+            fill_figures.written("t", results, {"t": rows})
 
 
 @pytest.mark.parametrize(
     "page",
-    ["<!-- figure: r.json made.by -->x<!-- /figure -->", "<!-- figure: r.json made.by s -->x", "x<!-- /figure -->",
-     "<!-- figure: no.json made.by s -->x<!-- /figure -->", "<!-- figure: r.json made.by s -->x\n<!-- /figure -->"],
-    ids=["no-format", "no-end", "no-start", "no-file", "two-lines"],
+    ["<!-- table: t -->\nx\n", "x\n<!-- end -->\n", "<!-- table: other -->\n<!-- end -->\n",
+     "see <!-- table: t -->\n<!-- end -->\n", "<!-- table: t --> <!-- end -->\n",
+     "<!-- table: t -->\n<!-- table: t -->\n<!-- end -->\n",
+     "3 <!-- figure: r.json made.by s -->x<!-- /figure -->\n"],
+    ids=["no-end", "no-start", "no-table", "in-a-sentence", "one-line", "two-starts", "a-figure-in-a-sentence"],
 )  # fmt: skip
 def test_a_marker_that_is_not_complete_is_refused(page: str, results: Path) -> None:
     with pytest.raises(fill_figures.NoFigure):
-        fill_figures.filled(page, results)
+        fill_figures.filled(page, results, {"t": [["figure"], ["1"]]})

@@ -209,7 +209,7 @@ def test_a_target_whose_rows_are_in_another_order_is_not_cut() -> None:
     job = smidgen.compile(Tagger(True), x, batch=4, memory=smidgen.Memory(accumulate=True), kernels="exact")
     before = job.engine.machine.state.tobytes()
     for call in (job.train_step, job.evaluate):
-        with pytest.raises(BadData, match="in an order that cannot be told"):
+        with pytest.raises(BadData, match="in an unknown order"):
             call(x, y)
     assert job.engine.machine.state.tobytes() == before
 
@@ -293,7 +293,7 @@ def test_fit_refuses_to_cut_or_shuffle_rows_in_another_order(options: dict[str, 
     for job in (whole, parts) if options.get("batch") != 8 else (parts, whole):
         if job is whole and options == {"shuffle": False}:
             continue
-        with pytest.raises(BadData, match="in an order that cannot be told"):
+        with pytest.raises(BadData, match="in an unknown order"):
             job.fit(x, y, **options)
         assert job.engine.machine.state.tobytes() == before
     stepped = smidgen.compile(Tagger(True), x, kernels="exact")

@@ -239,7 +239,7 @@ def test_a_program_with_one_plan_has_no_other_rung() -> None:
     for number in (1, -1, True, None):
         with pytest.raises(BadOption, match="the program has no rung"):
             job.rung = number  # type: ignore[assignment]
-    with pytest.raises(BadOption, match="follow_memory with one plan"):
+    with pytest.raises(BadOption, match="follow_memory needs a program with a ladder"):
         job.fit(x, y, follow_memory=True)
     with pytest.raises(BadOption, match="follow_memory=3 is not understood"):
         job.fit(x, y, follow_memory=3)  # type: ignore[arg-type]

@@ -110,7 +110,7 @@ def test_the_plan_says_what_is_paged() -> None:
     assert (plan.page_bytes, plan.page_state_bytes) == (program.page_bytes, program.page_state_bytes)
     assert plan.paged["infer"].out_bytes == 0 < plan.paged["infer"].in_bytes  # a parameter is at home in PAGE
     line = next(line for line in answer(plan).splitlines() if line.startswith("pages"))
-    assert f"{program.page_bytes:,} bytes outside RAM; a step brings" in line
+    assert f"{program.page_bytes:,} bytes in PAGE; a step brings" in line
     assert sum(s.bytes for s in plan.facts.stored if s.role != "const") <= plan.state_bytes
 
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except MemoryError:
-        return _failed(DoesNotFit("this machine has too little memory for it"))
+        return _failed(DoesNotFit("this machine has too little memory for the command"))
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
             _silence(sys.stdout)

@@ -10,7 +10,7 @@ from ..errors import BadOption, did_you_mean
 from . import board, commands, target
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
-PAGES = "where tensors outside RAM are, for a program that pages"
+PAGES = "the file to page to, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 
 
@@ -78,11 +78,11 @@ def parser() -> Parser:
     train.add_argument("--batch", type=int, help="samples a step; default: the plan's batch")
     train.add_argument("--lr", type=float, help="default: the rate the program was built with")
     train.add_argument("--schedule", help="constant (default), linear or cosine")
-    train.add_argument("--patience", type=int, metavar="EPOCHS", help="stop when nothing has improved for so long")
-    train.add_argument("--seed", type=int, help="of the order of samples; default: the program's")
+    train.add_argument("--patience", type=int, metavar="EPOCHS", help="stop after this many without improvement")
+    train.add_argument("--seed", type=int, help="for the order of samples; default: the program's")
     train.add_argument("--checkpoint", metavar="RUN.ckpt", help="written while training, replaced atomically")
     train.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="default: after each epoch")
-    follow = "switch among the plans of a ladder while free memory changes"
+    follow = "switch between the rungs of a ladder when free memory changes"
     train.add_argument("--follow-memory", action="store_true", help=follow)
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
 
@@ -104,13 +104,13 @@ def parser() -> Parser:
     verify.add_argument("--input", required=True, action="append", metavar="SHAPE", help=SHAPE)
     _add_training(verify, optimizers=["sgd", "adam"])
 
-    devices = command("devices", commands.devices, "what smidgen knows of devices, and where it is written")
+    devices = command("devices", commands.devices, "devices that smidgen knows, and the sources of their figures")
     devices.add_argument("name", nargs="?", help="stm32f746, for instance; without it: all of them")
     command("methods", commands.methods, "what can learn")
     command("ops", commands.ops, "the operators that smidgen knows")
     explain = command("explain", commands.explain, "what an error means and what to do about it")
     explain.add_argument("code", nargs="?", help="E101, for instance; without it: all of them")
-    command("demo", commands.demo, "a network meets data it has never seen, and learns it in 64 KB")
+    command("demo", commands.demo, "a network learns data it has never seen, in 64 KB of RAM")
     return made
 
 
@@ -125,9 +125,9 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--input", action="append", metavar="SHAPE", help=SHAPE)
     if with_target:
         parser.add_argument("--target", metavar="SHAPE", help="of the target of a loss function, as --input")
-    parser.add_argument("--batch", type=int, help="the most samples of one step; default: the input's")
-    parts = "can take larger batches in parts; default: if fast kernels are quicker and smaller that way"
-    parser.add_argument("--accumulate", action=argparse.BooleanOptionalAction, help=parts)
+    parser.add_argument("--batch", type=int, help="samples of one step, at most; default: the input's")
+    micro = "gradient accumulation: split larger batches into micro-batches; default: where fast kernels gain by it"
+    parser.add_argument("--accumulate", action=argparse.BooleanOptionalAction, help=micro)
     _add_training(parser, optimizers=["sgd", "adam", "adamw"])
     parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
     parser.add_argument("--weight-decay", type=float)
@@ -136,18 +136,18 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
-    slots = "flash of the device that is kept free for each of two slots of saved state; counts"
+    slots = "flash reserved for each of two slots of saved state; counts in the device's flash"
     parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help=slots)
     parser.add_argument("--budget", metavar="BYTES", help="a hard limit of RAM: 256KB, 64MB, or a number of bytes")
-    parser.add_argument("--page-to", metavar="FILE", help="tensors may leave RAM for this file, to fit the budget")
-    parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan keeps small")
-    parser.add_argument("--deadline", metavar="TIME", help="a step takes at most so many seconds, or 2x the usual time")
+    parser.add_argument("--page-to", metavar="FILE", help="page tensors to this file, to fit the budget")
+    parser.add_argument("--objective", default="time", choices=["time", "energy"], help="what a plan minimises")
+    parser.add_argument("--deadline", metavar="TIME", help="of a step: seconds, or 2x the time without a limit")
     parser.add_argument(
-        "--effort", type=float, metavar="S", help="of search for the best plan; default 5, of a sweep 1"
+        "--effort", type=float, metavar="S", help="how long to search for the best plan; default 5, of a sweep 1"
     )
-    timed = "of kernels: fixed, the same everywhere, or measured on this machine once; default fixed"
+    timed = "cost of kernels: fixed (the same on every machine) or measured on this one; default fixed"
     parser.add_argument("--prices", default="fixed", choices=["fixed", "measured"], help=timed)
-    rungs = "more budgets, as 64MB,32MB: a plan for each in one program, for `train --follow-memory`"
+    rungs = "more budgets, as 64MB,32MB: a rung for each in one program, for `train --follow-memory`"
     parser.add_argument("--ladder", metavar="BYTES,…", default="", help=rungs)
     _add_kernels(parser, default="exact")
 

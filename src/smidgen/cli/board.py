@@ -21,7 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="TRAIN.npz", help="arrays x (or x0, x1, …) and y")
     parser.add_argument("--eval", metavar="TEST.npz", help="what accuracy is measured on; default: the data trained on")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="stop after so many")
+    parser.add_argument("--steps", type=int, help="stop after this many steps")
     parser.add_argument("--check", action="store_true", help="do the same here and compare every loss and the state")
     parser.add_argument("--save", metavar="OUT.smg", help="the program with what the board learned")
 
@@ -36,7 +36,7 @@ def check_firmware(args: argparse.Namespace) -> None:
     if not args.output and not args.firmware:
         raise BadOption("the following arguments are required: -o/--output", help="-o net.smg, or --firmware FOLDER")
     if args.firmware and not args.device:
-        raise BadOption("firmware for which device?", help="--device stm32f746, for instance (smidgen devices)")
+        raise BadOption("--firmware needs --device", help="--device stm32f746, for instance (smidgen devices)")
 
 
 def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PATIENCE_S = 2.0  # without a word
 def check(args: argparse.Namespace) -> None:
     """Before anything is imported."""
     if args.sweep and args.max_batch:
-        raise BadOption("--sweep and --max-batch are two questions", help="ask one at a time")
+        raise BadOption("--sweep and --max-batch exclude each other", help="give one of them")
     which = "--sweep" if args.sweep else "--max-batch"
     for name in ("ladder", "accumulate", "all_layers", *(("deadline",) if args.sweep else ("html", "batch"))):
         if getattr(args, name):

@@ -31,7 +31,7 @@ def check(args: argparse.Namespace) -> None:
     checked_target(args.machine)
     zig()
     if not args.output:
-        raise BadOption("--target without a place for the binary", help="-o runner")
+        raise BadOption("--target needs a file for the binary", help="-o runner")
 
 
 def build(args: argparse.Namespace, program: Program) -> dict[str, Any]:

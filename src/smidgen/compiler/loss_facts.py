@@ -62,7 +62,7 @@ def optimizer_facts(graph: Graph) -> dict[str, Any]:
     producer = graph.producer()
     for node in graph.nodes:
         if any(graph[out].role is Role.PARAM for out in node.outs):
-            # A parameter outside RAM is replaced by the copy that was updated.
+            # A parameter in PAGE is replaced by the copy that was updated.
             update = producer[node.ins[1]] if ops.get(node.op).page == "write" else node
             return {k: update.attrs[k] for k in OPTIMIZER if k in update.attrs}
     return {}

@@ -31,7 +31,7 @@ def _single(value: float) -> float:
 def _check(holds: bool, optimizer: object, option: str, why: str, help: str) -> None:
     if not holds:
         value = getattr(optimizer, option)
-        raise BadOption(f"{option}={value!r} means nothing here", at=type(optimizer).__name__, why=why, help=help)
+        raise BadOption(f"{option}={value!r} is not valid", at=type(optimizer).__name__, why=why, help=help)
 
 
 def _check_common(optimizer: SGD | Adam | AdamW, lr: str) -> None:

@@ -52,10 +52,10 @@ class Entries:
     optimizer: str = ""  # for people
     head: Head | None = None  # with spare classes
     class_names: tuple[str, ...] = ()
-    plain: Mapping[str, Graph] = field(default_factory=dict)  # entries in which nothing is computed again
+    plain: Mapping[str, Graph] = field(default_factory=dict)  # entries without rematerialisation
     forward: Mapping[str, Graph] = field(default_factory=dict)  # entries that do not learn, before they were lowered
     const: str = "f32"
-    step_samples: int = 0  # of a step that is taken in parts; 0: up to `batch`, at once
+    step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
 
 

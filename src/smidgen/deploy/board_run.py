@@ -135,7 +135,7 @@ def _epochs(batches: Arrays, job: Job, epochs: int) -> Iterator[tuple[list[Array
 
 
 def _counted(job: Job, arrays: Sequence[Array], n: int) -> Step:
-    """Without samples that count for nothing, as the job takes a step in parts."""
+    """Without samples that count for nothing, as the job runs micro-batches."""
     return job.engine.without_ignored(arrays, n) if n > job.program.batch else (arrays, n)
 
 

@@ -36,7 +36,7 @@ APT: Final = {
     "make": "apt-get install make",
 }
 Step = tuple[Sequence[Array], int]
-"""The arrays of a step or prediction, and its number of samples: more than the program's batch are taken in parts."""
+"""The arrays of a step or prediction, and its number of samples: more than the program's batch are micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)

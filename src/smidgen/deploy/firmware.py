@@ -167,7 +167,7 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot
     ]  # fmt: skip
     if program.page_bytes:
         numbers += [
-            ("PAGE_BYTES", program.page_bytes, "outside RAM: see blocks.h"),
+            ("PAGE_BYTES", program.page_bytes, "storage to page to: see blocks.h"),
             ("PAGE_STATE_BYTES", program.page_state_bytes, "the first of them: state between steps"),
         ]
     classes = c_initializer(program)

@@ -39,7 +39,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Storage outside RAM. One transfer at a time, while nothing is computed."""
+    """Storage to page to. One transfer at a time, while nothing is computed."""
 
     out_s: float  # of one transfer, whatever its size
     out_bytes_per_s: float

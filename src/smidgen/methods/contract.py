@@ -40,7 +40,7 @@ class Update:
         whole = all(type(i) is int and i >= 0 for i in (self.axis, *found))
         if not found or not whole or len(set(found)) != len(found):
             why = "an axis is a number from 0, indices are different numbers from 0, at least one of them"
-            raise CannotUpdate(f"Update('{self.param}') has no slice that can be meant", why=why)
+            raise CannotUpdate(f"Update('{self.param}') is not a valid slice", why=why)
         return found
 
     @property

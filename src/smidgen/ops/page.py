@@ -1,4 +1,4 @@
-"""Values whose home is outside RAM (PAGE): out of the arena and back, at once or while other nodes run.
+"""Values that live in PAGE, not in RAM: out of the arena and back, at once or while other nodes run.
 
 All are the identity on bits. `page_wait` names its page again, so that nobody takes the page's place in between.
 """
@@ -33,7 +33,7 @@ def _define(name: str, doc: str, page: Page, ref: Callable[..., Sequence[Array]]
     )  # fmt: skip
 
 
-_define("page_out", "puts a value outside RAM", "out", lambda x: (np.array(x),))
+_define("page_out", "writes a value to PAGE", "out", lambda x: (np.array(x),))
 _define("page_write", "puts x where the page is, which it replaces", "write", lambda page, x: (np.array(x),), inputs=2)
 _define("page_in", "brings a page into the arena", "in", lambda page: (np.array(page),))
 _define(

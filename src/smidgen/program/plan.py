@@ -79,7 +79,7 @@ class Plan:
     method: str
     learns: tuple[str, ...]
     batch: int
-    step_samples: int = 0  # that the program was made for: more than `batch` are taken in parts; 0: the same
+    step_samples: int = 0  # that the program was made for: more than `batch`: micro-batches; 0: the same
     model_tensors: int = 0  # parameters of the user's model, learning or not; 0: not known
     model_parameters: int = 0  # the numbers in them
     learned_parameters: int = 0
@@ -89,7 +89,7 @@ class Plan:
     device: str = ""  # whose RAM, flash and alignment the plan was made for
     banks: Mapping[str, str] = field(default_factory=dict)  # of that device: stack, state and arena → bank
     slot_bytes: int = 0  # of its flash, kept free for each of two slots of saved state, beside flash_bytes
-    page_bytes: int = 0  # outside RAM; 0: the program does not page
+    page_bytes: int = 0  # size of PAGE; 0: the program does not page
     page_state_bytes: int = 0  # of them, state that outlives a step
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
     step_seconds: float = 0.0  # predicted, of a step of `step_samples`; 0: nobody asked for a price
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def step_cost(self) -> float:
-        """What shall be small, of a step."""
+        """What a plan minimises, of a step."""
         return self.step_joules if self.objective == "energy" else self.step_seconds
 
     @property

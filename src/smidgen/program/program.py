@@ -71,7 +71,7 @@ class Program:
         default=b"", repr=False
     )  # initial values of state in PAGE, without the zeros at the end
     page_state_bytes: int = 0
-    page_bytes: int = 0  # outside RAM; 0: the program does not page
+    page_bytes: int = 0  # size of PAGE; 0: the program does not page
 
     @property
     def const_bytes(self) -> int:

@@ -88,7 +88,7 @@ def answer(
     if plan.page_bytes:
         step = plan.paged.get("train", Traffic(0, 0))
         moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
-        rows.append(("pages", bytes_text(plan.page_bytes), f"{plan.page_bytes:,} bytes outside RAM; {moved}"))
+        rows.append(("pages", bytes_text(plan.page_bytes), f"{plan.page_bytes:,} bytes in PAGE; {moved}"))
     if plan.step_seconds:
         rows.append(("step", seconds_text(plan.step_seconds), _predicted(plan)))
     rungs = _rungs(plan)

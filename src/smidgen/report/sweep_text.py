@@ -75,9 +75,9 @@ def _cell(sweep: Sweep, point: Point) -> str:
 
 def _legend(sweep: Sweep, colour: bool, width: int) -> list[str]:
     what = "energy" if sweep.objective == "energy" else "time"
-    text = [f"extra {what} of a step, predicted; {NO} does not fit; `in 4`: in so many parts"]
+    text = [f"extra {what} of a step, predicted; {NO} does not fit; `in 4`: in 4 micro-batches"]
     text += [f"{name}: {MEANING[name]}" for name in sweep.techniques]
-    text.append("bound: no step that is taken at once can take less")
+    text.append("bound: no step without micro-batches can take less")
     return [paint(line, "dim", colour=colour) for one in text for line in wrapped(one, width, "  ")]
 
 
@@ -97,9 +97,7 @@ def largest_text(found: Largest, *, title: str = "", colour: bool = False, width
     head += f"{bytes_text(found.budget_bytes)}; takes {bytes_text(found.ram_bytes)}, about {speed} samples/s"
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     lines.append(paint(head, "bold", colour=colour))
-    text = (
-        "a step of so many samples fits when it is taken at once; larger batches can be taken in parts (--accumulate). "
-    )
+    text = "a step of this many samples fits as one batch; larger ones need micro-batches (--accumulate). "
     text += f"A step takes about {seconds_text(found.seconds)} and {found.joules:.3g} J by the prices of "
     text += printable(found.prices)
     lines += wrapped(text, width)

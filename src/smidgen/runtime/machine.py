@@ -370,7 +370,7 @@ class Machine:
             wanted = b"" if kernels == "fast" else kernels.encode()
             why = self._lib.smg_posix_use_fast(self._memory.handle, wanted, threads)
             if why:
-                raise MissingPart(f"kernels='{kernels}' on {threads} threads cannot be had", why=why.decode(),
+                raise MissingPart(f"kernels='{kernels}' with {threads} threads is not available", why=why.decode(),
                                   help="kernels='exact'")  # fmt: skip
         self.page_bytes = int(self._lib.smg_page_bytes(context))
         self.page_state_bytes = int(self._lib.smg_page_state_bytes(context))
@@ -397,7 +397,7 @@ class Machine:
     @property
     def alone(self) -> contextlib.AbstractContextManager[bool]:
         """To hold over runs that belong together, and over changes of STATE: every run uses the same ARENA, where
-        gradients of a batch in parts are. The thread that holds it may take it again."""
+        gradients of micro-batches are. The thread that holds it may take it again."""
         if self._memory is not None and not self._memory.is_own:
             raise RunFailed("the program was opened by another process", why="a fork shares the pages of its parent",
                             help='smidgen.load("net.smg", page_to="other.bin") in this process')  # fmt: skip

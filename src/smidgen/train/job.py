@@ -77,8 +77,8 @@ class Job:
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        taken in parts if the program was compiled with accumulate=True. As in PyTorch, a mean over labels that are all
-        ignored is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
+        split into micro-batches if the program was compiled with accumulate=True. As in PyTorch, a mean over ignored
+        labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
@@ -155,7 +155,7 @@ class Job:
     def predict(self, x: Any) -> Any:
         """The model's output for any number of samples; a tuple if the model has several outputs.
 
-        More samples than the plan's batch are taken in parts, so an output that is one for all samples is refused then.
+        More samples than the plan's batch take several runs, so an output that is one for all samples is refused then.
         """
         inputs, n = self._inputs("infer", listed(x))
         outs = [b for b in self.program.entry_buffers("infer") if b.direction == "output"]

@@ -40,7 +40,7 @@ def rungs(program: Program, work_bytes: int) -> tuple[Rung, ...]:
     arenas = {str(entry): int(count) for entry, count in plan["arena_by_entry"].items()}
     other = sum(int(plan[f"{part}_bytes"]) for part in ("state", "context", "stack"))
     if min(arenas.values(), default=0) < 0:
-        raise ValueError("an arena of less than nothing")
+        raise ValueError("a negative arena size")
     return rungs_of(program.entries, arenas, other + work_bytes)
 
 

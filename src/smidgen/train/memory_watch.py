@@ -71,7 +71,7 @@ class Callback:
                 return Reading(allowed)
             self.missing = f"the function of follow_memory gave {given!r:.60}, which is not a number of bytes"
         except Exception as error:  # the job must not end because a reading does
-            said = traceback.format_exception_only(error)[-1].strip()  # even if its text cannot be had
+            said = traceback.format_exception_only(error)[-1].strip()  # even if its own text fails
             self.missing = f"the function of follow_memory raised {said}"
         return None
 

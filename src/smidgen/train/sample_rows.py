@@ -39,7 +39,7 @@ def check_rows(
             return
     raise BadData(
         f"{n} samples given, {f'of which {most} are taken at a time' if most else 'to be shuffled'}",
-        why=f"'{target.name}' has {target.per_sample} rows for each sample, in an order that cannot be told",
+        why=f"'{target.name}' has {target.per_sample} rows for each sample, in an unknown order",
         help=f"give up to {most} samples" if most else "shuffle=False",
     )
 

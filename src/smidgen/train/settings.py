@@ -123,7 +123,7 @@ def checked_watch(follow_memory: Any, rungs: Sequence[Rung]) -> Watch:
         raise BadOption(f"follow_memory={follow_memory!r} is not understood", help=help)
     if len(rungs) < 2:
         help = "smidgen.compile(…, ladder=['64MB', '32MB'])"
-        raise BadOption("follow_memory with one plan", why="there is nothing to switch to", help=help)
+        raise BadOption("follow_memory needs a program with a ladder", why="this one has one plan", help=help)
     from .memory_watch import Callback, System, Watch
 
     source = System() if follow_memory is True else Callback(follow_memory)

@@ -21,7 +21,7 @@ CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
 
 
 class Pages(Protocol):
-    """State outside RAM, as a Machine has it."""
+    """State in PAGE, as a Machine has it."""
 
     page_state_bytes: int
 
@@ -48,7 +48,7 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
     if "train" in program.entries and facts:
         settings = [(facts[name]["dtype"], list(facts[name]["stored"])) for name in (LR, COUNTER)]
         if settings != [("f32", []), ("i32", [2])]:
-            raise BadProgram("the program's learning rate and step counter are not what they are")
+            raise BadProgram("the program's settings are malformed: expected learning rate f32[] and counter i32[2]")
     return facts
 
 
@@ -73,7 +73,7 @@ class State:
 
     def check_whole(self) -> None:
         if self.is_partial:
-            raise RunFailed("a step stopped halfway, or setting the state did: only a part of it is there",
+            raise RunFailed("a step stopped halfway, or setting the state did: the state is incomplete",
                             help='job.resume("run.ckpt"), or load the program again')  # fmt: skip
 
     @contextlib.contextmanager
@@ -84,7 +84,7 @@ class State:
         self.is_partial = before
 
     def view(self, name: str) -> Array:
-        """A tensor in its stored layout: in place, or a copy if its home is in PAGE."""
+        """A tensor in its stored layout: in place, or a copy if it lives in PAGE."""
         fact = self.facts[name]
         kind = DType(fact["dtype"]).numpy
         count = math.prod(fact["stored"]) * kind.itemsize

@@ -9,7 +9,7 @@
 
 Sizes `n`, `49n` grow with the samples; `@backward` names a stage other than the usual one; `# path` is the node's src.
 A tensor that no node computes is declared with its role, and with its value if that is small; `page` before the role
-says that its home is outside RAM. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
+says that it lives in PAGE. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
 rule supplies it.
 """
 

@@ -1,6 +1,6 @@
-"""What a batch in parts adds up. Parts give the bits of the whole only if every sum over samples goes on where the last
-part ended: so the sums are kept, not gradients that are made from several of them (a weight used twice) or from one by
-further nodes (an embedding of positions); `apply` makes those when the sums are whole."""
+"""Accumulators of micro-batches. They give the bits of the whole batch only if every sum over samples goes on where the
+last micro-batch ended: so the sums are kept, not gradients that are made from several of them (a weight used twice) or
+from one by further nodes (an embedding of positions); `apply` makes those when the sums are whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May a batch be taken in parts? Only if the loss is a linear combination of sums and means over samples."""
+"""Which losses allow micro-batches: only if the loss is a linear combination of sums and means over samples."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _check(graph: Graph, node: Node, totals: set[str], samples: set[str]) -> Non
     if not any(summed <= group for group in groups):
         raise _refusal(node, f"'{node.op}' of a sum is not the sum of '{node.op}'")
     if summed not in groups:
-        raise _refusal(node, "a term that does not depend on the samples would count once for every part")
+        raise _refusal(node, "a term that does not depend on the samples would count once for every micro-batch")
 
 
 def _refusal(node: Node, why: str) -> NotAdditive:
     return NotAdditive(
-        "this loss cannot be computed in parts", at=node.src, why=why,
+        "this loss cannot be split into micro-batches", at=node.src, why=why,
         help="compile without accumulate=True and give at most `batch` samples a step",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Out of RAM and back: rewrites that give values, or state, a home in PAGE. What to page is decided elsewhere.
+"""Paging: rewrites that move values, or state, to PAGE and back. What to page is decided elsewhere.
 
 The bits do not change. Between `page_start` and `page_wait` other nodes run; no more than `MOST_STARTED` pages are on
 their way at a time, and nothing is paged inside a loop over samples.
@@ -54,7 +54,7 @@ def cannot_page(graph: Graph, name: str) -> str:
 def page_state(
     graphs: Mapping[str, Graph], names: Sequence[str], *, ahead: int = 1, apart: int | None = None
 ) -> dict[str, Graph]:
-    """All entry points, with these state tensors at home in PAGE: each entry brings one before its first reader, and
+    """All entry points, with these state tensors in PAGE: each entry brings one before its first reader, and
     writes it back as soon as the last update has made it. Between readers that are more than `apart` nodes apart it is
     not in RAM: it is brought again."""
     found: dict[str, Graph] = {}

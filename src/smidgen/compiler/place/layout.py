@@ -30,5 +30,5 @@ class Layout:
     arena_bytes: int
     lower_bound_bytes: int  # of the arena: the largest sum of bytes alive at one node
     align: int
-    page_bytes: int = 0  # outside RAM
+    page_bytes: int = 0  # of PAGE
     page_state_bytes: int = 0  # the first of them: state, at the same place in all entry points

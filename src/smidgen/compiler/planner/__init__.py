@@ -1,1 +1,1 @@
-"""Making a program fit: what to keep, what to compute again, at which price."""
+"""Making a program fit: what to keep, what to recompute, at which cost."""

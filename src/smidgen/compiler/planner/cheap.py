@@ -1,4 +1,4 @@
-"""What costs next to nothing to compute again is not kept, whatever the budget: activations and norms with given
+"""What costs next to nothing to recompute is not kept, whatever the budget: activations and norms with given
 statistics, whose own input is kept anyway."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FEW = 4  # multiply-accumulates for an element written
 
 
 def cheapened(graph: Graph, batch: int) -> tuple[Graph, Decision | None]:
-    """With values computed again where that takes no sums, as far as it lowers the peak. What it costs is told in the
+    """With values recomputed where that takes no sums, as far as it lowers the peak. What it costs is told in the
     prices of all plans; which they are must not depend on those."""
     problem = problem_of(graph, batch, ROUGH)
     plain = profile(problem, problem.plain())

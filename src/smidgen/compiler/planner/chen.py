@@ -1,4 +1,4 @@
-"""Checkpoints at every √n-th of n kept values; the others are computed again, segment by segment (Chen et al. 2016)."""
+"""Checkpoints at every √n-th of n kept values; the others are recomputed, segment by segment (Chen et al. 2016)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .problem import NEVER, Problem, Schedule, profile
 
 
 def chen(problem: Problem) -> Schedule:
-    """Values count that lie over the highest moment of the plain program and can be computed again."""
+    """Values count that lie over the highest moment of the plain program and can be recomputed."""
     live = profile(problem, problem.plain()).live
     top = int(live.argmax()) if len(live) else 0
     over = [
@@ -47,6 +47,6 @@ def _closure(problem: Problem, v: int, top: int, dropped: set[int]) -> set[int]:
 
 
 def _again(problem: Problem, v: int, top: int) -> bool:
-    """Can it be computed again, if need be from the beginning, when it is read after the highest moment?"""
+    """True if it can be recomputed, if need be from the inputs, when it is read after the peak."""
     steps = [problem.steps[k] for k in _closure(problem, v, top, set())]
     return all(step.limit != NEVER and _next(problem, v, top) <= step.limit for step in steps)

@@ -1,4 +1,4 @@
-"""What a node costs, and what a byte costs outside RAM: seconds and joules on a machine of known speed."""
+"""What a node costs, and what a paged byte costs: seconds and joules on a machine of known speed."""
 
 from __future__ import annotations
 

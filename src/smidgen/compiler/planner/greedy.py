@@ -1,4 +1,4 @@
-"""Drop values that are kept over a peak and compute them again or bring them back, the best bargain first.
+"""Drop values that are kept over a peak and recompute or page them, the best ratio of bytes to cost first.
 
 In the manner of Melon (Wang et al., MobiSys 2022): bytes times the time they are free, over the price of having them
 again. Here only bytes and moments above the budget count, so nothing is dropped that does not help.
@@ -50,7 +50,7 @@ def fit(
     page: bool = False, objective: str = "time", price: Price | None = None,
 ) -> tuple[Schedule, Profile]:  # fmt: skip
     """A schedule whose peak is at most the budget, or the lowest one found. `hasty`: many drops a round, and none is
-    reconsidered. `price`: what bargains are judged by, if not the problem's own."""
+    reconsidered. `price`: what drops are judged by, if not the problem's own."""
     means = Means(price or price_of(problem, objective), allowed, page)
     schedule = problem.plain()
     now = profile(problem, schedule)
@@ -140,7 +140,7 @@ def _dropped(
     problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means, hasty: bool
 ) -> tuple[Schedule, Profile] | None:
     """One round. In haste so many drops that the highest moment is within the budget; if that does not lower the peak,
-    since computing again is a peak of its own, or without haste, the best drop that does."""
+    since recomputing is a peak of its own, or without haste, the best drop that does."""
     drops, again = tee(_drops(problem, schedule, now, budget_bytes, means))
     several = _independent(problem, again, int(now.live.max()) - budget_bytes) if hasty else []
     for chosen in chain([several] if len(several) > 1 else [], ([drop] for drop in drops)):
@@ -170,8 +170,8 @@ def _falls(now: Profile, after: Profile, drop: Drop, shift: int) -> bool:
 
 
 def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means) -> Iterator[Drop]:
-    """All drops over the highest moment, the best bargain first. What a value takes to be made again is found out only
-    when a bargain that ends with its maker would be the best."""
+    """All drops over the highest moment, the best ratio first. What a value takes to be made again is found out only
+    when a drop that ends with its maker would be the best."""
     over = np.maximum(now.live - budget_bytes, 0)
     highest = int(np.argmax(now.live))
     closure = _Closure(problem, schedule, now, means.allowed)

@@ -1,5 +1,5 @@
 """Eviction while the program runs, as systems without a plan ahead do: steps come in order, and when there is no room
-the least useful value goes; whoever reads it later has it computed again.
+the least useful value goes; it is recomputed for its next reader.
 
 The run is recorded as a schedule. What nobody will read again goes at once, and costs nothing.
 """

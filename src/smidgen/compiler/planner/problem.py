@@ -5,7 +5,7 @@ with all views of it. State, constants and the caller's buffers are no values: t
 list of steps in which every step stands once, in the order of the graph, and some stand again later: a repeated step
 writes a new instance of its values, and whoever reads a value reads its newest instance. An instance is alive from the
 step that writes it to the last one that reads it; nothing else has to be said about retention. Between steps a value
-may be written outside RAM, once, and be read from there as often as wanted: writing it out reads the newest instance,
+may be written to PAGE, once, and be read from there as often as wanted: writing it out reads the newest instance,
 reading it in makes a new one.
 """
 
@@ -34,7 +34,7 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class PageOut:
-    """Write a value outside RAM."""
+    """Write a value to PAGE."""
 
     value: int
 
@@ -225,7 +225,7 @@ class _Reader:
         return Step(i, reads, self._values(node.outs), seconds, inside, (), NEVER)
 
     def _overwrites(self) -> dict[str, int]:
-        """State, or a value that came from where its home is → the first node that changes it."""
+        """State, or a value that came from PAGE → the first node that changes it."""
         found: dict[str, int] = {}
         for i, node in enumerate(self.graph.nodes):
             record = ops.get(node.op)

@@ -1,7 +1,7 @@
 """Where repeated steps may stand: *stage* t is what stands between the steps t−1 and t of the plain order. In a stage a
 step is repeated at most once, and in the order of the graph (after Moccasin, Bartan et al. 2023, and Checkmate).
 
-A value read from outside RAM comes right before the first of the stage that reads it; it was written out right after
+A value read from PAGE comes right before the first of the stage that reads it; it was written out right after
 its maker, where it is alive anyway, so that writing takes no memory.
 """
 

@@ -260,7 +260,7 @@ def _export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Te
     at = line_of_error(error)
     if "data-dependent" in text:
         return ExportFailed(
-            "the model decides by values what it computes", at=at, why=why,
+            "the model has data-dependent control flow", at=at, why=why,
             help="torch.where(condition, a, b) computes both and picks; sizes must not depend on values",
         )  # fmt: skip
     any_size = "write x.shape[0], not a number and not len(x); samples must not be combined with each other"

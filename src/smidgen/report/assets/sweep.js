@@ -121,7 +121,7 @@
     const spent = `${shareText(point.extra)} ${what}: ${secondsText(point.seconds)} and ${three(point.joules)} J a step`;
     const lines = [`within ${grouped(point.budget_bytes)} bytes (${bytesText(point.budget_bytes)})`, spent,
       `takes ${grouped(point.ram_bytes)} bytes`];
-    if (point.parts > 1) lines.push(`in ${point.parts} parts`);
+    if (point.parts > 1) lines.push(`in ${point.parts} micro-batches`);
     if (point.bound_s) lines.push(`no step taken at once is below ${secondsText(point.bound_s)}`);
     tip.replaceChildren(make("h4", "", point.technique), ...lines.map((line) => make("p", "", line)));
     const box = byId("picture").getBoundingClientRect(), size = tip.getBoundingClientRect();

@@ -188,7 +188,7 @@ static const char *pass(const char *name) {
     return smg_run(&context, smg_entry(&context, name), NULL, 0, (SmgSamples){1, 1, 0}) ? smg_error(&context) : NULL;
 }
 
-/* A step of n samples: at once, or in parts whose gradients and losses add up. */
+/* A step of n samples: at once, or in micro-batches whose gradients and losses add up. */
 static const char *step(uint64_t first, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
     if (n <= most) { return take(smg_entry(&context, "train"), first, (SmgSamples){n, n, 0}, loss); }

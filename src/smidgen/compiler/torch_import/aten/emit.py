@@ -101,7 +101,7 @@ class Emit(Writer):
         return self.binary("div", a, b)
 
     def _over_batch(self, a: Operand, n: Batch) -> Any:
-        """A sum over samples divided by their number is a mean, which stays right when a batch comes in parts."""
+        """A sum over samples divided by their number is a mean, which stays right in micro-batches."""
         if not isinstance(a, Value) or a not in self._batch_sums:
             return self.number(n)
         x, attrs, factor = self._batch_sums[a]

@@ -79,7 +79,7 @@ static int append(Files *f, const void *from, size_t bytes) {
 
 static const SmgBuffer buffers[NET_MOST_BUFFERS]; /* none of them has memory */
 
-/* A step of n samples: at once, or in parts whose gradients and losses add up. */
+/* A step of n samples: at once, or in micro-batches whose gradients and losses add up. */
 static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
     if (n <= most) {
