@@ -228,7 +228,7 @@ def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     if type(threads) is not int or not 1 <= threads <= 64:
         raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
     if kernels == "exact" and threads != 1:
-        raise BadOption("exact kernels run on one thread", help="kernels='fast', or threads=1")
+        raise BadOption("exact kernels run on one thread", help="kernels='fast:2', or one thread")
     return str(kernels), int(threads)
 
 

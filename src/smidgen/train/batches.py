@@ -154,7 +154,7 @@ class Stream:
         if self.most is not None and n > self.most:
             raise BadData(
                 f"{n} samples given, the program takes at most {self.most} at a time",
-                help=f"give up to {self.most} samples, or compile with accumulate=True",
+                help=f"give up to {self.most} samples, or compile with Memory(accumulate=True)",
             )
         for array, buffer in zip(arrays, self.buffers, strict=True):
             check_numbers(array, buffer)

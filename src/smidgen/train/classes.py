@@ -64,7 +64,7 @@ class Classes:
         number = self.count
         if number == self.known + self.spare:
             raise BadOption(f"all {self.spare} spare classes are taken",
-                            help=f"compile with spare_classes={2 * self.spare}")  # fmt: skip
+                            help=f"compile with classes=smidgen.Classes(spare={2 * self.spare})")  # fmt: skip
         row = self.state.view(CLASS_NAMES)[number - self.known]
         row[:] = 0
         row[: len(text)] = np.frombuffer(text, np.uint8)

@@ -137,7 +137,7 @@ class Engine:
         if "grad" not in self.program.entries:
             raise BadData(
                 f"{n} samples given, the program takes at most {self.program.batch} at a time",
-                help=f"give up to {self.program.batch} samples, or compile with accumulate=True",
+                help=f"give up to {self.program.batch} samples, or compile with Memory(accumulate=True)",
             )
         inputs, n = self.without_ignored(inputs, n)
         if n <= self.program.batch:
@@ -198,7 +198,7 @@ class Engine:
         if type(number) is not int or not 0 <= number < len(self.rungs):
             most = len(self.rungs) - 1
             why = f"it has rungs 0 to {most}" if most > 0 else "it has one plan"
-            raise BadOption(f"the program has no rung {number!r}", why=why, help="smidgen.compile(…, ladder=['64MB'])")
+            raise BadOption(f"the program has no rung {number!r}", why=why, help="compile with Memory(ladder=['64MB'])")
         with self.machine.alone:
             self._rung = number
             self._touched = None if self._touched is None else max(self._touched, number)

@@ -77,7 +77,7 @@ class Job:
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        split into micro-batches if the program was compiled with accumulate=True. As in PyTorch, a mean over ignored
+        split into micro-batches if the program was compiled with Memory(accumulate=True). As in PyTorch, a mean over ignored
         labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
@@ -119,7 +119,7 @@ class Job:
         many epochs; the job then ends in the state after its best epoch. `schedule`: constant, linear, cosine, or a
         function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run in which the rate first
         rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
-        plan's; more need accumulate=True. `checkpoint`: a file, written after each epoch or every `checkpoint_every`
+        plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after each epoch or every `checkpoint_every`
         steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
         terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
         the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
@@ -199,7 +199,7 @@ class Job:
     def add_class(self, name: str) -> int:
         """Take a spare class into use; the label to train it with. The others keep their numbers and weights."""
         if self.engine.classes is None:
-            raise BadOption("the program has no spare classes", help="smidgen.compile(…, spare_classes=4)")
+            raise BadOption("the program has no spare classes", help="compile with classes=smidgen.Classes(spare=4)")
         return self.engine.classes.add(name)
 
     # -- rungs ---------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def checked_batch(batch: Any, program: Program) -> int:
         return asked if isinstance(asked, int) and asked > most and "grad" in program.entries else most
     batch = positive("batch", batch, f"batch={most}")
     if batch > most and "grad" not in program.entries:
-        help = f"batch={most}, or compile with accumulate=True"
+        help = f"batch={most}, or compile with Memory(accumulate=True)"
         raise BadOption(f"batch={batch}, but the program takes at most {most} at a time", help=help)
     return int(batch)
 
@@ -122,7 +122,7 @@ def checked_watch(follow_memory: Any, rungs: Sequence[Rung]) -> Watch:
         help = "follow_memory=True, or a function that returns a number of bytes"
         raise BadOption(f"follow_memory={follow_memory!r} is not understood", help=help)
     if len(rungs) < 2:
-        help = "smidgen.compile(…, ladder=['64MB', '32MB'])"
+        help = "smidgen.compile(…, memory=smidgen.Memory(ladder=['64MB', '32MB']))"
         raise BadOption("follow_memory needs a program with a ladder", why="this one has one plan", help=help)
     from .memory_watch import Callback, System, Watch
 

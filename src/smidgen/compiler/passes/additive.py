@@ -37,7 +37,7 @@ def check_additive(graph: Graph, loss: str) -> None:
             batched = all(batch_axis(graph[o].shape) is not None for o in node.outs)
             (samples if batched else totals).update(node.outs)
     if loss not in totals:
-        raise NotAdditive("the loss is not a sum or mean over samples", help="compile without accumulate=True")
+        raise NotAdditive("the loss is not a sum or mean over samples", help="compile without Memory(accumulate=True)")
 
 
 def _check(graph: Graph, node: Node, totals: set[str], samples: set[str]) -> None:
@@ -54,5 +54,5 @@ def _check(graph: Graph, node: Node, totals: set[str], samples: set[str]) -> Non
 def _refusal(node: Node, why: str) -> NotAdditive:
     return NotAdditive(
         "this loss cannot be split into micro-batches", at=node.src, why=why,
-        help="compile without accumulate=True and give at most `batch` samples a step",
+        help="compile without Memory(accumulate=True) and give at most `batch` samples a step",
     )  # fmt: skip
