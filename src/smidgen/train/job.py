@@ -77,8 +77,8 @@ class Job:
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        split into micro-batches if the program was compiled with Memory(accumulate=True). As in PyTorch, a mean over ignored
-        labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
+        split into micro-batches if the program was compiled with Memory(accumulate=True). As in PyTorch, a mean over
+        ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
         and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
@@ -119,8 +119,8 @@ class Job:
         many epochs; the job then ends in the state after its best epoch. `schedule`: constant, linear, cosine, or a
         function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run in which the rate first
         rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
-        plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after each epoch or every `checkpoint_every`
-        steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
+        plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after each epoch or every
+        `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
         terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
         the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
         which returns how many bytes the job may take. The History lists the switches; what is learned does not depend
