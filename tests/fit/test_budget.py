@@ -179,7 +179,7 @@ def test_pages_reach_budgets_that_computing_again_does_not(tmp_path: Path) -> No
     assert job.plan.ram_bytes <= 275 * 1024
     assert job.plan.page_bytes > 0
     assert job.plan.paged["train"].in_bytes > 0
-    assert {"page", "page state"} & {d.kind for d in job.plan.decisions}
+    assert {"page", "page_state"} & {d.kind for d in job.plan.decisions}
     assert all(np.array_equal(value, free.state_dict()[name]) for name, value in job.state_dict().items())
 
 
@@ -196,7 +196,7 @@ def test_the_optimizers_state_may_live_outside_ram(optimizer: object, tmp_path: 
             jobs[-1].train_step(x, y)
     free, job = jobs
     assert job.plan.ram_bytes <= 0.7 * free.plan.ram_bytes
-    assert "page state" in [d.kind for d in job.plan.decisions]
+    assert "page_state" in [d.kind for d in job.plan.decisions]
     assert job.plan.page_state_bytes > 0
     for name, value in free.state_dict().items():
         assert np.array_equal(job.state_dict()[name], value)
@@ -215,7 +215,7 @@ def test_parameters_that_a_step_touches_in_few_places_may_live_outside_ram(tmp_p
     job = smidgen.compile(net, x, kernels="exact", optimizer=smidgen.SGD(lr=0.1), budget=free.plan.state_bytes,
                           memory=smidgen.Memory(page_to=tmp_path / "pages", effort=0.0))  # fmt: skip
     assert job.plan.ram_bytes <= free.plan.state_bytes
-    assert "page state" in [d.kind for d in job.plan.decisions]
+    assert "page_state" in [d.kind for d in job.plan.decisions]
     for one in (free, job):
         one.train_step(x, y)
         one.train_step(x, y)
@@ -247,7 +247,7 @@ def test_the_search_for_the_optimum_says_how_near_it_is() -> None:
     assert job.plan.objective == "time"
     assert job.plan.free_seconds < job.plan.least_cost <= job.plan.step_seconds < 1.05 * job.plan.least_cost
     first = plan_text(job.plan).splitlines()[0]
-    said = r"fits +480 KB +\d+ results are computed again instead of kept: \+\d+\.\d % time, (at most|the).*"
+    said = r"fits +480 KB +recomputes \d+ results instead of keeping them: \+\d+\.\d % time, (at most|the).*"
     assert re.fullmatch(said, first)
     quick = trained("dscnn", "480KB", batch=1, effort=0)
     assert quick.plan.least_cost == 0 < quick.plan.free_seconds

@@ -31,6 +31,7 @@ from smidgen.errors import BadOption, DoesNotFit
 from smidgen.runtime.machine import has_fast
 from smidgen.terminal import bytes_text
 from tests.support.arguments import compiled
+from tests.support.arguments import compiled as compiled_with
 
 
 class Woven(nn.Module):
@@ -116,7 +117,7 @@ def test_exact_kernels_are_offered_where_only_they_fit() -> None:
     assert smidgen.compile(model, x, kernels="exact", budget=exact).plan.ram_bytes <= exact
     with pytest.raises(OverLimit) as refused:
         smidgen.compile(model, x, kernels="fast:2", budget=exact)
-    assert "kernels='exact', threads=1 needs" in refused.value.help
+    assert "kernels='exact' needs" in refused.value.help
     assert "--kernels exact --threads 1 needs" in refused.value.in_command_line().help
 
 
@@ -253,7 +254,7 @@ def test_a_deadline_that_cannot_be_met_says_what_could_be_done_instead() -> None
     more = {"loss": net.loss, "kernels": "exact", "effort": 0.2, "accumulate": False}
 
     def compiled(**other: Any) -> smidgen.Job:
-        return compiled(net.model().eval(), x, **{**more, **other})
+        return compiled_with(net.model().eval(), x, **{**more, **other})
 
     free = compiled(budget="1GB").plan
     budget = free.ram_bytes * 5 // 10

@@ -211,7 +211,7 @@ def test_the_evaluate_entry_is_left_out_rather_than_making_the_arena_larger() ->
     without = encode(rest)
     assert with_it.arena_bytes == without.arena_bytes
     assert list(with_it.entries) == ["infer", "train"]
-    [decision] = [d for d in Job(with_it).plan.decisions if d.kind == "no evaluate"]
+    [decision] = [d for d in Job(with_it).plan.decisions if d.kind == "no_evaluate"]
     assert decision.saves_bytes > 0
     job = Job(with_it)
     assert sorted(job.evaluate(X, Y)) == ["accuracy", "samples"]

@@ -120,8 +120,8 @@ class Job:
         function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run in which the rate first
         rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
         plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after each epoch or every
-        `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not even the bar that a
-        terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
+        `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not
+        even the bar that a terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
         the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
         which returns how many bytes the job may take. The History lists the switches; what is learned does not depend
         on them.
