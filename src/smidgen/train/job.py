@@ -114,23 +114,22 @@ class Job:
         """Learn from data for some epochs.
 
         `x`, `y`: arrays (numpy or torch; a tuple of them for several inputs), all checked before the first step; or
-        `fit(batches)`: any iterable of pairs (x, y), in its own order. `eval`: a pair or an iterable as well, measured
-        after each epoch. `patience`: stop when the eval loss (without `eval` the training loss) has not fallen for so
-        many epochs; the job then ends in the state after its best epoch. `schedule`: constant, linear, cosine, or a
-        function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run in which the rate first
-        rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
-        plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after each epoch or every
-        `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a line per epoch, False not
-        even the bar that a terminal shows. `on_epoch` is called with the record of each epoch. `follow_memory`: before each step, switch to
-        the rung (`job.rungs`) that free memory allows, down at once, up after some batches; or that a function allows,
-        which returns how many bytes the job may take. The History lists the switches; what is learned does not depend
-        on them.
-
-        Ctrl-C ends the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss
-        that is not finite raises NotFinite, with the job back in the state from which the last finite loss was
-        computed. Two more copies of the state are kept for that, and one more with `patience`: in the memory of the
-        Python process, or, if the program has a limit (budget, ladder, a Linux device) or pages, in files without a
-        name, beside `checkpoint`, the pages or the program, or where TMPDIR says (default /var/tmp).
+        `fit(batches)`: any iterable of pairs (x, y), in its own order. `eval`: a pair or an iterable as well,
+        measured after each epoch. `patience`: stop when the eval loss (without `eval` the training loss) has not
+        fallen for so many epochs; the job then ends in the state after its best epoch. `schedule`: constant,
+        linear, cosine, or a function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run
+        in which the rate first rises. `seed`: of the order of samples, by default the program's. `batch`: samples
+        of a step, by default the plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after
+        each epoch or every `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a
+        line per epoch, False not even the bar that a terminal shows. `on_epoch` is called with the record of each
+        epoch. `follow_memory`: before each step, switch to the rung (`job.rungs`) that free memory allows, down at
+        once, up after some batches; or that a function allows, which returns how many bytes the job may take. The
+        History lists the switches; what is learned does not depend on them. Ctrl-C ends the run after the step at
+        hand, with `stopped="interrupted"` in the History; again, at once. A loss that is not finite raises
+        NotFinite, with the job back in the state from which the last finite loss was computed. Two more copies of
+        the state are kept for that, and one more with `patience`: in the memory of the Python process, or, if the
+        program has a limit (budget, ladder, a Linux device) or pages, in files without a name, beside `checkpoint`,
+        the pages or the program, or where TMPDIR says (default /var/tmp).
         """
         from .loop import fit
 

@@ -453,7 +453,7 @@
     list.replaceChildren(...data.decisions.map((d) => {
       const bar = make("div", "stack"), filled = part("saved", d.saves_bytes);
       bar.append(filled, part("none", most - d.saves_bytes));
-      return make("li", "", make("b", "", `${bytesText(d.saves_bytes)} less`), bar, make("div", "", `${d.what}: ${d.why}`),
+      return make("li", "", make("b", "", `${bytesText(d.saves_bytes)} less`), bar, make("div", "", `${d.kind}: ${d.why}`),
         make("small", "", d.adds_s ? `costs ${secondsText(d.adds_s)} a step` : "costs no time"));
     }));
     if (!data.decisions.length) list.append(make("li", "", "none: there was nothing to save"));
