@@ -385,6 +385,8 @@ class _Reader:
         self.page_bytes = self.page_state_bytes = 0
         if "page" in self.parts:
             self.page_bytes, self.page_state_bytes = PAGES.unpack_from(self.parts["page"])
+            if not self.page_bytes:
+                raise BadProgram("the section on pages has no pages")
         self.parts["page"] = self.parts.get("page", b"")[PAGES.size :]
         if len(self.parts["const"]) != const or len(self.parts["state"]) > self.state_bytes:
             raise BadProgram("constants or initial state do not fit their region")
@@ -492,6 +494,8 @@ class _Reader:
                 raise BadProgram("an operand names a buffer that does not exist")
         elif region != "none":
             offset *= 4
+            if region == "page" and not self.page_bytes:
+                raise BadProgram("an operand pages, and the program has no pages")
             if offset > self.sizes[region]:
                 raise BadProgram("an operand lies outside its region")
         return Operand(region, offset, stride)

@@ -96,6 +96,7 @@ static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgR
     if ((region == R_PAGE) != is_page(role)) { return refuse_operand(c, operand, " is not where pages are"); }
     if (region == R_PAGE) {
         const uint64_t pages = smg_page_bytes(c->x), from = (uint64_t)at * 4;
+        if (!pages) { return refuse_operand(c, operand, " pages, and the program has no pages"); }
         if (c->in_loop) { return refuse_operand(c, operand, " pages inside a loop"); }
         if (at % (SMG_PAGE_ALIGN / 4)) { return refuse_operand(c, operand, " does not start where pages start"); }
         if (from > pages) { return refuse_operand(c, operand, " starts behind its region"); }

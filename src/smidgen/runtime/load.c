@@ -54,6 +54,7 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         }
         const uint32_t *pages = w + offset / 4;
         if (pages[PAGES_BYTES] > INT32_MAX) { return BAD("a region is larger than 2 GB"); }
+        if (!pages[PAGES_BYTES]) { return BAD("the section on pages has no pages"); }
         if (pages[PAGES_STATE] > pages[PAGES_BYTES] || count - PAGES_VALUES * 4 > pages[PAGES_STATE]) {
             return BAD("the initial state in pages is larger than its region");
         }
