@@ -193,7 +193,6 @@ def built(folder: Path, command: list[str]) -> ctypes.CDLL:
     )  # fmt: skip
     assert "warning" not in done.stderr, done.stderr
     lib = ctypes.CDLL(str(folder / "lib.so"))
-    lib.smg_probe_run.restype = ctypes.c_char_p
     lib.smg_probe_run.argtypes = [
         ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, native.CRun,
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -325,10 +326,17 @@ def test_statistics_of_one_sample_are_refused_with_help(normed: tuple[Program, N
     assert job.step == 0
 
 
-def test_the_runtime_says_what_the_help_is_for() -> None:
-    kernels = "".join(p.read_text() for p in (native.LIBRARY.parent / "kernels").glob("*.c"))
-    for text in (native.TOO_FEW, *native.HELP):
-        assert f'"{text}"' in kernels
+def test_python_knows_the_faults_of_the_runtime() -> None:
+    header = (native.LIBRARY.parent / "smidgen.h").read_text()
+    (listed,) = re.findall(r"typedef enum \{([^}]*)\} SmgFault;", header)
+    numbers = dict(re.findall(r"SMG_FAULT_(\w+) = (\d+)", listed))
+    assert {f.name: str(f.value) for f in native.Fault if f} == numbers
+    assert "SMG_NO_FAULT = 0" in listed
+    assert [int(n) for n in numbers.values()] == list(range(1, len(native.Fault)))
+    texts = [native.fault_text(f) for f in native.Fault]
+    assert len(set(texts)) == len(native.Fault)
+    assert texts[0] is None
+    assert native.fault_text(len(native.Fault)) == native.fault_text(-1) == "an unknown fault"
 
 
 # -- files ---------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import functools
 import os
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,16 +33,42 @@ LIBRARY: Final = Path(__file__).parent / "runtime" / "libsmidgen.so"
 MESSAGE_BYTES: Final = 192
 TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
-DAMAGED: Final = "a page does not read as it was written"  # as runtime/kernels/page.c says it
-TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/batch_norm.c says it
+
+
+class Fault(enum.IntEnum):
+    """SmgFault of smidgen.h: what went wrong."""
+
+    NONE = 0
+    PROGRAM = 1
+    VERSION = 2
+    KERNEL = 3
+    ROOM = 4
+    LATER = 5
+    CALL = 6
+    LABEL = 7
+    SPARE_LABEL = 8
+    IGNORED_LABELS = 9
+    TOO_FEW = 10
+    EMBEDDING_INDEX = 11
+    AXIS_INDEX = 12
+    POOL_WINDOW = 13
+    POOL_INDEX = 14
+    CHANNEL_READ = 15
+    CHANNEL_WRITE = 16
+    PAGER = 17
+    PAGE_DAMAGED = 18
+    SLOTS = 19
+
+
 HELP: Final = {
-    "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
-    "a label is that of a spare class that was not added": "job.add_class takes a spare class into use",
-    "a mean with ignored labels needs the whole batch at once": (
-        "leave ignored samples out, or compile with a batch that takes all samples of a step"
-    ),
+    Fault.VERSION: "compile the model again with this version of smidgen",
+    Fault.LATER: "run it with the version of smidgen that compiled it",
+    Fault.LABEL: "labels must be below the number of classes, and at least 0",
+    Fault.SPARE_LABEL: "job.add_class takes a spare class into use",
+    Fault.IGNORED_LABELS: "leave ignored samples out, or compile with a batch that takes all samples of a step",
+    Fault.TOO_FEW: "give more samples per step, or bn='frozen'",
 }
-"""What a kernel says of the data → what to do."""
+"""What went wrong → what to do about it."""
 
 
 class Paged(NamedTuple):
@@ -53,11 +79,11 @@ class Paged(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Where a run stopped: entry point and number of the instruction; and what that said."""
+    """Where a run stopped: entry point and number of the instruction; and why."""
 
     entry: str
     at: int
-    why: str
+    fault: Fault
 
 
 class CRun(ctypes.Structure):
@@ -70,6 +96,10 @@ class CSamples(ctypes.Structure):
 
 class CBuffer(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+class CPlace(ctypes.Structure):
+    _fields_ = [("entry", ctypes.c_int), ("instruction", ctypes.c_uint32)]
 
 
 class CBufferInfo(ctypes.Structure):
@@ -96,7 +126,6 @@ def _opened(path: Path) -> ctypes.CDLL:
         )
     lib = ctypes.CDLL(str(path))
     lib.smg_probe_signature.restype = ctypes.c_char_p
-    lib.smg_probe_run.restype = ctypes.c_char_p
     lib.smg_probe_extent.argtypes = [
         ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, CRun, ctypes.c_void_p,
     ]  # fmt: skip
@@ -142,6 +171,8 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_run": (number, run),
         "smg_reset_state": (number, [handle]),
         "smg_error": (text, [handle]),
+        "smg_fault": (number, [handle, ctypes.POINTER(CPlace)]),
+        "smg_fault_text": (text, [number]),
         "smg_batch": (ctypes.c_int32, [handle]),
         "smg_state_bytes": (ctypes.c_uint32, [handle]),
         "smg_arena_bytes": (ctypes.c_uint32, [handle]),
@@ -235,6 +266,11 @@ def release_freed() -> None:
         trim(ctypes.c_size_t(0))
 
 
+def fault_text(fault: int) -> str | None:
+    """What a fault means; None if it is none."""
+    return str(library().smg_fault_text(fault).decode()) if fault else None
+
+
 def param_words(params: Sequence[int | float]) -> Array:
     """int32 words as kernels read them; floats become their f32 bits."""
     words = [int(np.float32(p).view(np.int32)) if isinstance(p, (float, np.floating)) else int(p) for p in params]
@@ -268,8 +304,9 @@ def run_kernel(
     """Run one kernel on numpy arrays; returns its complaint about the data, if any."""
     words = param_words(params)
     pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
-    said = library().smg_probe_run(name.encode(), pointers, len(operands), words.ctypes.data, len(words), CRun(*run))
-    return said.decode() if said else None
+    return fault_text(
+        library().smg_probe_run(name.encode(), pointers, len(operands), words.ctypes.data, len(words), CRun(*run))
+    )
 
 
 # -- whole programs ----------------------------------------------------------------------------------------------
@@ -532,16 +569,20 @@ class Machine:
         return _Call(n, [(w, w.shape(n)) for w in wanted], [None] * len(wanted), (CBuffer * len(wanted))())
 
     def _error(self, context: int, status: int) -> SmidgenError:
-        said = self._lib.smg_error(context).decode(errors="replace")
+        said, place = self._lib.smg_error(context).decode(errors="replace"), CPlace()
+        fault = Fault(self._lib.smg_fault(context, ctypes.byref(place)))
+        help = HELP.get(fault, "")
         if status == STOPPED:
-            place, _, complaint = said.partition(": ")
-            at = re.match(r"(.+), instruction (\d+)", place)  # smg_say_at writes it so
-            self.stopped = Stopped(at[1], int(at[2]), complaint) if at else None
-            if complaint == TOO_FEW:
-                return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
-            return RunFailed(said, help=HELP.get(complaint, ""))
+            self.stopped = None
+            if place.entry >= 0:
+                entry = self._lib.smg_entry_name(context, place.entry).decode(errors="replace")
+                self.stopped = Stopped(entry, place.instruction, fault)
+            if fault is Fault.TOO_FEW:
+                text = fault_text(fault) or ""
+                return BatchStatistics(text, at=said.removesuffix(f": {text}"), help=help)
+            return RunFailed(said, help=help)
         kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
-        return kinds.get(status, Internal)(said)
+        return kinds.get(status, Internal)(said, help=help)
 
 
 def _check_array(array: Array, slot: Wanted, shape: tuple[int, ...]) -> None:
@@ -558,7 +599,6 @@ class FastProbe:
     def __init__(self, instruction_set: str = "", threads: int = 1) -> None:
         self._lib = library()
         self._lib.smg_posix_empty.restype = ctypes.c_void_p
-        self._lib.smg_probe_run_fast.restype = ctypes.c_char_p
         self._handle = ctypes.c_void_p(self._lib.smg_posix_empty())
         why = self._lib.smg_posix_use_fast(self._handle, instruction_set.encode(), threads)
         if why:
@@ -570,11 +610,11 @@ class FastProbe:
         """Is there a fast kernel of that name, and its complaint about the data."""
         words, found = param_words(params), ctypes.c_int(0)
         pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
-        said = self._lib.smg_probe_run_fast(
+        fault = self._lib.smg_probe_run_fast(
             self._handle, name.encode(), pointers, len(operands), ctypes.c_void_p(words.ctypes.data), len(words),
             CRun(*run), ctypes.byref(found),
         )  # fmt: skip
-        return bool(found.value), said.decode() if said else None
+        return bool(found.value), fault_text(fault)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

@@ -30,7 +30,7 @@ from .described import classes_of, described, meant, run_of
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
 from .ir import Array
 from .metrics import LossFacts, check_labels
-from .native import DAMAGED, Machine, Paged, release_freed
+from .native import Fault, Machine, Paged, release_freed
 from .program import Buffer, Program
 from .rungs import Rung, entry_at
 from .state import State
@@ -179,7 +179,7 @@ class Job:
     def _found_damage(self) -> bool:
         """Did the last step stop because state in PAGE is not what was written there?"""
         stopped = self._machine.stopped
-        if stopped is None or stopped.why != DAMAGED:
+        if stopped is None or stopped.fault is not Fault.PAGE_DAMAGED:
             return False
         from .undo import reads_page_state
 

@@ -187,7 +187,9 @@ static int make_buffers(const SmgContext *x, int entry, int32_t n, int round) {
 }
 
 static void check_answer(const SmgContext *x, SmgStatus status) {
+    const SmgFault fault = smg_fault(x, NULL);
     if (status < SMG_OK || status > SMG_STOPPED) { finding("an unknown status", ""); }
+    if ((unsigned)fault >= SMG_FAULT_COUNT || !fault != !status) { finding("a fault that does not fit", smg_error(x)); }
     const size_t length = strnlen(smg_error(x), SMG_MESSAGE_BYTES);
     if (length == SMG_MESSAGE_BYTES) { finding("a message without an end", ""); }
     if (!length != (status == SMG_OK)) { finding("a message without a failure, or none with one", smg_error(x)); }
@@ -259,7 +261,7 @@ static size_t keep(SmgContext *x, int entry, uint8_t *kept, int put) {
 }
 
 /* The same step once more from where it began, each operand apart: the same complaint and the same bits. */
-static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus status) {
+static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgFault stopped) {
     static uint8_t again[LARGEST_KEPT];
     const size_t bytes = keep(x, entry, after, 0);
     keep(x, entry, before, 1);
@@ -271,10 +273,10 @@ static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus st
     }
     counting = 1;
     if (x->pager) { x->pager = &at_once; }
-    const char *why = fuzz_run_apart(x, entry, buffers, samples);
+    const SmgFault fault = fuzz_run_apart(x, entry, buffers, samples);
     if (x->pager) { x->pager = &late; }
     counting = 0;
-    if (!why != (status == SMG_OK)) { finding("a step ends in another way with its operands apart", why ? why : ""); }
+    if (fault != stopped) { finding("a step ends in another way with its operands apart", smg_fault_text(fault)); }
     keep(x, entry, again, 0);
     if (memcmp(after, again, bytes)) {
         finding("a step leaves other bits with its operands apart", smg_entry_name(x, entry));
@@ -308,7 +310,7 @@ static uint64_t run(SmgContext *x, int entry, int round, uint64_t left) {
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "stopped: %s", smg_error(x));
     }
     left -= steps;
-    if (kept && status != SMG_BAD_PROGRAM) { run_apart(x, entry, samples, status); }
+    if (kept && status != SMG_BAD_PROGRAM) { run_apart(x, entry, samples, smg_fault(x, NULL)); }
     return left;
 }
 

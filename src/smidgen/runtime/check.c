@@ -23,9 +23,11 @@ typedef struct {
 #endif
 } Check;
 
-static SmgStatus refuse(const Check *c, const char *why) {
-    return smg_say_at(c->x, SMG_BAD_PROGRAM, c->entry, c->instruction, c->kernel, why);
+static SmgStatus refuse_as(const Check *c, SmgFault fault, const char *why) {
+    return smg_say_at(c->x, fault, c->entry, c->instruction, c->kernel, why);
 }
+
+static SmgStatus refuse(const Check *c, const char *why) { return refuse_as(c, SMG_FAULT_PROGRAM, why); }
 
 static SmgStatus refuse_operand(const Check *c, unsigned operand, const char *why) {
     refuse(c, "operand ");
@@ -214,7 +216,9 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1]) {
         return refuse(c, "the parameters lie outside their section");
     }
-    if (maps && params > SMG_MAX_WORDS) { return refuse(c, "more parameters than this build has room for"); }
+    if (maps && params > SMG_MAX_WORDS) {
+        return refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
+    }
     if (kernel->params >= 0 && params != (uint32_t)kernel->params) { return refuse(c, "wrong number of parameters"); }
     const int32_t *p = smg_scaled(x, block, c->scale);
     if (!p) { return refuse(c, "a size does not fit 32 bits"); }
@@ -270,7 +274,7 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
         const uint32_t words = smg_code_words(at), flags = smg_code_flags(at);
         if (words > (uint64_t)(end - at)) { return refuse(&c, "the code ends within an instruction"); }
         if (flags & ~(uint32_t)(FLAG_STRIDES | FLAG_TAG) || (flags & FLAG_TAG && at[words - 1] != 0)) {
-            return refuse(&c, "flags of a later version");
+            return refuse_as(&c, SMG_FAULT_LATER, "flags of a later version");
         }
         if (flags & FLAG_STRIDES && !in_loop) { return refuse(&c, "strides outside a loop"); }
         c.count = in_loop ? n : 1;

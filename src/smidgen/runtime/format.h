@@ -82,12 +82,12 @@ static inline uint32_t smg_code_words(const uint32_t *code) {
     return 2 + operands * (flags & FLAG_STRIDES ? 2 : 1) + (flags & FLAG_TAG ? 1 : 0);
 }
 
-/* Messages are put together piece by piece; what does not fit is cut. */
-SmgStatus smg_say(SmgContext *x, SmgStatus status, const char *text);
+/* Messages are put together piece by piece; what does not fit is cut. The status follows from the fault. */
+SmgStatus smg_say(SmgContext *x, SmgFault fault, const char *text);
 void smg_add_text(SmgContext *x, const char *text);
 void smg_add_number(SmgContext *x, uint64_t number);
 /* "train, instruction 17, relu_f32: why" */
-SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instruction, const char *kernel,
+SmgStatus smg_say_at(SmgContext *x, SmgFault fault, int entry, uint32_t instruction, const char *kernel,
                      const char *why);
 
 typedef struct {

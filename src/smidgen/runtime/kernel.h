@@ -37,11 +37,12 @@ typedef struct {
     const struct SmgWork *work; /* threads and their memory, for fast kernels (fast/fast.h); else NULL */
 #if SMG_PAGES
     const SmgPager *pager;
+    const char **said; /* where a pager's text goes, with SMG_FAULT_PAGER */
 #endif
 } SmgCall;
 
-/* NULL, or a static sentence that says what is wrong with the data (a label out of range, …). */
-typedef const char *(*SmgKernelFn)(const SmgCall *c);
+/* SMG_NO_FAULT, or what is wrong with the data (a label out of range, …). */
+typedef SmgFault (*SmgKernelFn)(const SmgCall *c);
 typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
 
 typedef struct {
@@ -70,19 +71,19 @@ static inline float smg_f32(int32_t bits) {
 
 #ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
 #include "isa.h"
-#define KERNEL(name_, signature_, params_)          \
-    const char *SMG_PLAIN(name_)(const SmgCall *c); \
-    const char *SMG_PLAIN(name_)(const SmgCall *c)
+#define KERNEL(name_, signature_, params_)       \
+    SmgFault SMG_PLAIN(name_)(const SmgCall *c); \
+    SmgFault SMG_PLAIN(name_)(const SmgCall *c)
 #define EXTENT(name_)                                                                                         \
     __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, \
                                                       uint64_t *need)
 #else
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
 #define KERNEL(name_, signature_, params_)                                                                        \
-    static const char *name_##_run(const SmgCall *c);                                                             \
+    static SmgFault name_##_run(const SmgCall *c);                                                                \
     static const char name_##_name[] = #name_, name_##_signature[] = signature_;                                  \
     const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
-    static const char *name_##_run(const SmgCall *c)
+    static SmgFault name_##_run(const SmgCall *c)
 #define EXTENT(name_) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
 #endif
 /* Silences warnings about extent arguments that a function does not look at. */

@@ -8,7 +8,7 @@ _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
 _Static_assert(SMG_MAX_ENTRIES <= 32, "SmgContext.paging");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 
-#define BAD(text) smg_say(x, SMG_BAD_PROGRAM, text)
+#define BAD(text) smg_say(x, SMG_FAULT_PROGRAM, text)
 
 static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
 
@@ -16,12 +16,13 @@ static uint32_t header_bytes(const uint32_t *w) { return SMG_HEADER_BYTES + (w[F
 
 SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     memset(x, 0, sizeof *x);
+    x->fault_entry = -1;
     if (!file || bytes < SMG_HEADER_BYTES) { return BAD("the file is shorter than its header"); }
-    if (!is_aligned(file, 4)) { return smg_say(x, SMG_BAD_CALL, "the file must start at a multiple of 4 bytes"); }
+    if (!is_aligned(file, 4)) { return smg_say(x, SMG_FAULT_CALL, "the file must start at a multiple of 4 bytes"); }
     const uint32_t *w = (const uint32_t *)file;
     if (w[F_MAGIC] != SMG_MAGIC) { return BAD("not a smidgen program"); }
     if (w[F_VERSION] != SMG_VERSION) {
-        BAD("the file has format version ");
+        smg_say(x, SMG_FAULT_VERSION, "the file has format version ");
         smg_add_number(x, w[F_VERSION]);
         smg_add_text(x, ", this runtime reads version ");
         smg_add_number(x, SMG_VERSION);
@@ -43,8 +44,8 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         return BAD("a region is larger than 2 GB");
     }
     if (w[F_SECTIONS] != SECTIONS && (w[F_SECTIONS] != SECTIONS + 1 || !SMG_PAGES)) {
-        return BAD(w[F_SECTIONS] == SECTIONS + 1 ? "this runtime is built without paging"
-                                                 : "the number of sections is wrong");
+        if (w[F_SECTIONS] != SECTIONS + 1) { return BAD("the number of sections is wrong"); }
+        return smg_say(x, SMG_FAULT_LATER, "this runtime is built without paging");
     }
     if (w[F_SECTIONS] > SECTIONS) { /* the one section whose content says how much memory is needed */
         const uint32_t offset = w[F_TABLE + 2 * S_PAGES], count = w[F_TABLE + 2 * S_PAGES + 1];
@@ -83,7 +84,7 @@ static SmgStatus check_sections(SmgContext *x) {
     if (smg_section_bytes(x, S_CONST) != w[F_CONST]) { return BAD("the constants do not fill their region"); }
     if (smg_section_bytes(x, S_STATE) > w[F_STATE]) { return BAD("the initial state is larger than its region"); }
     if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN])) {
-        return smg_say(x, SMG_BAD_CALL, "the file does not start at a multiple of its alignment");
+        return smg_say(x, SMG_FAULT_CALL, "the file does not start at a multiple of its alignment");
     }
     const uint32_t strings = smg_section_bytes(x, S_STRINGS);
     if (strings && smg_name(x, 0)[strings - 1] != 0) { return BAD("the last name does not end"); }
@@ -114,7 +115,7 @@ static SmgStatus check_entries(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4);
     const uint32_t buffers = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     const uint32_t words = smg_section_bytes(x, S_CODE) / 4;
-    if (count > SMG_MAX_ENTRIES) { return BAD("too many entry points"); }
+    if (count > SMG_MAX_ENTRIES) { return smg_say(x, SMG_FAULT_ROOM, "too many entry points"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *e = smg_entry_record(x, (int)i);
         if (!is_name(x, e[E_NAME])) { return BAD("an entry point has no name"); }
@@ -132,14 +133,14 @@ static SmgStatus check_entries(SmgContext *x) {
 
 static SmgStatus find_kernels(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_KERNELS) / 4;
-    if (count > SMG_MAX_KERNELS) { return BAD("the program uses too many different kernels"); }
+    if (count > SMG_MAX_KERNELS) { return smg_say(x, SMG_FAULT_ROOM, "the program uses too many different kernels"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t offset = smg_section(x, S_KERNELS)[i];
         if (!is_name(x, offset)) { return BAD("a kernel has no name"); }
         int k = 0;
         while (k < smg_kernel_count && strcmp(smg_kernels[k]->name, smg_name(x, offset))) { k++; }
         if (k == smg_kernel_count) {
-            BAD("this runtime has no kernel '");
+            smg_say(x, SMG_FAULT_KERNEL, "this runtime has no kernel '");
             smg_add_text(x, smg_name(x, offset));
             smg_add_text(x, "'");
             return SMG_BAD_PROGRAM;
@@ -169,13 +170,13 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
 SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, size_t arena_bytes) {
     const uint32_t *w = smg_words(x);
     if (state_bytes < w[F_STATE] || arena_bytes < w[F_ARENA] || (w[F_STATE] && !state) || (w[F_ARENA] && !arena)) {
-        smg_say(x, SMG_BAD_CALL, "the program needs ");
+        smg_say(x, SMG_FAULT_CALL, "the program needs ");
         smg_add_number(x, w[F_STATE]);
         smg_add_text(x, " bytes of state and ");
         smg_add_number(x, w[F_ARENA]);
         smg_add_text(x, " bytes of arena");
     } else if (!is_aligned(state, w[F_ALIGN]) || !is_aligned(arena, w[F_ALIGN])) {
-        smg_say(x, SMG_BAD_CALL, "state and arena must be aligned as the program says");
+        smg_say(x, SMG_FAULT_CALL, "state and arena must be aligned as the program says");
     } else {
         /* An empty region has an address too, so that an operand without bytes is not NULL. */
         x->state = state ? (uint8_t *)state : (uint8_t *)x;

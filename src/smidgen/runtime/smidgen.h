@@ -35,7 +35,7 @@
 #define SMG_MAX_WORDS 96 /* parameters of one instruction, if some of them grow with the batch */
 #endif
 #ifndef SMG_MESSAGE_BYTES
-#define SMG_MESSAGE_BYTES 184
+#define SMG_MESSAGE_BYTES 176
 #endif
 #ifndef SMG_PAGES
 #define SMG_PAGES 1 /* 0: without the code for programs that page, which are refused then */
@@ -49,6 +49,41 @@ typedef enum {
     SMG_BAD_CALL = 2,    /* the caller's arguments or buffers do not fit */
     SMG_STOPPED = 3 /* a kernel refused the data, or a channel or pager failed; STATE may hold a part of the step */
 } SmgStatus;
+
+/* Why, as a number: for programs that act on it. Numbers keep their meaning; new ones come at the end. */
+typedef enum {
+    SMG_NO_FAULT = 0,
+    /* the file: SMG_BAD_PROGRAM */
+    SMG_FAULT_PROGRAM = 1, /* damaged, or not a program at all */
+    SMG_FAULT_VERSION = 2, /* of another format version */
+    SMG_FAULT_KERNEL = 3,  /* a kernel that this build does not have */
+    SMG_FAULT_ROOM = 4,    /* more than a limit of this build (SMG_MAX_...) */
+    SMG_FAULT_LATER = 5,   /* a part of the format that this runtime does not do yet */
+    /* the call: SMG_BAD_CALL */
+    SMG_FAULT_CALL = 6,
+    /* the data: SMG_STOPPED */
+    SMG_FAULT_LABEL = 7,
+    SMG_FAULT_SPARE_LABEL = 8,
+    SMG_FAULT_IGNORED_LABELS = 9,
+    SMG_FAULT_TOO_FEW = 10,
+    SMG_FAULT_EMBEDDING_INDEX = 11,
+    SMG_FAULT_AXIS_INDEX = 12,
+    SMG_FAULT_POOL_WINDOW = 13,
+    SMG_FAULT_POOL_INDEX = 14,
+    /* what the caller brings: SMG_STOPPED */
+    SMG_FAULT_CHANNEL_READ = 15,
+    SMG_FAULT_CHANNEL_WRITE = 16,
+    SMG_FAULT_PAGER = 17,
+    SMG_FAULT_PAGE_DAMAGED = 18, /* a page does not read as it was written */
+    SMG_FAULT_SLOTS = 19,
+    SMG_FAULT_COUNT
+} SmgFault;
+
+/* Where: the instruction of an entry point, or entry -1. */
+typedef struct {
+    int entry;
+    uint32_t instruction;
+} SmgPlace;
 
 typedef enum { SMG_F32 = 0, SMG_I32 = 1, SMG_U8 = 2 } SmgType;
 
@@ -95,6 +130,9 @@ typedef struct {
 #endif
     const void *runs; /* functions of a fast kernel set, in the order of all kernels; NULL: exact */
     const void *work; /* their memory and threads */
+    uint16_t fault;
+    int16_t fault_entry; /* -1: in no instruction */
+    uint32_t fault_instruction;
     char message[SMG_MESSAGE_BYTES];
 } SmgContext;
 
@@ -144,6 +182,9 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
 
 /* What went wrong last: entry, instruction, kernel and reason. Empty after success. */
 const char *smg_error(const SmgContext *x);
+/* The same as a number; *place, unless it is NULL, says where. */
+SmgFault smg_fault(const SmgContext *x, SmgPlace *place);
+const char *smg_fault_text(SmgFault fault);
 
 /* Facts of the open (or measured) program. */
 int32_t smg_batch(const SmgContext *x);  /* the largest n */
