@@ -13,6 +13,7 @@ typedef struct {
     int entry;
     uint32_t instruction;
     const char *kernel;
+    unsigned flags; /* of the kernel */
     const uint32_t *record;
     int32_t n;     /* samples at hand */
     int32_t scale; /* n as it enters sizes: 1 inside a loop */
@@ -60,13 +61,6 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
     return 0;
 }
 
-static int ends_with(const char *name, const char *end) {
-    for (; *name; name++) {
-        if (strcmp(name, end) == 0) { return 1; }
-    }
-    return 0;
-}
-
 #if SMG_PAGES
 static int is_page(SmgRole role) { return role.letter == 'P' || role.letter == 'p'; }
 #endif
@@ -88,7 +82,7 @@ static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgR
         }
         const uint32_t *b = smg_section(c->x, S_BUFFERS) + (size_t)(c->record[E_BUFFER] + at) * BUFFER_WORDS;
         /* Bytes of the caller may lie anywhere; only kernels that move single bytes can take them there. */
-        if ((b[B_KIND] & 0xff) == SMG_U8 && !ends_with(c->kernel, "_b1")) {
+        if ((b[B_KIND] & 0xff) == SMG_U8 && !(c->flags & SMG_BYTES)) {
             return refuse_operand(c, operand, " is not aligned for this kernel");
         }
         *bytes = smg_buffer_size(b, c->n);
@@ -208,6 +202,7 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     const int number = x->kernels[smg_code_kernel(code)];
     const SmgKernel *kernel = smg_kernels[number];
     c->kernel = kernel->name;
+    c->flags = kernel->flags;
     if (smg_roles(kernel->signature, operands, roles)) { return refuse(c, "wrong number of operands"); }
 
     if (code[1] >= params_words) { return refuse(c, "the parameters lie outside their section"); }

@@ -4,6 +4,8 @@
  *                                      P writes and p reads PAGE, b begins to be written and w is waited for,
  *                                      ? after a letter: may be absent; + after the last: one or more), parameters
  *                                      (-1: the count varies and the extent function checks it)
+ *   KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES)
+ *                                      the same with what the runtime has to know beside (SmgKernelFlag)
  *   EXTENT(relu_f32)                   bytes needed of each operand for given parameters; 0, or -1 to refuse them
  *
  * Parameters come from a file that may be hostile: EXTENT must refuse whatever could make the kernel divide by
@@ -45,9 +47,15 @@ typedef struct {
 typedef SmgFault (*SmgKernelFn)(const SmgCall *c);
 typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
 
+typedef enum {
+    SMG_COPIES = 1, /* nothing but a strided copy: a channel can take the place of one side */
+    SMG_BYTES = 2   /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+} SmgKernelFlag;
+
 typedef struct {
     const char *name, *signature;
-    int params;
+    int16_t params;
+    uint16_t flags; /* SMG_COPIES, SMG_BYTES */
     SmgKernelFn run;
     SmgExtentFn extent;
 } SmgKernel;
@@ -69,20 +77,22 @@ static inline float smg_f32(int32_t bits) {
     return f;
 }
 
+#define KERNEL(name_, signature_, params_) KERNEL_FLAGS(name_, signature_, params_, 0)
 #ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
 #include "isa.h"
-#define KERNEL(name_, signature_, params_)       \
-    SmgFault SMG_PLAIN(name_)(const SmgCall *c); \
+#define KERNEL_FLAGS(name_, signature_, params_, flags_) \
+    SmgFault SMG_PLAIN(name_)(const SmgCall *c);         \
     SmgFault SMG_PLAIN(name_)(const SmgCall *c)
 #define EXTENT(name_)                                                                                         \
     __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, \
                                                       uint64_t *need)
 #else
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
-#define KERNEL(name_, signature_, params_)                                                                        \
-    static SmgFault name_##_run(const SmgCall *c);                                                                \
-    static const char name_##_name[] = #name_, name_##_signature[] = signature_;                                  \
-    const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
+#define KERNEL_FLAGS(name_, signature_, params_, flags_)                                    \
+    static SmgFault name_##_run(const SmgCall *c);                                          \
+    static const char name_##_name[] = #name_, name_##_signature[] = signature_;            \
+    const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_,         \
+                                          flags_,       name_##_run,       name_##_extent}; \
     static SmgFault name_##_run(const SmgCall *c)
 #define EXTENT(name_) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
 #endif

@@ -116,17 +116,13 @@ static int unbacked(const Outside *outside, const uint32_t *code) {
     return -1;
 }
 
-/* Bytes of the elements that a kernel copies, or 0 if it does something else. */
-static unsigned copy_width(const char *kernel) {
-    return strcmp(kernel, "copy_b4") == 0 ? 4 : strcmp(kernel, "copy_b1") == 0 ? 1 : 0;
-}
-
 /* The same as running the copying kernel, with the channel in the place of operand `which`: 0 the output, 1 the input. */
 static SmgFault through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
-                                int32_t iteration, unsigned width) {
+                                int32_t iteration, unsigned flags) {
     const uint32_t *ops = code + 2, stride = smg_code_flags(code) & FLAG_STRIDES ? ops[2 + which] : 0;
     const int buffer = (int)(ops[which] & 0x1fffffffu);
     const size_t start = (size_t)iteration * stride;
+    const unsigned width = flags & SMG_BYTES ? 1 : 4;
     const int failed = smg_channel_copy(outside->channel, buffer, which == 0, start, c->op[1 - which], c->p, width);
     if (!failed) { return SMG_NO_FAULT; }
     return which ? SMG_FAULT_CHANNEL_READ : SMG_FAULT_CHANNEL_WRITE;
@@ -160,7 +156,7 @@ static SmgFault execute(SmgContext *x, const uint32_t *code, const Outside *outs
     c->p = smg_scaled(x, block, scale);
     const unsigned k = x->kernels[smg_code_kernel(code)];
     const int which = outside->channel ? unbacked(outside, code) : -1;
-    if (which >= 0) { return through_channel(outside, code, c, which, iteration, copy_width(smg_kernels[k]->name)); }
+    if (which >= 0) { return through_channel(outside, code, c, which, iteration, smg_kernels[k]->flags); }
     const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
     return (fast ? fast : smg_kernels[k]->run)(c);
 }
@@ -223,10 +219,10 @@ static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside)
             at += 2;
             continue;
         }
-        const char *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]]->name;
+        const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]];
         const int which = unbacked(outside, at);
-        if (which >= 0 && (!copy_width(kernel) || is_outside(at[2]) == is_outside(at[3]))) {
-            return smg_say_at(x, SMG_FAULT_CALL, entry, instruction, kernel,
+        if (which >= 0 && (!(kernel->flags & SMG_COPIES) || is_outside(at[2]) == is_outside(at[3]))) {
+            return smg_say_at(x, SMG_FAULT_CALL, entry, instruction, kernel->name,
                               "a buffer without memory can only be copied");
         }
         at += smg_code_words(at);

@@ -168,7 +168,7 @@ KERNEL(logical_not_u8, "oi", 1) {
         EXTENT_UNUSED;                                                                                  \
         return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); \
     }                                                                                                   \
-    KERNEL(name, "oiii", -1) {                                                                          \
+    KERNEL_FLAGS(name, "oiii", -1, (bytes) == 1 && (first_bytes) == 1 ? SMG_BYTES : 0) {                \
         type *y = (type *)c->op[0];                                                                     \
         const first *X = (const first *)c->op[1];                                                       \
         const type *A = (const type *)c->op[2], *B = (const type *)c->op[3];                            \

@@ -98,7 +98,7 @@ EXTENT(copy_b4) {
     EXTENT_UNUSED;
     return copy_need(p, params, need, 4);
 }
-KERNEL(copy_b4, "oi", -1) {
+KERNEL_FLAGS(copy_b4, "oi", -1, SMG_COPIES) {
     copy_all(c, c->p, (uint32_t *)c->op[0], (const uint32_t *)c->op[1]);
     return SMG_NO_FAULT;
 }
@@ -107,7 +107,7 @@ EXTENT(copy_b1) {
     EXTENT_UNUSED;
     return copy_need(p, params, need, 1);
 }
-KERNEL(copy_b1, "oi", -1) {
+KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES) {
     strided_b1(c->p, (uint8_t *)c->op[0], (const uint8_t *)c->op[1]);
     return SMG_NO_FAULT;
 }
@@ -138,7 +138,7 @@ EXTENT(pad_b1) {
     EXTENT_UNUSED;
     return pad_need(p, params, need, 1);
 }
-KERNEL(pad_b1, "oi", -1) {
+KERNEL_FLAGS(pad_b1, "oi", -1, SMG_BYTES) {
     uint8_t *y = (uint8_t *)c->op[0];
     memset(y, P(0) & 255, (size_t)P(2 + DST_SIZE));
     strided_b1(c->p + 2, y + P(1), (const uint8_t *)c->op[1]);
@@ -180,7 +180,7 @@ EXTENT(concat_b1) {
     EXTENT_UNUSED;
     return concat_need(p, params, operands, need, 1);
 }
-KERNEL(concat_b1, "oi+", -1) { return concat(c, 1); }
+KERNEL_FLAGS(concat_b1, "oi+", -1, SMG_BYTES) { return concat(c, 1); }
 
 /* p: N, kind of x: 0 f32, 1 i32, 2 u8. */
 static int cast_need(const int32_t *p, uint64_t *need, unsigned width) {
