@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "contraction.h"
 #include "smidgen.h"
 
 #define SMG_MAX_OPERANDS 24
