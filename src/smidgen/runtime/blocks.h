@@ -12,6 +12,10 @@
 #define SMIDGEN_BLOCKS_H
 #include "smidgen.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SMG_BLOCK_BYTES 512
 
 typedef struct {
@@ -25,4 +29,8 @@ typedef struct {
 
 /* A pager without start and wait, so that both happen at once. */
 SmgPager smg_block_pager(SmgBlocks *blocks);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

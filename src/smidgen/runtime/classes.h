@@ -10,6 +10,10 @@
 #define SMIDGEN_CLASSES_H
 #include "smidgen.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     uint32_t mask;  /* offset in STATE: what is added to the score of each class, float[known + spare]; 0: in use */
     uint32_t names; /* offset in STATE: char[spare][name_bytes] */
@@ -25,4 +29,8 @@ int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name);
 
 /* The name of a class that was added, its number of smg_add_class; NULL for others. */
 const char *smg_class_name(const SmgContext *x, const SmgClasses *c, int number);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -13,6 +13,10 @@
 #define SMIDGEN_SLOTS_H
 #include "smidgen.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SMG_SLOT_VERSION      1
 #define SMG_SLOT_HEADER_BYTES 32
 #define SMG_SLOT_MAX_UNIT     32
@@ -38,4 +42,8 @@ SmgStatus smg_save(SmgContext *x, const SmgSlots *slots);
 /* Sets STATE to the newest complete one. If there is none, or none of this program, the status is SMG_BAD_CALL and STATE is as
  * it was. */
 SmgStatus smg_restore(SmgContext *x, const SmgSlots *slots);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -23,6 +23,10 @@
 #endif
 #endif
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SMG_VERSION     1    /* of the file format */
 #define SMG_STACK_BYTES 4096 /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
 #ifndef SMG_MAX_ENTRIES
@@ -205,4 +209,8 @@ uint64_t smg_buffer_bytes(const SmgContext *x, int entry, int buffer, int32_t n)
 /* For budgets: RAM = state + arena + these two. */
 size_t smg_context_bytes(void);
 size_t smg_stack_bytes(void);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

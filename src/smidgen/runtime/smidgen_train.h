@@ -16,6 +16,10 @@
 #define SMIDGEN_TRAIN_H
 #include "smidgen.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* One batch of n samples: forward, backward, update. inputs: those of the entry point `train`, the target last.
  * *loss is that before the update; a NULL in its place sends it through the channel. */
 SmgStatus smg_train_step(SmgContext *x, const SmgBuffer *inputs, int count, int32_t n, float *loss,
@@ -35,4 +39,8 @@ SmgStatus smg_infer(SmgContext *x, const SmgBuffer *buffers, int count, int32_t 
 /* All that learning changes: weights, optimizer, statistics, learning rate, seed and step. Copy it out to keep it, and in
  * to go back, between calls. The same bytes mean the same on every target. */
 SmgBuffer smg_state(SmgContext *x);
+
+#ifdef __cplusplus
+}
+#endif
 #endif
