@@ -22,11 +22,11 @@ from smidgen.errors import BadOption, DoesNotFit
 from smidgen.fitting import found_for, smallest
 from smidgen.limits import OverLimit, TooLate
 from smidgen.lower import Lowering
-from smidgen.native import has_fast
 from smidgen.options import checked_budget, checked_options
 from smidgen.planner.within import Aim
 from smidgen.terminal import bytes_text
 from smidgen.torch_import import import_model
+from smidgen.work import has_fast
 
 
 class Woven(nn.Module):

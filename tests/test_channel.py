@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from smidgen import api
-from smidgen.native import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
+from smidgen.machine import Machine
+from smidgen.native import BAD_CALL, STOPPED, CBuffer, CSamples
 from smidgen.optimizers import SGD
 from smidgen.program import Program
 

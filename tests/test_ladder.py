@@ -25,8 +25,8 @@ from smidgen.errors import BadOption, DoesNotFit
 from smidgen.found import found
 from smidgen.history import Position
 from smidgen.ladder import joined
+from smidgen.machine import Machine
 from smidgen.memory_watch import CALM_BATCHES, PRESSURE_S, RESERVE, Callback, Reading, System, Watch
-from smidgen.native import Machine
 from smidgen.planned import encode
 from smidgen.planner.within import Aim
 from smidgen.rungs import Rung, rungs_of

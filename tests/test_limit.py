@@ -16,10 +16,10 @@ from torch import nn
 import smidgen
 from smidgen.cli import main
 from smidgen.errors import BadProgram, DoesNotFit
-from smidgen.native import Work, has_fast
 from smidgen.plan import Plan
 from smidgen.program import checked_meta
 from smidgen.trainer import Job
+from smidgen.work import Work, has_fast
 
 pytestmark = pytest.mark.skipif(not has_fast(), reason="exact kernels take no work memory")
 X = torch.randn(8, 3, 8, 8)

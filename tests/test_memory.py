@@ -25,7 +25,7 @@ from smidgen import api, native, place
 from smidgen.build import Builder, feed, fetch
 from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.plan import Plan

@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 
 import smidgen
-from smidgen import api, interp, native
+from smidgen import api, interp
 from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.optimizers import Adam
 from smidgen.plan import Plan
 from smidgen.program import Program
 from smidgen.runtime.compile import compile_runtime
 from smidgen.summary import answer
 from smidgen.trainer import Job
+from smidgen.work import has_fast
 
 from . import small
 from .paged import optimizer_state, paged
@@ -79,7 +80,7 @@ def test_a_program_that_pages_gives_the_same_bits_and_moves_what_the_plan_says(a
 
 def test_fast_kernels_page_too(tmp_path: Path) -> None:
     entries = small.entries()
-    if not native.has_fast():
+    if not has_fast():
         pytest.skip("the runtime has no fast kernels")
     plain = Job(api.encode(entries), kernels="fast", threads=2)
     job = Job(api.encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")
@@ -211,6 +212,7 @@ FULL = """
 import resource, sys
 import numpy as np
 from smidgen.errors import CannotWrite
+from smidgen.work import has_fast
 import smidgen
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -13,8 +13,8 @@ from torch import nn
 import smidgen
 from smidgen.batches import order
 from smidgen.errors import BadData, DoesNotFit, NotFinite
-from smidgen.native import EXACT, Work
 from smidgen.summary import answer
+from smidgen.work import EXACT, Work
 
 SAMPLES = 24
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((SAMPLES, 3, 40, 40)).astype(np.float32))

@@ -19,7 +19,7 @@ from smidgen.encode import encode
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
 from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
 from smidgen.layout import Layout, Slot
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.ops import N
 from smidgen.optimizers import Adam
 from smidgen.program import Program, trimmed

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from smidgen import api
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.optimizers import SGD, Adam, Optimizer
 from smidgen.runtime.compile import compile_runtime
 

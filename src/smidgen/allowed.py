@@ -10,9 +10,9 @@ from typing import Any
 
 from .errors import DoesNotFit
 from .facts import whole
-from .native import Work, asked_kernels, checked_kernels
 from .program import Program
 from .rungs import Rung, rungs_of
+from .work import Work, asked_kernels, checked_kernels
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:

@@ -15,7 +15,6 @@ from .fitting import as_parts, encode_for, in_time
 from .found import step_seconds
 from .ladder import encode_ladder
 from .lower import Entries, Lowering, assemble, lower, lower_as, lowered, train_graph
-from .native import Work, checked_kernels, checked_page_to
 from .optimizers import Optimizer
 from .options import (
     Options,
@@ -35,6 +34,7 @@ from .rungs import entry_at
 from .sweeping import Largest, Sweep, Told, largest_batch
 from .sweeping import sweep as sweep_all
 from .trainer import Job
+from .work import Work, checked_kernels, checked_page_to
 
 if TYPE_CHECKING:
     from .torch_import import Imported

@@ -12,7 +12,6 @@ from .errors import BadOption
 from .fitting import checked_fit, found_for, in_time
 from .found import Found, found, with_price
 from .lower import Entries, Lowering
-from .native import Work
 from .options import Options
 from .plan import Decision
 from .planned import encode
@@ -20,6 +19,7 @@ from .planner.within import Aim
 from .program import Program
 from .rungs import STEPS, entry_at
 from .squeezing import searched, squeezed
+from .work import Work
 
 
 def encode_ladder(

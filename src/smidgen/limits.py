@@ -20,6 +20,7 @@ from .place import ALIGN
 from .plan import Plan
 from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
+from .work import Work
 
 MOST_NAMED: Final = 3  # tensors in a message
 ANSWER_S: Final = 6.5  # after which no further choice is tried, so that an answer comes within ten
@@ -67,7 +68,7 @@ class Need:
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
 
-    def with_work(self, work: native.Work) -> int:
+    def with_work(self, work: Work) -> int:
         """RAM, with what the kernels take beside the program."""
         return self.ram_bytes + work.beside(self.state_bytes + self.arena_bytes)
 

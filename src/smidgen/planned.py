@@ -13,11 +13,11 @@ from .encode import encode as encode_program
 from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
-from .native import Work
 from .plan import Cost, Plan, Traffic
 from .program import Program, checked_meta
 from .timeline import facts_of, traffic
 from .training_facts import run_facts
+from .work import Work
 
 
 def encode(

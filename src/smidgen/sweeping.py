@@ -18,13 +18,13 @@ from .fitting import checked_fit, joint, one_by_one, part, smallest
 from .found import Found, cheapest, found
 from .ir import ceil_div
 from .lower import Entries, Lowering
-from .native import EXACT, Work
 from .options import Options
 from .passes.additive import takes_statistics
 from .plan import Decision
 from .planner.within import Aim
 from .squeezing import searched, squeezed
 from .timeline import traffic
+from .work import EXACT, Work
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
 MOST_BATCH: Final = 1 << 16

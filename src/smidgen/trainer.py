@@ -29,8 +29,9 @@ from .atomic import checked_path, opened
 from .described import classes_of, described, meant, run_of
 from .errors import BadCheckpoint, BadData, BadOption, BadProgram, RunFailed, SmidgenError
 from .ir import Array
+from .machine import Machine, Paged
 from .metrics import LossFacts, check_labels
-from .native import Fault, Machine, Paged, release_freed
+from .native import Fault, release_freed
 from .program import Buffer, Program
 from .rungs import Rung, entry_at
 from .state import State

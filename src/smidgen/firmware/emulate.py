@@ -22,7 +22,7 @@ import numpy as np
 from ..arrays import rows
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
-from ..native import Paged
+from ..machine import Paged
 from ..program import Program
 from .project import manifest
 

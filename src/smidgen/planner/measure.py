@@ -30,7 +30,8 @@ from ..device import Paging
 from ..encode import encode
 from ..errors import SmidgenError
 from ..ir import Array, DType, Graph, Role, at
-from ..native import Machine, library_path
+from ..machine import Machine
+from ..native import library_path
 from ..terminal import Progress
 from .cost import DISK, HOST, Prices
 
