@@ -31,7 +31,8 @@ from smidgen.optimizers import SGD
 from smidgen.plan import Plan
 from smidgen.planner.cost import prices_of
 from smidgen.planner.within import Aim
-from smidgen.program import HEADER, SECTIONS, Program
+from smidgen.program import Program
+from smidgen.program_writer import HEADER, SECTIONS
 from smidgen.squeezing import squeezed
 from smidgen.trainer import Job
 

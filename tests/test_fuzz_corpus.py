@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from smidgen.errors import BadProgram
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.program import Program
 from smidgen.runtime.compile import HERE as RUNTIME
 from tests.fuzz.build import CORPUS, build_replay

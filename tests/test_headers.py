@@ -1,4 +1,4 @@
-"""Headers for users: each works from C++, alone and with the others; and what they promise of every build system holds."""
+"""Headers for users work from C++, alone and with the others; exact kernels keep their bits in every build system."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from smidgen.encode import encode
 from smidgen.errors import BadProgram, SmidgenError, UnsafeLayout
 from smidgen.instructions import Entry, Instruction, Operand
 from smidgen.layout import Layout, Slot
-from smidgen.native import Machine
+from smidgen.machine import Machine
 from smidgen.optimizers import SGD
-from smidgen.program import HEADER, PAGES, SECTIONS, Program
+from smidgen.program import Program
+from smidgen.program_writer import HEADER, PAGES, SECTIONS
 from smidgen.trainer import Job
 
 from . import small

@@ -13,10 +13,11 @@ import numpy as np
 from .errors import BadProgram
 from .instructions import Buffer
 from .ir import COUNTER, LR
-from .native import check_program
+from .machine import check_program
 from .picture import arena_picture, cut, printable, wrapped
 from .plan import Plan
-from .program import HEADER, SECTIONS, VERSION, Program
+from .program import Program
+from .program_writer import HEADER, SECTIONS, VERSION
 from .state import State, checked_facts
 from .summary import LEAST_WIDTH, answer, largest_entry, ordered, plan_json
 from .terminal import bytes_text, count_text, paint

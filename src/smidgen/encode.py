@@ -15,7 +15,8 @@ from .instructions import MAX_OPERANDS, MAX_PARAMS, MAX_RANK, Buffer, Entry, Ins
 from .ir import Array, Batch, Graph, Node, Role, Tensor, at
 from .layout import Layout, Slot
 from .ops.registry import Param
-from .program import REGION_BYTES, Program, checked_meta, trimmed
+from .program import Program, checked_meta, trimmed
+from .program_reader import REGION_BYTES
 
 
 def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mapping[str, Any]) -> Program:

@@ -18,7 +18,8 @@ from .firmware.cores import core_of, is_ported
 from .optimizers import SGD, Optimizer
 from .place import ALIGN
 from .plan import Plan
-from .program import REGION_BYTES, Program
+from .program import Program
+from .program_reader import REGION_BYTES
 from .terminal import bytes_text, seconds_text
 from .work import Work
 

@@ -149,7 +149,7 @@ class _Replay:
     def _loop(self, loop: Node, body: Sequence[Node], steps: Sequence[Instruction], cursor: int) -> int:
         working = [node for node in body if not ops.get(node.op).is_view]
         head = self._at(steps, cursor, loop)
-        if not head.is_loop or head.body != len(working):
+        if head != Instruction("", body=len(working)):
             raise self._unsafe("the program's loop is not the graph's", loop, "")
         self.body_tensors = {o for node in body for o in node.outs}
         for index in range(self.n):
@@ -232,6 +232,8 @@ class _Replay:
         needs = native.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
         if extra not in (0, 1) or needs is None:
             raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
+        if step.guard or step.unit or any(op.outer or op.ring for op in step.operands):
+            raise self._unsafe(f"kernel '{kernel}' has a guard, a unit, rings or strides of outer loops", node, "")
         index = max(self.index, 0)
         return [
             Access(name, kind, op.region, op.offset + index * op.stride, need)

@@ -93,12 +93,12 @@ SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgS
             at += smg_code_words(at);
             continue;
         }
-        const uint32_t body = at[1], *first = at + 2;
-        for (int32_t sample = 0; sample < samples.n && !fault; sample++) {
-            const SmgRun one = {samples.n, samples.total, samples.first + sample};
+        const uint32_t body = at[1], trips = smg_code_operands(at) ? at[2] : 0, *first = at + smg_code_words(at);
+        for (int32_t i = 0; i < (trips ? (int32_t)trips : samples.n) && !fault; i++) {
+            const SmgRun one = {samples.n, samples.total, samples.first + (trips ? 0 : i)};
             at = first;
-            for (uint32_t i = 0; i < body && !fault; i++, at += smg_code_words(at)) {
-                fault = execute(x, at, buffers, 1, sample, one);
+            for (uint32_t k = 0; k < body && !fault; k++, at += smg_code_words(at)) {
+                fault = execute(x, at, buffers, trips ? samples.n : 1, i, one);
             }
         }
     }

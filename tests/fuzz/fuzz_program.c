@@ -94,13 +94,17 @@ static uint64_t justified_by_entry(const SmgContext *x, int entry, int32_t n, in
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     uint64_t total = 100000;
     uint32_t in_loop = 0;
+    int is_samples = 0;
+    int32_t count = 1;
     while (at < end) {
         if (smg_code_kernel(at) == SMG_LOOP) {
-            in_loop = at[1], at += 2;
+            count = smg_loop_count(at, n, &is_samples);
+            in_loop = at[1];
+            at += smg_code_words(at);
             continue;
         }
-        const uint64_t once = justified(x, at, n, in_loop ? 1 : n);
-        total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)n : 1));
+        const uint64_t once = justified(x, at, n, in_loop && is_samples ? 1 : n);
+        total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)count : 1));
         if (mark) { fuzz_kernels_run[x->kernels[smg_code_kernel(at)]] = 1; }
         in_loop -= in_loop ? 1 : 0;
         at += smg_code_words(at);
@@ -123,7 +127,7 @@ static const uint32_t unusual[] = {
 };
 
 static void fill(uint8_t *data, size_t bytes, SmgType type, int round) {
-    if (type == SMG_U8) {
+    if (smg_types[type].bytes < 4) {
         for (size_t i = 0; i < bytes; i++) { data[i] = (uint8_t)(round ? next() >> 8 : next() >> 8 & 1); }
         return;
     }
@@ -175,7 +179,8 @@ static int make_buffers(const SmgContext *x, int entry, int32_t n, int round) {
         SmgBufferInfo info;
         if (smg_buffer_info(x, entry, i, &info)) { finding("no information on a buffer", smg_entry_name(x, entry)); }
         const uint64_t bytes = smg_buffer_bytes(x, entry, i, n);
-        const size_t odd = info.type == SMG_U8 && round; /* bytes of the caller may lie at any address */
+        if (info.scale != info.scale || info.offset != info.offset) { finding("a scale that is no number", info.name); }
+        const size_t odd = smg_types[info.type].bytes < 4 && round; /* bytes of the caller may lie at any address */
         const int small = bytes <= FUZZ_LARGEST_BUFFER;
         if (!small && info.is_output) { return 0; }
         allocated[i] = small ? malloc(bytes + odd ? bytes + odd : 1) : zeros(i, bytes);

@@ -1,33 +1,30 @@
 /* What went wrong, as numbers and as texts: SmgFault, and the message in the context. */
 #include "format.h"
 
-/* In the order of SmgFault. Faults of a file or a call have a text of their own where they are found. */
-static const char *const texts[] = {
-    "no fault",
-    "the file is damaged, or not a program",
-    "the file is of another format version",
-    "the program uses a kernel that this runtime does not have",
-    "the program is larger than this runtime has room for",
-    "the program uses what this runtime does not do yet",
-    "the call does not fit the program",
-    "a label is not the number of a class",
-    "a label is that of a spare class that was not added",
-    "a mean with ignored labels needs the whole batch at once",
-    "batch statistics need more than one value per channel",
-    "an embedding index is outside the table",
-    "an index is outside its axis",
-    "a max-pool index points outside its window",
-    "a max-pool index points outside the image",
-    "the channel could not read",
-    "the channel could not write",
-    "the pager failed",
-    "a page does not read as it was written",
-    "the memory of the slots failed",
-};
-_Static_assert(sizeof texts / sizeof *texts == SMG_FAULT_COUNT, "a fault without a text");
+/* In the order of SmgFault from SMG_FAULT_LABEL on, each with its zero. What is wrong with a file or a call has many texts,
+ * each where it is found. */
+static const char texts[] = "a label is not the number of a class\0"
+                            "a label is that of a spare class that was not added\0"
+                            "a mean with ignored labels needs the whole batch at once\0"
+                            "batch statistics need more than one value per channel\0"
+                            "an embedding index is outside the table\0"
+                            "an index is outside its axis\0"
+                            "a max-pool index points outside its window\0"
+                            "a max-pool index points outside the image\0"
+                            "the channel could not read\0"
+                            "the channel could not write\0"
+#if SMG_PAGES
+                            "the pager failed\0"
+                            "a page does not read as it was written\0"
+#endif
+    ;
 
 const char *smg_fault_text(SmgFault fault) {
-    return (unsigned)fault < SMG_FAULT_COUNT ? texts[fault] : "an unknown fault";
+    const char *at = texts, *end = texts + sizeof texts - 1;
+    for (int i = SMG_FAULT_LABEL; i < (int)fault && at < end; i++) {
+        while (*at++) {}
+    }
+    return fault < SMG_FAULT_LABEL ? "" : at;
 }
 
 SmgFault smg_fault(const SmgContext *x, SmgPlace *place) {

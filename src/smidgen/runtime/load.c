@@ -8,7 +8,7 @@ _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
 _Static_assert(SMG_MAX_ENTRIES <= 32, "SmgContext.paging");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 
-#define BAD(text) smg_say(x, SMG_FAULT_PROGRAM, text)
+#define BAD(text) smg_say(x, SMG_FAULT_PROGRAM, RULE(text))
 
 static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
 
@@ -20,7 +20,7 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     if (!file || bytes < SMG_HEADER_BYTES) { return BAD("the file is shorter than its header"); }
     if (!is_aligned(file, 4)) { return smg_say(x, SMG_FAULT_CALL, "the file must start at a multiple of 4 bytes"); }
     const uint32_t *w = (const uint32_t *)file;
-    if (w[F_MAGIC] != SMG_MAGIC) { return BAD("not a smidgen program"); }
+    if (w[F_MAGIC] != SMG_MAGIC) { return smg_say(x, SMG_FAULT_PROGRAM, "not a smidgen program"); }
     if (w[F_VERSION] != SMG_VERSION) {
         smg_say(x, SMG_FAULT_VERSION, "the file has format version ");
         smg_add_number(x, w[F_VERSION]);
@@ -29,7 +29,7 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         return SMG_BAD_PROGRAM;
     }
     if (w[F_TOTAL] > bytes) {
-        BAD("the file is cut off: ");
+        smg_say(x, SMG_FAULT_PROGRAM, "the file is cut off: ");
         smg_add_number(x, bytes);
         smg_add_text(x, " of ");
         smg_add_number(x, w[F_TOTAL]);
@@ -74,8 +74,9 @@ static SmgStatus check_sections(SmgContext *x) {
         end = (uint64_t)offset + bytes;
         if (end > w[F_TOTAL]) { return BAD("a section ends behind the file"); }
     }
-    if (smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) || smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) ||
-        smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4) {
+    if (smg_section_bytes(x, S_TYPES) % 4 || smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) ||
+        smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) || smg_section_bytes(x, S_KERNELS) % 4 ||
+        smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4) {
         return BAD("a section does not hold whole records");
     }
     if (smg_has_pages(x) && smg_page_state_bytes(x) && !w[F_ARENA]) {
@@ -94,17 +95,33 @@ static SmgStatus check_sections(SmgContext *x) {
 /* Every name in the file ends inside its section if it starts there. */
 static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
 
+static SmgStatus check_types(SmgContext *x) {
+    for (uint32_t i = 0; i < smg_section_bytes(x, S_TYPES) / 4; i++) {
+        const uint32_t word = smg_section(x, S_TYPES)[i], code = word & 0xff;
+        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) {
+            return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
+        }
+    }
+    return SMG_OK;
+}
+
+static int is_finite(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
+
 static SmgStatus check_buffers(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
-        const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24;
+        const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24, bits = kind >> 8 & 0xff;
+        const uint32_t most = bits & BUFFER_SCALED ? SMG_MAX_RANK - 2 : SMG_MAX_RANK;
         if (!is_name(x, b[B_NAME])) { return BAD("a buffer has no name"); }
-        if ((kind & 0xff) > SMG_U8 || (kind >> 8 & 0xff) > 1 || rank > SMG_MAX_RANK ||
+        if ((kind & 0xff) >= SMG_TYPE_COUNT || bits > (BUFFER_OUTPUT | BUFFER_SCALED) || rank > most ||
             (batch_axis != 0xff && batch_axis >= rank)) {
             return BAD("a buffer has an unknown type or rank");
         }
-        for (uint32_t d = 0; d < SMG_MAX_RANK; d++) {
+        if (bits & BUFFER_SCALED && !(is_finite(b[B_SCALE]) && is_finite(b[B_OFFSET]))) {
+            return BAD("the scale of a buffer is not a number");
+        }
+        for (uint32_t d = 0; d < most; d++) {
             if (b[B_DIMS + d] > INT32_MAX) { return BAD("a buffer has a negative size"); }
         }
     }
@@ -155,9 +172,10 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
     if (status) { return status; }
     const uint32_t *w = smg_words(x);
     if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC]) {
-        status = BAD("the checksum does not match: the file is damaged");
+        status = smg_say(x, SMG_FAULT_PROGRAM, "the checksum does not match: the file is damaged");
     }
     if (!status) { status = check_sections(x); }
+    if (!status) { status = check_types(x); }
     if (!status) { status = check_buffers(x); }
     if (!status) { status = check_entries(x); }
     if (!status) { status = find_kernels(x); }

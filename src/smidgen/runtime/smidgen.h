@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define SMG_VERSION     1    /* of the file format */
+#define SMG_VERSION     2    /* of the file format */
 #define SMG_STACK_BYTES 4096 /* measured: smg_posix_stack_used, all kernels, gcc and clang, -O0 to -O3 */
 #ifndef SMG_MAX_ENTRIES
 #define SMG_MAX_ENTRIES 16
@@ -43,6 +43,9 @@ extern "C" {
 #endif
 #ifndef SMG_PAGES
 #define SMG_PAGES 1 /* 0: without the code for programs that page, which are refused then */
+#endif
+#ifndef SMG_RULES
+#define SMG_RULES 1 /* 0: one text for all rules of the file format, two kilobytes less */
 #endif
 #define SMG_MAX_STARTED 4   /* pages on their way into RAM at the same time */
 #define SMG_PAGE_ALIGN  512 /* every page tensor starts at a multiple of so many bytes */
@@ -89,21 +92,39 @@ typedef struct {
     uint32_t instruction;
 } SmgPlace;
 
-typedef enum { SMG_F32 = 0, SMG_I32 = 1, SMG_U8 = 2 } SmgType;
+typedef enum {
+    SMG_F32 = 0,
+    SMG_I32 = 1,
+    SMG_U8 = 2,
+    SMG_I8 = 3,
+    SMG_I16 = 4,
+    SMG_F16 = 5,
+    SMG_BF16 = 6,
+    SMG_TYPE_COUNT
+} SmgType;
 
-/* Memory of the caller for one input or output; aligned to 4 bytes unless its type is SMG_U8. Outputs must not overlap
+/* Facts of a type, by its number. smidgen/ir.py has the same rows. */
+typedef struct {
+    char name[5];
+    uint8_t bytes;
+} SmgTypeInfo;
+extern const SmgTypeInfo smg_types[SMG_TYPE_COUNT];
+
+/* Memory of the caller for one input or output; aligned to 4 bytes unless its type has fewer. Outputs must not overlap
  * anything else. */
 typedef struct {
     void *data;
     size_t bytes;
 } SmgBuffer;
 
-/* What the program expects of one buffer. dims[batch_axis] is per sample; batch_axis is -1 if no size depends on n. */
+/* What the program expects of one buffer. dims[batch_axis] is per sample; batch_axis is -1 if no size depends on n.
+ * Integers q stand for the numbers scale * q + offset; 1 and 0 if the program does not say. */
 typedef struct {
     const char *name;
     SmgType type;
     int is_output, rank, batch_axis;
     int32_t dims[8];
+    float scale, offset;
 } SmgBufferInfo;
 
 /* Memory outside RAM (a file, a card, a second flash bank) for programs that page: smg_page_bytes of it, which the runtime

@@ -1,6 +1,10 @@
 /* Runs what load.c and check.c have proved safe: fetch an instruction, point at its operands, call its kernel. */
 #include "format.h"
 
+const SmgTypeInfo smg_types[SMG_TYPE_COUNT] = {
+    {"f32", 4}, {"i32", 4}, {"u8", 1}, {"i8", 1}, {"i16", 2}, {"f16", 2}, {"bf16", 2},
+};
+
 size_t smg_context_bytes(void) { return sizeof(SmgContext); }
 size_t smg_stack_bytes(void) { return SMG_STACK_BYTES; }
 
@@ -52,16 +56,24 @@ SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferI
     const uint32_t kind = b[B_KIND];
     info->name = smg_name(x, b[B_NAME]);
     info->type = (SmgType)(kind & 0xff);
-    info->is_output = (int)(kind >> 8 & 1);
+    info->is_output = (int)(kind >> 8 & BUFFER_OUTPUT);
     info->rank = (int)(kind >> 16 & 0xff);
     info->batch_axis = kind >> 24 == 0xff ? -1 : (int)(kind >> 24);
     memcpy(info->dims, b + B_DIMS, sizeof info->dims);
+    info->scale = 1.0f;
+    info->offset = 0.0f;
+    if (kind >> 8 & BUFFER_SCALED) {
+        info->scale = smg_f32(info->dims[B_SCALE - B_DIMS]);
+        info->offset = smg_f32(info->dims[B_OFFSET - B_DIMS]);
+        info->dims[B_SCALE - B_DIMS] = 0;
+        info->dims[B_OFFSET - B_DIMS] = 0;
+    }
     return SMG_OK;
 }
 
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n) {
     const uint32_t kind = record[B_KIND], rank = kind >> 16 & 0xff;
-    uint64_t bytes = (kind & 0xff) == SMG_U8 ? 1 : 4;
+    uint64_t bytes = smg_types[kind & 0xff].bytes;
     for (uint32_t d = 0; d < rank; d++) { bytes = smg_mul(bytes, record[B_DIMS + d]); }
     return kind >> 24 == 0xff ? bytes : smg_mul(bytes, (uint64_t)n);
 }
@@ -189,7 +201,7 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside,
     for (int i = 0; i < count; i++) {
         const uint32_t *record = buffer_record(x, entry, i);
         const uint64_t bytes = smg_buffer_size(record, n);
-        const int anywhere = (record[B_KIND] & 0xff) == SMG_U8;
+        const int anywhere = smg_types[record[B_KIND] & 0xff].bytes < 4;
         const int misplaced = !anywhere && ((uintptr_t)buffers[i].data & 3);
         if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) { continue; }
         if (!buffers[i].data && channel && (record[B_KIND] >> 8 & 1 ? channel->write != NULL : channel->read != NULL)) {
@@ -216,7 +228,7 @@ static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside)
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) == SMG_LOOP) {
-            at += 2;
+            at += smg_code_words(at);
             continue;
         }
         const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]];
@@ -276,12 +288,14 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
             at += smg_code_words(at);
             continue;
         }
-        const uint32_t body = at[1], *first = at + 2;
-        for (int32_t sample = 0; sample < n; sample++) {
+        int is_samples;
+        const int32_t times = smg_loop_count(at, n, &is_samples);
+        const uint32_t body = at[1], *first = at + smg_code_words(at);
+        for (int32_t iteration = 0; iteration < times; iteration++) {
             at = first;
-            c.run.index = before + sample;
+            if (is_samples) { c.run.index = before + iteration; }
             for (uint32_t i = 0; i < body; i++) {
-                fault = execute(x, at, &outside, &c, 1, sample);
+                fault = execute(x, at, &outside, &c, is_samples ? 1 : n, iteration);
                 if (fault) { return stopped(x, entry, instruction + 1 + i, at, &c, fault); }
                 at += smg_code_words(at);
             }
