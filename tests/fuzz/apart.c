@@ -1,6 +1,6 @@
-/* Runs an entry point a second way: like vm.c, but every operand of every instruction is a copy of its own, allocated to
- * the byte. A kernel that touches a byte outside what its extent declares is found even where that byte belongs to the
- * same region; and both ways must leave the same bits behind. */
+/* Runs an entry point a second way: like vm.c, but every operand of every instruction is a copy of its own, allocated
+ * to the byte. A kernel that touches a byte outside what its extent declares is found even where that byte belongs to
+ * the same region; and both ways must leave the same bits behind. */
 #include "fuzz_program.h"
 #include <stdlib.h>
 

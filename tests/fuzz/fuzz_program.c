@@ -1,7 +1,7 @@
-/* The fuzz target: opens any bytes as a program and runs whatever opens: `train` and `infer` first, then the other entry
- * points; first on plausible data, then on arbitrary bits with another number of samples.
+/* The fuzz target: opens any bytes as a program and runs whatever opens: `train` and `infer` first, then the other
+ * entry points; first on plausible data, then on arbitrary bits with another number of samples.
  *
- *   make fuzz                            20 minutes of libFuzzer with mutate.c; new inputs and findings go to build/fuzz
+ *   make fuzz                            20 minutes of libFuzzer with mutate.c; new inputs, findings: build/fuzz
  *   python -m tests.fuzz.build replay    the same target without libFuzzer (replay.c): clang or gcc
  *   python -m tests.fuzz.seeds           writes corpus/seed-*.smg anew: real networks and every op's cases
  *
@@ -214,11 +214,15 @@ static void check_page(size_t offset, size_t bytes) {
 }
 static const char *read_page(void *self, size_t offset, void *to, size_t bytes) {
     check_page(offset, bytes);
-    return (void)self, memcpy(to, pages + offset, bytes), NULL;
+    (void)self;
+    memcpy(to, pages + offset, bytes);
+    return NULL;
 }
 static const char *write_page(void *self, size_t offset, const void *from, size_t bytes) {
     check_page(offset, bytes);
-    return (void)self, memcpy(pages + offset, from, bytes), NULL;
+    (void)self;
+    memcpy(pages + offset, from, bytes);
+    return NULL;
 }
 static const char *start_page(void *self, size_t offset, void *to, size_t bytes) {
     int i = 0;
@@ -226,7 +230,9 @@ static const char *start_page(void *self, size_t offset, void *to, size_t bytes)
     while (i < SMG_MAX_STARTED && started[i].to) { i++; }
     if (i == SMG_MAX_STARTED) { finding("too many pages are on their way", ""); }
     started[i].offset = offset, started[i].bytes = bytes, started[i].to = to;
-    return (void)self, memset(to, 0xff, bytes), NULL;
+    (void)self;
+    memset(to, 0xff, bytes);
+    return NULL;
 }
 static const char *wait_page(void *self, void *to) {
     int found = !to;
@@ -236,7 +242,8 @@ static const char *wait_page(void *self, void *to) {
         started[i].to = NULL, found = 1;
     }
     if (!found) { finding("a page is waited for that nobody started", ""); }
-    return (void)self, NULL;
+    (void)self;
+    return NULL;
 }
 static const SmgPager late = {NULL, read_page, write_page, start_page, wait_page},
                       at_once = {NULL, read_page, write_page, NULL, NULL};

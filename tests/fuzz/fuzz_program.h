@@ -10,8 +10,8 @@ extern char fuzz_verdict[256];
 /* By this build's numbers: the kernels of every step that ended well so far. */
 extern uint8_t fuzz_kernels_run[FUZZ_MAX_KERNELS];
 
-/* Runs a proved entry point with each operand in memory of its own. The other one frees what is left if it was not allowed
- * to end. */
+/* Runs a proved entry point with each operand in memory of its own. The other one frees what is left if it was not
+ * allowed to end. */
 SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples);
 void fuzz_apart_free(void);
 

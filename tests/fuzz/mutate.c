@@ -1,7 +1,7 @@
-/* Changes programs the way someone would who knows the format: takes a file apart, alters headers, tables, instructions,
- * parameters and data, puts it together again with the size and checksum that belong to it. About half of what comes
- * out opens. Besides altering, it writes instructions of its own: any kernel of this build, parameters that its extent
- * accepts, operands to the byte at the end of their region. */
+/* Changes programs the way someone would who knows the format: takes a file apart, alters headers, tables,
+ * instructions, parameters and data, puts it together again with the size and checksum that belong to it. About half
+ * of what comes out opens. Besides altering, it writes instructions of its own: any kernel of this build, parameters
+ * that its extent accepts, operands to the byte at the end of their region. */
 #include "fuzz_program.h"
 #include "program_parts.h"
 
@@ -158,7 +158,8 @@ static void make_room(Parts *p, uint32_t region, uint32_t bytes) {
     *size = bytes;
 }
 
-/* A new input of the entry point, large enough for an operand: its operand word, or 0. Outputs are counted after inputs. */
+/* A new input of the entry point, large enough for an operand: its operand word, or 0. Outputs are counted after
+ * inputs. */
 static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
     static uint32_t spots[MAX_SPOTS + 1];
     uint32_t *e = entry_of(p, entry), record[BUFFER_WORDS] = {0}, number = e[E_INPUTS];

@@ -1,5 +1,5 @@
-/* A program file in parts that can grow and shrink, and back: for mutate.c. Whatever the bytes were, what is put together
- * has the size and the checksum that belong to it; its tables may say anything. */
+/* A program file in parts that can grow and shrink, and back: for mutate.c. Whatever the bytes were, what is put
+ * together has the size and the checksum that belong to it; its tables may say anything. */
 #ifndef PROGRAM_PARTS_H
 #define PROGRAM_PARTS_H
 #include "format.h"

@@ -47,7 +47,8 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
     int many = 0;
     for (const char *p = s; *p; p++) {
         if (*p == '?') {
-            sure--, optional++;
+            sure--;
+            optional++;
         } else if (*p == '+') {
             many = 1;
         } else {
@@ -60,7 +61,9 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
         if (*p == '?' || *p == '+') { continue; }
         const int may = p[1] == '?';
         if (may && seen++ >= optional - left_out) { continue; }
-        roles[at].letter = *p, roles[at++].optional = (uint8_t)may;
+        roles[at].letter = *p;
+        roles[at].optional = (uint8_t)may;
+        at++;
     }
     for (; at < operands; at++) { roles[at] = roles[at - 1]; }
     return 0;

@@ -1,8 +1,8 @@
 /* What went wrong, as numbers and as texts: SmgFault, and the message in the context. */
 #include "format.h"
 
-/* In the order of SmgFault from SMG_FAULT_LABEL on, each with its zero. What is wrong with a file or a call has many texts,
- * each where it is found. */
+/* In the order of SmgFault from SMG_FAULT_LABEL on, each with its zero. What is wrong with a file or a call has many
+ * texts, each where it is found. */
 static const char texts[] = "a label is not the number of a class\0"
                             "a label is that of a spare class that was not added\0"
                             "a mean with ignored labels needs the whole batch at once\0"

@@ -20,12 +20,13 @@
  * operand      region << 29 | offset in words, or number of the entry's buffer; R_LIST is an index list in STATE
  * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
  * name         offset in strings, which end with a zero each
- * pages        the last section: PAGE bytes, how many of them (the first) are state, initial values of those without the
+ * pages        the last section: PAGE bytes, how many of them (the first) are state, initial values of those without
+ * the
  *              zeros at the end. Every tensor there starts at a multiple of SMG_PAGE_ALIGN and has a word behind it for
  *              its checksum (kernels/page.c)
  *
- * What is reserved for later is refused with SMG_FAULT_LATER: loops in loops, periods, rings, guards, units, index lists,
- * types that this runtime does not know. */
+ * What is reserved for later is refused with SMG_FAULT_LATER: loops in loops, periods, rings, guards, units, index
+ * lists, types that this runtime does not know. */
 #ifndef SMG_FORMAT_H
 #define SMG_FORMAT_H
 #include "kernel.h"
@@ -58,13 +59,13 @@ enum { FLAG_STRIDES = 1, FLAG_LEVELS = 3, FLAG_TAG = 4, FLAG_RINGS = 8, FLAGS_AL
 #define SMG_LOOP         0xffffu
 #define SMG_NONE         ((uint32_t)R_NONE << 29)
 
-/* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check indices
- * in their data must never be run in place. Made by compile.py from the op records. */
+/* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check
+ * indices in their data must never be run in place. Made by compile.py from the op records. */
 extern const SmgKernel *const smg_kernels[];
 extern const uint32_t smg_kernel_inplace[];
 extern const int smg_kernel_count;
-/* Fast kernels by instruction set, the best first, ended by a set without name. runs[k] is NULL where the set has nothing
- * better than the exact kernel k. */
+/* Fast kernels by instruction set, the best first, ended by a set without name. runs[k] is NULL where the set has
+ * nothing better than the exact kernel k. */
 typedef struct {
     const char *name;
     const SmgKernelFn *runs;
@@ -121,12 +122,12 @@ typedef struct {
     char letter; /* as in kernel.h */
     uint8_t optional;
 } SmgRole;
-/* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left out
- * from the last one on; a '+' repeats the last letter. */
+/* Roles of `operands` operands by a kernel's signature, or -1 if the number does not fit. Optional operands are left
+ * out from the last one on; a '+' repeats the last letter. */
 int smg_roles(const char *signature, unsigned operands, SmgRole *roles);
 
-/* smg_open in parts, for who has no room for the file's initial state and his own at the same time: is the file safe? Then
- * memory for it, in which STATE has its initial values and ARENA is zero already. */
+/* smg_open in parts, for who has no room for the file's initial state and his own at the same time: is the file safe?
+ * Then memory for it, in which STATE has its initial values and ARENA is zero already. */
 SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes);
 SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, size_t arena_bytes);
 

@@ -1,5 +1,5 @@
-/* See slots.h. A slot: the header below, then the state (STATE, and behind it what of it is in pages), filled up to a whole
- * unit.
+/* See slots.h. A slot: the header below, then the state (STATE, and behind it what of it is in pages), filled up to a
+ * whole unit.
  *
  *   0  magic "SMGS" · version · bytes of the state · sequence number
  *  16  checksum of the program file · CRC-32 of the state · 0 · CRC-32 of the 28 bytes before
@@ -76,7 +76,8 @@ static Found look(const SmgContext *x, const SmgSlots *s, int slot) {
 
 /* The slot with the newest complete state, or -1. Numbers may wrap around. */
 static int newest(const Found found[2]) {
-    if (!found[0].good || !found[1].good) { return found[0].good ? 0 : found[1].good ? 1 : -1; }
+    if (!found[0].good && !found[1].good) { return -1; }
+    if (!found[0].good || !found[1].good) { return found[1].good; }
     return (int32_t)(found[1].sequence - found[0].sequence) > 0;
 }
 

@@ -7,10 +7,11 @@
  *     SmgBuffer io[] = {{images, sizeof images}, {labels, sizeof labels}, {&loss, sizeof loss}};
  *     if (smg_run(&x, smg_entry(&x, "train"), io, 3, (SmgSamples){8, 8, 0})) fail(smg_error(&x));
  *
- * Nothing is allocated, nothing is global, no library but memcpy, memset and strcmp is used. All RAM is the context, the two
- * regions, and at most SMG_STACK_BYTES of stack in any call (beside what a channel or pager of the caller's takes). A file is checked completely when it is opened: whatever its
- * bytes are, a program that opens touches only its own regions and the caller's buffers.
- * A context may be used by one thread at a time. The file must stay where it is, unchanged, while it is open. */
+ * Nothing is allocated, nothing is global, no library but memcpy, memset and strcmp is used. All RAM is the context,
+ * the two regions, and at most SMG_STACK_BYTES of stack in any call (beside what a channel or pager of the caller's
+ * takes). A file is checked completely when it is opened: whatever its bytes are, a program that opens touches only
+ * its own regions and the caller's buffers. A context may be used by one thread at a time. The file must stay where it
+ * is, unchanged, while it is open. */
 #ifndef SMIDGEN_H
 #define SMIDGEN_H
 #include <stddef.h>
@@ -127,12 +128,13 @@ typedef struct {
     float scale, offset;
 } SmgBufferInfo;
 
-/* Memory outside RAM (a file, a card, a second flash bank) for programs that page: smg_page_bytes of it, which the runtime
- * reads and writes in pieces. Functions return NULL when all is done, or a text that says why not and stays where it is
- * until the next call; anything else than NULL stops the step.
- * start and wait are both there or both NULL. start begins to read, and may return before it is done; wait returns when the
- * piece that goes to `to` is there (to = NULL: all that were started, whatever became of them). At most SMG_MAX_STARTED
- * pieces are on their way at a time; until its wait nobody touches the memory that a piece goes to, and no write meets it. */
+/* Memory outside RAM (a file, a card, a second flash bank) for programs that page: smg_page_bytes of it, which the
+ * runtime reads and writes in pieces. Functions return NULL when all is done, or a text that says why not and stays
+ * where it is until the next call; anything else than NULL stops the step.
+ * start and wait are both there or both NULL. start begins to read, and may return before it is done; wait returns
+ * when the piece that goes to `to` is there (to = NULL: all that were started, whatever became of them). At most
+ * SMG_MAX_STARTED pieces are on their way at a time; until its wait nobody touches the memory that a piece goes to,
+ * and no write meets it. */
 typedef struct SmgPager {
     void *self; /* handed to all of them */
     const char *(*read)(void *self, size_t offset, void *to, size_t bytes);
@@ -169,12 +171,12 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes);
 SmgStatus smg_open(SmgContext *x, const void *file, size_t bytes, void *state, size_t state_bytes, void *arena,
                    size_t arena_bytes);
 
-/* Sets STATE, and what of it is in pages, to the file's initial values, and ARENA (with the accumulators in it) to zero.
- * Can only fail if a pager does. */
+/* Sets STATE, and what of it is in pages, to the file's initial values, and ARENA (with the accumulators in it) to
+ * zero. Can only fail if a pager does. */
 SmgStatus smg_reset_state(SmgContext *x);
 
-/* Where an open program pages to, if it does (smg_page_bytes is not 0): call it once after smg_open. It writes the initial
- * values of state that lives in pages. The pager stays the caller's, and must stay where it is. */
+/* Where an open program pages to, if it does (smg_page_bytes is not 0): call it once after smg_open. It writes the
+ * initial values of state that lives in pages. The pager stays the caller's, and must stay where it is. */
 SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager);
 
 /* Number of the entry point of that name, or -1. */
@@ -191,9 +193,9 @@ SmgStatus smg_run(SmgContext *x, int entry, const SmgBuffer *buffers, int count,
 
 /* Inputs and outputs that have no memory of the caller: a sensor, a file, a radio. Where a buffer's data is NULL, the
  * instruction that copies it from or to the arena calls these for a piece of it, at the moment the program needs it;
- * pieces come in no particular order, and those of an input may be asked for more than once. `buffer` is its number among
- * those of the entry point, `offset` counts bytes from its start; the piece lies within what smg_buffer_bytes says.
- * 0 means done; anything else stops the step. */
+ * pieces come in no particular order, and those of an input may be asked for more than once. `buffer` is its number
+ * among those of the entry point, `offset` counts bytes from its start; the piece lies within what smg_buffer_bytes
+ * says. 0 means done; anything else stops the step. */
 typedef struct {
     void *self; /* handed to both */
     int (*read)(void *self, int buffer, size_t offset, void *to, size_t bytes);
