@@ -100,28 +100,32 @@ def batch_axis(shape: Shape) -> int | None:
     return next((i for i, dim in enumerate(shape) if isinstance(dim, Batch)), None)
 
 
+_TYPES: Final[Mapping[str, tuple[int, Any]]] = {
+    "f32": (0, np.float32),
+    "i32": (1, np.int32),
+    "u8": (2, np.uint8),  # booleans, and bits packed eight to a byte
+    "i8": (3, np.int8),
+    "i16": (4, np.int16),
+    "f16": (5, np.float16),  # no kernel takes it yet
+    "bf16": (6, np.uint16),  # no kernel takes it yet; numpy has no such type, and holds its bits
+}
+"""Every fact about a type of elements: its name, its number in files and in C (SmgType of smidgen.h, where smg_types
+has the same rows), and its numpy type."""
+
+
 class DType(enum.Enum):
-    """Types of elements: every fact about one is in its row. The value is the name; `code` is the number in files and
-    in C (SmgType of smidgen.h), where smg_types has the same rows."""
+    F32 = "f32"
+    I32 = "i32"
+    U8 = "u8"
+    I8 = "i8"
+    I16 = "i16"
+    F16 = "f16"
+    BF16 = "bf16"
 
-    code: int
-    bytes: int
-    numpy: np.dtype[Any]
-
-    F32 = "f32", 0, np.float32
-    I32 = "i32", 1, np.int32
-    U8 = "u8", 2, np.uint8  # booleans, and bits packed eight to a byte
-    I8 = "i8", 3, np.int8
-    I16 = "i16", 4, np.int16
-    F16 = "f16", 5, np.float16  # no kernel takes it yet
-    BF16 = "bf16", 6, np.uint16  # no kernel takes it yet; numpy has no such type, and holds its bits
-
-    def __new__(cls, name: str, code: int, numpy: type[np.generic]) -> DType:
-        made = object.__new__(cls)
-        made._value_ = name
-        made.code, made.numpy = code, np.dtype(numpy)
-        made.bytes = made.numpy.itemsize
-        return made
+    def __init__(self, name: str) -> None:
+        self.code, numpy = _TYPES[name]
+        self.numpy: np.dtype[Any] = np.dtype(numpy)
+        self.bytes: int = self.numpy.itemsize
 
     @property
     def is_integer(self) -> bool:

@@ -21,7 +21,7 @@ static const char texts[] = "a label is not the number of a class\0"
 
 const char *smg_fault_text(SmgFault fault) {
     const char *at = texts, *end = texts + sizeof texts - 1;
-    for (int i = SMG_FAULT_LABEL; i < (int)fault && at < end; i++) {
+    for (unsigned i = SMG_FAULT_LABEL; i < (unsigned)fault && at < end; i++) {
         while (*at++) {}
     }
     return fault < SMG_FAULT_LABEL ? "" : at;
