@@ -127,7 +127,7 @@ FAULTS = [
     # Batches that are not full, or come in parts.
     Fault(
         "partial batch counted as full: sizes", "runtime/vm.c",
-        "why = execute(x, at, &outside, &c, n, 0);", "why = execute(x, at, &outside, &c, smg_batch(x), 0);", MOMENTUM,
+        "fault = execute(x, at, &outside, &c, n, 0);", "fault = execute(x, at, &outside, &c, smg_batch(x), 0);", MOMENTUM,
     ),
     Fault(
         "partial batch counted as full: mean", "runtime/vm.c",
@@ -159,7 +159,7 @@ FAULTS = [
     ),
     Fault(
         "the loader does not ask who waits", "runtime/check.c",
-        "if (c.pending) return refuse", "if (0) return refuse",
+        "if (c.pending) { return refuse", "if (0) { return refuse",
         f"{SAFETY}_the_loader_refuses_pages_that_could_hurt[never waited for]",
     ),
     Fault(
@@ -179,7 +179,7 @@ FAULTS = [
     ),
     Fault(
         "checksums of pages not compared", "runtime/kernels/page.c",
-        "if (stored && stored != checksum(data, bytes))", "if (0 && stored != checksum(data, bytes))",
+        "if (!why && stored && stored != checksum(data, bytes))", "if (0 && stored != checksum(data, bytes))",
         f"{PAGES}_a_build_with_checksums_finds_a_page_that_changed[0]",
     ),
     Fault(
