@@ -82,9 +82,9 @@ $(DEMO)/.installed: pyproject.toml setup.py $(SOURCES)
 demo: $(DEMO)/.installed
 	@$(DEMO)/bin/smidgen demo
 
-# One core; ends with status 1 at the first finding.
+# One core; ends with status 1 at the first finding. FUZZ_SEED=7 repeats a run.
 fuzz: setup
-	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 bits: setup
 	$(BIN)/python -m benchmarks.same_bits

@@ -127,7 +127,8 @@ FAULTS = [
     # Batches that are not full, or come in parts.
     Fault(
         "partial batch counted as full: sizes", "runtime/vm.c",
-        "fault = execute(x, at, &outside, &c, n, 0);", "fault = execute(x, at, &outside, &c, smg_batch(x), 0);", MOMENTUM,
+        "fault = execute(x, at, &outside, &c, n, 0);", "fault = execute(x, at, &outside, &c, smg_batch(x), 0);",
+        MOMENTUM,
     ),
     Fault(
         "partial batch counted as full: mean", "runtime/vm.c",

@@ -16,7 +16,8 @@
  *              flags: bits 0 and 1 the number of strides, bit 2 guard and unit, bit 3 rings
  * loop         SMG_LOOP | words << 16, body, [count], [period, phase]: the next `body` instructions run `count` times,
  *              or once per sample if count is 0 or not there; in those iterations i of the loop around it for which
- *              i % period == phase, or in all if there is no period. Loops and instructions in a body count alike
+ *              i % period == phase, or in all if there is no period. Loops and instructions in a body count alike.
+ *              Inside a loop over samples sizes are those of one sample, in others those of all
  * operand      region << 29 | offset in words, or number of the entry's buffer; R_LIST is an index list in STATE
  * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
  * name         offset in strings, which end with a zero each
