@@ -22,9 +22,8 @@
  * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
  * name         offset in strings, which end with a zero each
  * pages        the last section: PAGE bytes, how many of them (the first) are state, initial values of those without
- * the
- *              zeros at the end. Every tensor there starts at a multiple of SMG_PAGE_ALIGN and has a word behind it for
- *              its checksum (kernels/page.c)
+ *              the zeros at the end. Every tensor there starts at a multiple of SMG_PAGE_ALIGN and has a word behind
+ *              it for its checksum (kernels/page.c)
  *
  * What is reserved for later is refused with SMG_FAULT_LATER: loops in loops, periods, rings, guards, units, index
  * lists, types that this runtime does not know. */
