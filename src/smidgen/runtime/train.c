@@ -1,5 +1,4 @@
-/* See smidgen_train.h. Entry points are found by name in each call: there are a handful, and a step takes far longer.
- * */
+/* See smidgen_train.h. Entry points are found by name in each call: there are a handful, and a step takes longer. */
 #include "smidgen_train.h"
 #include "format.h"
 

@@ -128,8 +128,7 @@ static int unbacked(const Outside *outside, const uint32_t *code) {
     return -1;
 }
 
-/* The same as running the copying kernel, with the channel in the place of operand `which`: 0 the output, 1 the input.
- * */
+/* The same as running the copying kernel, with the channel in place of operand `which`: 0 the output, 1 the input. */
 static SmgFault through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
                                 int32_t iteration, unsigned flags) {
     const uint32_t *ops = code + 2, stride = smg_code_flags(code) & FLAG_STRIDES ? ops[2 + which] : 0;
