@@ -25,8 +25,16 @@ from ..train.settings import checked_batch
 from .board_memory import regions, regions_source, standin
 
 PORT: Final = HERE / "ports" / "cortex_m"
-RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
-RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+RUNTIME_SOURCES: Final = ("vm.c", "faults.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
+RUNTIME_HEADERS: Final = (
+    "smidgen.h",
+    "smidgen_train.h",
+    "kernel.h",
+    "format.h",
+    "extents.h",
+    "exact_math.h",
+    "contraction.h",
+)
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")
@@ -205,7 +213,7 @@ def config_header(sizes: Limits) -> str:
         "/* Limits of the runtime, which decide how large SmgContext is. A program that is loaded later, over the air,",
         " * may need larger ones; it is refused otherwise. */",
         f"#define SMG_MAX_KERNELS {sizes.kernels}", f"#define SMG_MAX_ENTRIES {sizes.entries}",
-        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}",
+        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}", "#define SMG_RULES 0",
         f"#define SMG_PAGES {int(sizes.pages)}", "",
     ])  # fmt: skip
 

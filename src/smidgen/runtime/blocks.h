@@ -6,11 +6,15 @@
  *     pager = smg_block_pager(&card);
  *     if (smg_set_pager(&x, &pager)) fail(smg_error(&x));
  *
- * Whole blocks go straight between the device and the arena; the end of a piece goes through `piece`, which is read before
- * it is written. */
+ * Whole blocks go straight between the device and the arena; the end of a piece goes through `piece`, which is read
+ * before it is written. */
 #ifndef SMIDGEN_BLOCKS_H
 #define SMIDGEN_BLOCKS_H
 #include "smidgen.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define SMG_BLOCK_BYTES 512
 
@@ -25,4 +29,8 @@ typedef struct {
 
 /* A pager without start and wait, so that both happen at once. */
 SmgPager smg_block_pager(SmgBlocks *blocks);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

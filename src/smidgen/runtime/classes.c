@@ -20,17 +20,24 @@ int smg_class_count(const SmgContext *x, const SmgClasses *c) {
 int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name) {
     const int number = smg_class_count(x, c);
     size_t length = 0;
-    if (number < 0) { return (void)smg_say(x, SMG_BAD_CALL, "the program has no such spare classes"), -1; }
-    if (number == c->known + c->spare) { return (void)smg_say(x, SMG_BAD_CALL, "all spare classes are taken"), -1; }
-    while (name && name[length] && length < c->name_bytes) { length++; }
-    if (!length || length == c->name_bytes) {
-        return (void)smg_say(x, SMG_BAD_CALL, "the name of a class is empty or too long"), -1;
+    const char *why = NULL;
+    while (number >= 0 && name && length < c->name_bytes && name[length]) { length++; }
+    if (number < 0) {
+        why = "the program has no such spare classes";
+    } else if (number == c->known + c->spare) {
+        why = "all spare classes are taken";
+    } else if (!length || length == c->name_bytes) {
+        why = "the name of a class is empty or too long";
+    }
+    if (why) {
+        smg_say(x, SMG_FAULT_CALL, why);
+        return -1;
     }
     uint8_t *to = x->state + c->names + (uint32_t)(number - c->known) * c->name_bytes;
     memset(to, 0, c->name_bytes);
     memcpy(to, name, length);
     ((float *)(void *)(x->state + c->mask))[number] = 0.0f; /* last: from here on it counts */
-    smg_say(x, SMG_OK, "");
+    smg_say(x, SMG_NO_FAULT, "");
     return number;
 }
 

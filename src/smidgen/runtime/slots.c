@@ -1,5 +1,5 @@
-/* See slots.h. A slot: the header below, then the state (STATE, and behind it what of it is in pages), filled up to a whole
- * unit.
+/* See slots.h. A slot: the header below, then the state (STATE, and behind it what of it is in pages), filled up to a
+ * whole unit.
  *
  *   0  magic "SMGS" · version · bytes of the state · sequence number
  *  16  checksum of the program file · CRC-32 of the state · 0 · CRC-32 of the 28 bytes before
@@ -76,25 +76,26 @@ static Found look(const SmgContext *x, const SmgSlots *s, int slot) {
 
 /* The slot with the newest complete state, or -1. Numbers may wrap around. */
 static int newest(const Found found[2]) {
-    if (!found[0].good || !found[1].good) { return found[0].good ? 0 : found[1].good ? 1 : -1; }
+    if (!found[0].good && !found[1].good) { return -1; }
+    if (!found[0].good || !found[1].good) { return found[1].good; }
     return (int32_t)(found[1].sequence - found[0].sequence) > 0;
 }
 
 static SmgStatus check(SmgContext *x, const SmgSlots *s) {
-    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
+    if (!x->is_open) { return smg_say(x, SMG_FAULT_CALL, "no program is open"); }
     if (!s || !s->erase || !s->write || !s->read) {
-        return smg_say(x, SMG_BAD_CALL, "slots need erase, write and read");
+        return smg_say(x, SMG_FAULT_CALL, "slots need erase, write and read");
     }
     if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1))) {
-        return smg_say(x, SMG_BAD_CALL, "the unit of slots must be a power of two, at most 32");
+        return smg_say(x, SMG_FAULT_CALL, "the unit of slots must be a power of two, at most 32");
     }
 #if SMG_PAGES
     if (smg_page_state_bytes(x) && !x->pager) {
-        return smg_say(x, SMG_BAD_CALL, "some of the state is in pages: smg_set_pager");
+        return smg_say(x, SMG_FAULT_CALL, "some of the state is in pages: smg_set_pager");
     }
 #endif
     if (s->bytes >= smg_slot_bytes(x, s->unit)) { return SMG_OK; }
-    smg_say(x, SMG_BAD_CALL, "a slot needs ");
+    smg_say(x, SMG_FAULT_CALL, "a slot needs ");
     smg_add_number(x, smg_slot_bytes(x, s->unit));
     smg_add_text(x, " bytes, it has ");
     smg_add_number(x, s->bytes);
@@ -126,13 +127,13 @@ SmgStatus smg_save(SmgContext *x, const SmgSlots *s) {
     const uint32_t sequence = last < 0 ? 1 : found[last].sequence + 1;
     uint32_t crc;
     if (write_slot(x, s, slot, sequence, &crc)) {
-        return smg_say(x, SMG_STOPPED, "the memory of the slots does not take what is written");
+        return smg_say(x, SMG_FAULT_SLOTS, "the memory of the slots does not take what is written");
     }
     const Found now = look(x, s, slot);
     if (!now.good || now.sequence != sequence || now.crc != crc) {
-        return smg_say(x, SMG_STOPPED, "a slot does not read back what was written");
+        return smg_say(x, SMG_FAULT_SLOTS, "a slot does not read back what was written");
     }
-    return smg_say(x, SMG_OK, "");
+    return smg_say(x, SMG_NO_FAULT, "");
 }
 
 SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
@@ -140,12 +141,12 @@ SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
     if (status) { return status; }
     Found found[2] = {look(x, s, 0), look(x, s, 1)};
     int slot = newest(found);
-    if (slot < 0) { return smg_say(x, SMG_BAD_CALL, "no complete state of this program was saved"); }
+    if (slot < 0) { return smg_say(x, SMG_FAULT_CALL, "no complete state of this program was saved"); }
     for (int tries = 0; tries < 2 && slot >= 0; tries++, slot = newest(found)) {
         uint32_t crc;
-        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc) { return smg_say(x, SMG_OK, ""); }
+        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc) { return smg_say(x, SMG_NO_FAULT, ""); }
         found[slot].good = 0; /* it was good a moment ago: the memory fails */
     }
     (void)smg_reset_state(x); /* rather than a mixture */
-    return smg_say(x, SMG_STOPPED, "the slots do not read twice alike: STATE is the program's own again");
+    return smg_say(x, SMG_FAULT_SLOTS, "the slots do not read twice alike: STATE is the program's own again");
 }

@@ -87,18 +87,18 @@ FAST_KERNEL(conv2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise) : conv)(smg_work(c), &v, OUT(0), IN(1), IN(2),
                                                           c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(conv2d_dx_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2), NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(conv_transpose2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2),
                                                                 c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -316,7 +316,7 @@ void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sin
     smg_parallel(work, part, &job, threads);
 }
 
-static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
     const int32_t O = P(3), K = P(4);
     const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2),
                         .O = O,
@@ -326,16 +326,16 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
                         .dy_row = O,
                         .x_row = K};
     SMG_LOCAL(gradient)(smg_work(c), &g, sink);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(linear_dw, 2, 5)
 
-static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     if (conv_is_depthwise(&v)) {
         SMG_LOCAL(depthwise_dw)(smg_work(c), &v, sink, dy, x);
-        return NULL;
+        return SMG_NO_FAULT;
     }
     const int32_t Cg = v.C / v.G, Og = v.O / v.G;
     const Grid grid = SMG_LOCAL(conv_grid)(&v);
@@ -353,6 +353,6 @@ static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
         if (!g.v) { g.x = x + (ptrdiff_t)i * Cg; }
         SMG_LOCAL(gradient)(smg_work(c), &g, sink);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(conv2d_dw, 2, CONV_PARAMS)

@@ -19,7 +19,7 @@ FAST_KERNEL(linear_f32) {
                        .c_row = O,
                        .bias = c->operands > 3 ? IN(3) : NULL};
     SMG_LOCAL(product)(smg_work(c), &p);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(linear_dx_f32) {
@@ -36,7 +36,7 @@ FAST_KERNEL(linear_dx_f32) {
                        .c = OUT(0),
                        .c_row = K};
     SMG_LOCAL(product)(smg_work(c), &p);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 #define FAR 192
@@ -91,7 +91,7 @@ FAST_KERNEL(matmul_f32) {
     } else {
         for (int32_t i = 0; i < B; i++) { one_product(job.work, &job, i); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 #define LANES 1024 /* columns at a time */
@@ -136,10 +136,10 @@ static void sums(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-static const char *bias_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     Sums job = {smg_work(c), sink, SINK_IN(sink, 0), (ptrdiff_t)P(0) * P(1) * P(2), P(3), 1};
     if (job.rows * job.columns > 1 << 15) { job.threads = job.work->threads; }
     smg_parallel(job.work, sums, &job, job.threads);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(bias_dw, 1, 4)

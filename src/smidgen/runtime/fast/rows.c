@@ -110,7 +110,7 @@ FAST_KERNEL(softmax_f32) {
                 .length = P(1),
                 .step = (size_t)P(2)};
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(softmax_dx_f32) {
     Rows job = {.out = OUT(0),
@@ -121,7 +121,7 @@ FAST_KERNEL(softmax_dx_f32) {
                 .length = P(1),
                 .step = (size_t)P(2)};
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The mean and the inverse root of the variance. */
@@ -162,7 +162,7 @@ FAST_KERNEL(layer_norm_f32) {
                 .step = 1,
                 .eps = PF(2)};
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(layer_norm_dx_f32) {
     Rows job = {.out = OUT(0),
@@ -175,7 +175,7 @@ FAST_KERNEL(layer_norm_dx_f32) {
                 .step = 1,
                 .eps = PF(2)};
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Elements count as rows. */
@@ -208,12 +208,12 @@ FAST_KERNEL(gelu_f32) {
     Rows job = {.out = OUT(0), .a = IN(1), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
     if (job.rows < ENOUGH) { job.parts = 1; }
     smg_parallel(smg_work(c), gelu_part, &job, job.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(gelu_dx_f32) {
     Rows job = {
         .out = OUT(0), .a = IN(1), .b = IN(2), .rows = P(0), .tanh_form = PF(1) != 0, .parts = smg_work(c)->threads};
     if (job.rows < ENOUGH) { job.parts = 1; }
     smg_parallel(smg_work(c), gelu_dx_part, &job, job.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -21,18 +21,18 @@ static float gradient_scale(float dloss, double counted, int mean, SmgRun run) {
     return mean ? dloss / smg_to_float(mean_over(counted, run)) : dloss;
 }
 
-/* Sums the weights of the labels that count; NULL, or the complaint that a label is no class. */
-static const char *count_labels(const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore,
-                                int in_parts, double *counted) {
+/* Sums the weights of the labels that count; a fault if a label is no class. */
+static SmgFault count_labels(const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore,
+                             int in_parts, double *counted) {
     *counted = 0.0;
     for (int32_t r = 0; r < rows; r++) {
         const int32_t t = target[r];
-        if (t == ignore && in_parts) { return "a mean with ignored labels needs the whole batch at once"; }
+        if (t == ignore && in_parts) { return SMG_FAULT_IGNORED_LABELS; }
         if (t == ignore) { continue; }
-        if (t < 0 || t >= C) { return "a label is not the number of a class"; }
+        if (t < 0 || t >= C) { return SMG_FAULT_LABEL; }
         *counted += weight ? (double)weight[t] : 1.0;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* cross_entropy, nll_loss: logits or log-probabilities [rows, C], target [rows], weight [C] or absent.
@@ -88,13 +88,13 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
         if (t == ignore) { continue; }
-        if (x[t] == NOT_IN_USE) { return "a label is that of a spare class that was not added"; }
+        if (x[t] == NOT_IN_USE) { return SMG_FAULT_SPARE_LABEL; }
         const float m = row_max(x, C), log_sum = smg_logf(exp_sum(x, m, C));
         const float nll = log_sum - (x[t] - m);
         float row = keep * (weight ? weight[t] * nll : nll);
@@ -102,7 +102,7 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
         sum += (double)row;
     }
     OUT(0)[0] = reduced(sum, counted, P(3), c->run);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx[k] = scale * (p[k] * pull - spread * weight[k] - (k == t) * keep * weight[t]), pull the sum of what is taken off.
@@ -119,7 +119,7 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     const int32_t *target = IN_I32(3), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
@@ -138,7 +138,7 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
         }
         for (int32_t k = 0; k < C; k++) { dx[k] *= scale; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(nll_loss_f32) {
@@ -150,14 +150,14 @@ KERNEL(nll_loss_f32, "oiii?", 4) {
     const float *x = IN(1), *weight = LABEL_WEIGHT(3);
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
         if (target[r] != ignore) { sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
     }
     OUT(0)[0] = reduced(sum, counted, P(3), c->run);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The log-probabilities themselves are not needed: operands are dx, dloss, target, weight. */
@@ -174,14 +174,14 @@ KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     const float *weight = LABEL_WEIGHT(3);
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {
         for (int32_t k = 0; k < C; k++) { dx[k] = 0.0f; }
         if (target[r] != ignore) { dx[target[r]] = -(weight ? scale * weight[target[r]] : scale); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Losses of x against t, element by element. d = x - t; a is the op's own number. p: N, mean[, a]. */
@@ -225,7 +225,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
             sum += (double)smg_sum8(term, len);                                                \
         }                                                                                      \
         OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
-        return NULL;                                                                           \
+        return SMG_NO_FAULT;                                                                   \
     }                                                                                          \
     EXTENT(name##_dx_f32) {                                                                    \
         EXTENT_UNUSED;                                                                         \
@@ -237,7 +237,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
         const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);              \
         const int32_t N = P(0);                                                                \
         for (int32_t i = 0; i < N; i++) dx[i] = scale * name##_slope(x[i] - t[i], a);          \
-        return NULL;                                                                           \
+        return SMG_NO_FAULT;                                                                   \
     }
 
 PAIR_LOSS(mse_loss, 2)
@@ -278,7 +278,7 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
         sum += (double)smg_sum8(term, len);
     }
     OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(bce_with_logits_dx_f32) {
@@ -291,5 +291,5 @@ KERNEL(bce_with_logits_dx_f32, "oiiii?", 3) {
     const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);
     const int32_t N = P(0), W = P(2);
     for (int32_t i = 0; i < N; i++) { dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f); }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -3,6 +3,10 @@
 #define SMG_POSIX_H
 #include "../smidgen.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct SmgPosix SmgPosix;
 enum { SMG_GUARD_END = 0, SMG_GUARD_START = 1 }; /* which end of STATE and ARENA lies flush against its guard page */
 
@@ -44,4 +48,8 @@ const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, s
 /* Like smg_run, on a painted stack; *used is the number of its bytes that were touched (0: cannot be measured here). */
 SmgStatus smg_posix_stack_used(SmgPosix *p, int entry, const SmgBuffer *buffers, int count, SmgSamples samples,
                                size_t *used);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

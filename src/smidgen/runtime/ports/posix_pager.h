@@ -5,6 +5,10 @@
 #include "../smidgen.h"
 #include <pthread.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SMG_PAGER_STACK_BYTES 16384 /* of the thread, beside what the system needs for itself */
 
 typedef struct {
@@ -32,4 +36,8 @@ typedef struct {
 const char *smg_posix_pager_open(SmgPosixPager *p, const char *path, const SmgContext *x);
 void smg_posix_pager_close(SmgPosixPager *p); /* the file stays, to be used again; also after a failed opening */
 size_t smg_posix_pager_bytes(int prefetch);   /* of RAM, beside the struct */
+
+#ifdef __cplusplus
+}
+#endif
 #endif

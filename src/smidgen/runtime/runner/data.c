@@ -33,7 +33,7 @@ static int mapped(Data *d, const char *path, const uint8_t **at, size_t *bytes) 
     return 0;
 }
 
-static int item_bytes(SmgType type) { return type == SMG_U8 ? 1 : 4; }
+static int item_bytes(SmgType type) { return smg_types[type].bytes; }
 
 /* A raw file holds numbers of the buffer's own type. */
 static int as_raw(Data *d, DataInput *in, const char *path) {

@@ -5,6 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define BOARD_FAULT 70 /* exit status after a fault */
 
 /* Regions of the memory protection unit: the two words of each (RBAR and RASR, or RBAR and RLAR in ARMv8-M), with the
@@ -30,4 +34,8 @@ enum { BOARD_READ = 1, BOARD_WRITE = 5, BOARD_UPDATE = 7 };             /* binar
 int board_open(const char *path, int mode);                             /* a number for the file, or -1 */
 int board_read(int file, uint32_t at, void *to, size_t bytes);          /* 0 if all of it was read */
 int board_write(int file, uint32_t at, const void *from, size_t bytes); /* 0 if all of it was written */
+
+#ifdef __cplusplus
+}
+#endif
 #endif
