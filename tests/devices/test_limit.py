@@ -18,7 +18,7 @@ from smidgen.cli import main
 from smidgen.errors import BadProgram, DoesNotFit
 from smidgen.program.plan import Plan
 from smidgen.program.program import checked_meta
-from smidgen.runtime.machine import Work, has_fast
+from smidgen.runtime.work import Work, has_fast
 from smidgen.train.job import Job
 
 pytestmark = pytest.mark.skipif(not has_fast(), reason="exact kernels take no work memory")

@@ -12,7 +12,7 @@ from ..devices.device import Device
 from ..ir import Graph, Role
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
-from ..runtime.machine import Work
+from ..runtime.work import Work
 from . import verify
 from .effort import meter
 from .encode import encode as encode_program

@@ -14,8 +14,10 @@ from ..compiler.optimizers import SGD, Optimizer
 from ..compiler.place.arena import ALIGN
 from ..errors import BadOption, DoesNotFit, SmidgenError
 from ..program.plan import Plan
-from ..program.program import REGION_BYTES, Program
-from ..runtime import machine
+from ..program.program import Program
+from ..program.reader import REGION_BYTES
+from ..runtime import library
+from ..runtime.work import Work
 from ..terminal import bytes_text, seconds_text
 from . import overhead as budget
 from .cores import core_of, is_ported
@@ -46,12 +48,12 @@ def device_overhead(device: Device | None, program: Program) -> Overhead:
         core = core_of(device).name
         return Overhead(budget.limits([program]).context_bytes, budget.stack_bytes([program], core))
     if device is not None and device.is_bare:
-        return Overhead(CONTEXT_BYTES_32, machine.stack_bytes())
+        return Overhead(CONTEXT_BYTES_32, library.stack_bytes())
     return host_overhead()
 
 
 def host_overhead() -> Overhead:
-    return Overhead(machine.context_bytes(), machine.stack_bytes())
+    return Overhead(library.context_bytes(), library.stack_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Need:
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
 
-    def with_work(self, work: machine.Work) -> int:
+    def with_work(self, work: Work) -> int:
         """RAM, with what the kernels take beside the program."""
         return self.ram_bytes + work.beside(self.state_bytes + self.arena_bytes)
 

@@ -135,7 +135,7 @@ def table_source(
             f"smg_fast_{one.name}_{name}" if name in fast else f"smg_plain_{plain}_{name}" if can_plain else ""
             for name in names
         ]
-        lines += [f"const char *{symbol}(const SmgCall *c);" for symbol in symbols if symbol]
+        lines += [f"SmgFault {symbol}(const SmgCall *c);" for symbol in symbols if symbol]
         lines += [f"static const SmgKernelFn runs_{one.name}[] = {{"]
         lines += [f"    {symbol or 0}, /* {name} */" for symbol, name in zip(symbols, names, strict=True)]
         lines += ["};"]

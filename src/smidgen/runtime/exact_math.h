@@ -6,6 +6,7 @@
 #define SMG_EXACT_MATH_H
 #include <stdint.h>
 #include <string.h>
+#include "contraction.h"
 
 static inline uint32_t smg_bits(float x) {
     uint32_t u;

@@ -30,7 +30,8 @@ from ..program.arrays import (
 from ..program.loss import LossFacts, check_labels
 from ..program.program import Buffer, Program
 from ..program.rungs import Rung, entry_at
-from ..runtime.machine import DAMAGED, Machine, Paged, release_freed
+from ..runtime.library import Fault, release_freed
+from ..runtime.machine import Machine, Paged
 from .kernel_choice import allowed, limits_of, rungs
 from .state import State
 from .validate import classes_of, described, meant, run_of
@@ -179,7 +180,7 @@ class Job:
     def _found_damage(self) -> bool:
         """Did the last step stop because state in PAGE is not what was written there?"""
         stopped = self._machine.stopped
-        if stopped is None or stopped.why != DAMAGED:
+        if stopped is None or stopped.fault is not Fault.PAGE_DAMAGED:
             return False
         from .paged_undo import reads_page_state
 

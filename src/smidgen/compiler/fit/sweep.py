@@ -15,7 +15,7 @@ from ...devices import room
 from ...devices.device import Device
 from ...ir import ceil_div
 from ...program.plan import Decision
-from ...runtime.machine import EXACT, Work
+from ...runtime.work import EXACT, Work
 from ..options import Options
 from ..passes.additive import takes_statistics
 from ..pipeline import Entries, Lowering

@@ -40,7 +40,7 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
     }
 }
 
-/* f is static const char *f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
+/* f is static SmgFault f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
 #define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                                     \
     FAST_KERNEL(f##suffix) {                                                                                       \
         const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \

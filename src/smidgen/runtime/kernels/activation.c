@@ -84,7 +84,7 @@ static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to
 SMG_MAP_RUN(range_dx_f32)
 KERNEL(range_dx_f32, "oii", 6) {
     range_dx_f32_all(c);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0. */
@@ -114,7 +114,7 @@ KERNEL(range_bits_u8, "oi", 5) {
             x += count;
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: rows, elements a row, inside, outside */
@@ -137,5 +137,5 @@ KERNEL(bits_dx_f32, "oii", 4) {
             dx += count, dy += count;
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -2,8 +2,6 @@
 #include "rows.h"
 #include "sink.h"
 
-static const char *const TOO_FEW = "batch statistics need more than one value per channel";
-
 /* ---- Given statistics: batch_norm. y, x, gamma, beta, mean, var. p: rows, C, eps */
 
 EXTENT(batch_norm_f32) {
@@ -26,7 +24,7 @@ KERNEL(batch_norm_f32, "oiiiii", 3) {
             for (int32_t l = 0; l < count; l++) { y[l] = (x[l] - m[l]) * scale[l] + shift[l]; }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx, dy, gamma, var. p: rows, C, eps */
@@ -49,7 +47,7 @@ KERNEL(batch_norm_dx_f32, "oiii", 3) {
             for (int32_t l = 0; l < count; l++) { dx[l] = dy[l] * scale[l]; }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Inputs dy, x, mean, var. p: A,B,P,C, eps */
@@ -62,7 +60,7 @@ static int batch_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, ui
     *elements = (uint64_t)p[3];
     return 0;
 }
-static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
+static SmgFault batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
     const Rows g = rows_of(c->p);
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1), *mean = SINK_IN(sink, 2), *var = SINK_IN(sink, 3);
     float tile[LANES], inverse[LANES];
@@ -73,7 +71,7 @@ static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
         sum_scaled(tile, x, dy, mean + c0, inverse, g, c0, count);
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(batch_norm_dgamma, 4, "iiii", 5, "")
 
@@ -112,7 +110,7 @@ EXTENT(batch_stats_f32) {
 KERNEL(batch_stats_f32, "ooi", 2) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
-    if (R < 2) { return TOO_FEW; }
+    if (R < 2) { return SMG_FAULT_TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES];
@@ -122,7 +120,7 @@ KERNEL(batch_stats_f32, "ooi", 2) {
             OUT(1)[c0 + l] = smg_to_float(var[l]);
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* y, x, gamma, beta. p: rows, C, eps */
@@ -136,7 +134,7 @@ KERNEL(batch_norm_batch_f32, "oiii", 3) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     const float *gamma = IN(2), *beta = IN(3);
-    if (R < 2) { return TOO_FEW; }
+    if (R < 2) { return SMG_FAULT_TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES];
@@ -151,7 +149,7 @@ KERNEL(batch_norm_batch_f32, "oiii", 3) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx, dy, x, gamma. p: rows, C, eps.
@@ -166,7 +164,7 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     const float *gamma = IN(3);
-    if (R < 2) { return TOO_FEW; }
+    if (R < 2) { return SMG_FAULT_TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES], base[LANES] = {0}, slope[LANES] = {0};
@@ -192,7 +190,7 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Inputs dy, x. p: rows, C, eps */
@@ -204,11 +202,11 @@ static int batch_norm_batch_dgamma_need(const int32_t *p, int operands, SmgRun r
     *elements = (uint64_t)p[1];
     return 0;
 }
-static const char *batch_norm_batch_dgamma(const SmgCall *c, const Sink *sink) {
+static SmgFault batch_norm_batch_dgamma(const SmgCall *c, const Sink *sink) {
     const int32_t C = P(1);
     const size_t R = (size_t)P(0);
     float tile[LANES];
-    if (R < 2) { return TOO_FEW; }
+    if (R < 2) { return SMG_FAULT_TOO_FEW; }
     for (int32_t c0 = 0; c0 < C; c0 += LANES) {
         const int32_t count = lanes_at(c0, C);
         double mean[LANES], var[LANES], sum[LANES] = {0};
@@ -223,7 +221,7 @@ static const char *batch_norm_batch_dgamma(const SmgCall *c, const Sink *sink) {
         }
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(batch_norm_batch_dgamma, 2, "ii", 3, "")
 
@@ -239,11 +237,11 @@ KERNEL(running_stats_f32, "uuii", 3) {
     const float take = PF(2), keep = 1.0f - take;
     float *running_mean = OUT(0), *running_var = OUT(1);
     const float *mean = IN(2), *var = IN(3);
-    if (count < 2) { return TOO_FEW; }
+    if (count < 2) { return SMG_FAULT_TOO_FEW; }
     const float unbiased = (float)count / (float)(count - 1);
     for (int32_t l = 0; l < C; l++) {
         running_mean[l] = keep * running_mean[l] + take * mean[l];
         running_var[l] = keep * running_var[l] + take * (var[l] * unbiased);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

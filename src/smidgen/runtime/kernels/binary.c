@@ -66,7 +66,7 @@ typedef struct {
     if (c->work && P(0) == 1 && P(2) == 1 && P(3) == 1 && P(1) >= 1 << 14) { \
         DenseJob job = {c, c->work->threads};                                \
         smg_parallel(c->work, name##_dense, &job, job.parts);                \
-        return NULL;                                                         \
+        return SMG_NO_FAULT;                                                 \
     }
 #else
 #define DENSE(name, F)
@@ -84,7 +84,7 @@ typedef struct {
         float *y = OUT(0);                                                     \
         const float *A = IN(1), *B = IN(2);                                    \
         EACH_RUN(c->p, 2, y, RUN_2(float, F));                                 \
-        return NULL;                                                           \
+        return SMG_NO_FAULT;                                                   \
     }
 #define ADD(a, b)     ((a) + (b))
 #define SUB(a, b)     ((a) - (b))
@@ -117,7 +117,7 @@ BINARY(minimum_f32, MINIMUM)
             const float *A = IN(1), *B = IN(2);                                        \
             EACH_RUN(c->p + 1, 2, y, RUN_2(float, OP));                                \
         }                                                                              \
-        return NULL;                                                                   \
+        return SMG_NO_FAULT;                                                           \
     }
 #define EQ(a, b) ((a) == (b))
 #define NE(a, b) ((a) != (b))
@@ -141,7 +141,7 @@ COMPARE(ge_u8, GE)
         uint8_t *y = (uint8_t *)c->op[0];                                             \
         const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2]; \
         EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                      \
-        return NULL;                                                                  \
+        return SMG_NO_FAULT;                                                          \
     }
 #define AND(a, b) ((a) != 0 && (b) != 0)
 #define OR(a, b)  ((a) != 0 || (b) != 0)
@@ -159,7 +159,7 @@ KERNEL(logical_not_u8, "oi", 1) {
     uint8_t *y = (uint8_t *)c->op[0];
     const uint8_t *x = (const uint8_t *)c->op[1];
     for (int32_t i = 0; i < P(0); i++) { y[i] = x[i] == 0; }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Three inputs, the first of another type than the others for `where`. */
@@ -168,12 +168,12 @@ KERNEL(logical_not_u8, "oi", 1) {
         EXTENT_UNUSED;                                                                                  \
         return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); \
     }                                                                                                   \
-    KERNEL(name, "oiii", -1) {                                                                          \
+    KERNEL_FLAGS(name, "oiii", -1, (bytes) == 1 && (first_bytes) == 1 ? SMG_BYTES : 0) {                \
         type *y = (type *)c->op[0];                                                                     \
         const first *X = (const first *)c->op[1];                                                       \
         const type *A = (const type *)c->op[2], *B = (const type *)c->op[3];                            \
         EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                    \
-        return NULL;                                                                                    \
+        return SMG_NO_FAULT;                                                                            \
     }
 #define RUN_3(first, type, F)                                                                                \
     const first *x = X + off[0];                                                                             \

@@ -179,7 +179,7 @@ KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     const Weights w = weights_f32(IN(2));
     (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four outputs. */
@@ -199,7 +199,7 @@ KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
     const Weights w = {
         .q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL, .widen = weights_widen};
     (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(conv2d_dx_f32) {
@@ -209,7 +209,7 @@ EXTENT(conv2d_dx_f32) {
 KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
@@ -221,7 +221,7 @@ EXTENT(conv_transpose2d_f32) {
 KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 static int conv2d_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
@@ -230,9 +230,9 @@ static int conv2d_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *
     *elements /= 4;
     return 0;
 }
-static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dw : conv_dw)(&v, sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")

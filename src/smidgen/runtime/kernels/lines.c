@@ -66,7 +66,7 @@ LINES(softmax_f32, "oi", 2) {
         LINE_SUM(sum, y[i])
         LINE_MAP(y[i] /= sum);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 LINES(softmax_dx_f32, "oii", 3) {
@@ -76,7 +76,7 @@ LINES(softmax_dx_f32, "oii", 3) {
         LINE_SUM(dot, dy[i] * y[i])
         LINE_MAP(dx[i] = y[i] * (dy[i] - dot));
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 LINES(log_softmax_f32, "oi", 2) {
@@ -88,7 +88,7 @@ LINES(log_softmax_f32, "oi", 2) {
         const float log_sum = smg_logf(sum);
         LINE_MAP(y[i] = (x[i] - top) - log_sum);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 LINES(log_softmax_dx_f32, "oii", 3) {
@@ -98,7 +98,7 @@ LINES(log_softmax_dx_f32, "oii", 3) {
         LINE_SUM(sum, dy[i])
         LINE_MAP(dx[i] = dy[i] - smg_expf(y[i]) * sum);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: outer, L, inner, reverse. Every 64 elements the running sum joins a base, which keeps the error small. */
@@ -116,7 +116,7 @@ KERNEL(cumsum_f32, "oi", 4) {
             if ((k & 63) == 63) { base += sum, sum = 0.0f; }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* First position of the largest element; NaN counts as largest. */
@@ -153,7 +153,7 @@ KERNEL(max_index_f32, "ooi", 3) {
         *index = line_argmax(x, step, L);
         *value++ = x[(size_t)*index++ * step];
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Operands index, x. */
@@ -164,7 +164,7 @@ EXTENT(argmax_i32) {
 KERNEL(argmax_i32, "oi", 3) {
     int32_t *index = (int32_t *)c->op[0];
     EACH_LINE(first) *index++ = line_argmax(IN(1) + first, step, L);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Operands dx, dy, index. */
@@ -180,9 +180,9 @@ KERNEL(max_index_dx_f32, "oii", 3) {
     EACH_LINE(first) {
         float *dx = OUT(0) + first;
         const int32_t at = *index++;
-        if (at < 0 || at >= L) { return "max_index_dx: index outside its axis"; }
+        if (at < 0 || at >= L) { return SMG_FAULT_AXIS_INDEX; }
         for (int32_t k = 0; k < L; k++) { dx[(size_t)k * step] = 0.0f; }
         dx[(size_t)at * step] = *dy++;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -78,18 +78,18 @@ static double terms_end(const Terms *t, float *to) {
     return t->filled ? t->sum + (double)smg_lanes8(t->lane) : t->sum;
 }
 
-/* Sums the weights of the labels that count; NULL, or the complaint that a label is no class. */
-static const char *count_labels(const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore,
-                                int in_parts, double *counted) {
+/* Sums the weights of the labels that count; a fault if a label is no class. */
+static SmgFault count_labels(const int32_t *target, const float *weight, int32_t rows, int32_t C, int32_t ignore,
+                             int in_parts, double *counted) {
     *counted = 0.0;
     for (int32_t r = 0; r < rows; r++) {
         const int32_t t = target[r];
-        if (t == ignore && in_parts) { return "a mean with ignored labels needs the whole batch at once"; }
+        if (t == ignore && in_parts) { return SMG_FAULT_IGNORED_LABELS; }
         if (t == ignore) { continue; }
-        if (t < 0 || t >= C) { return "a label is not the number of a class"; }
+        if (t < 0 || t >= C) { return SMG_FAULT_LABEL; }
         *counted += weight ? (double)weight[t] : 1.0;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* cross_entropy, nll_loss: logits or log-probabilities [rows, C], target [rows], weight [C] or absent.
@@ -107,31 +107,31 @@ static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) 
 #define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
 
 /* Kernels of a loss of rows, at once and going on. */
-#define ROW_LOSS(name, count)                            \
-    EXTENT(name##_f32) {                                 \
-        EXTENT_UNUSED;                                   \
-        need[0] = 4;                                     \
-        return rows_need(p, operands, 1, need);          \
-    }                                                    \
-    KERNEL(name##_f32, "oiii?", count) {                 \
-        double sum = 0.0, counted;                       \
-        const char *wrong = name(c, 1, &sum, &counted);  \
-        if (wrong) { return wrong; }                     \
-        OUT(0)[0] = reduced(sum, counted, P(3), c->run); \
-        return NULL;                                     \
-    }                                                    \
-    EXTENT(name##_running_f32) {                         \
-        EXTENT_UNUSED;                                   \
-        need[0] = 4, need[1] = CARRIED_ROWS * 4;         \
-        return rows_need(p, operands, 2, need);          \
-    }                                                    \
-    KERNEL(name##_running_f32, "ouiii?", count) {        \
-        double sum = carried(OUT(1)), counted;           \
-        const char *wrong = name(c, 2, &sum, &counted);  \
-        if (wrong) { return wrong; }                     \
-        carry(OUT(1), sum);                              \
-        OUT(0)[0] = reduced(sum, counted, P(3), c->run); \
-        return NULL;                                     \
+#define ROW_LOSS(name, count)                              \
+    EXTENT(name##_f32) {                                   \
+        EXTENT_UNUSED;                                     \
+        need[0] = 4;                                       \
+        return rows_need(p, operands, 1, need);            \
+    }                                                      \
+    KERNEL(name##_f32, "oiii?", count) {                   \
+        double sum = 0.0, counted;                         \
+        const SmgFault wrong = name(c, 1, &sum, &counted); \
+        if (wrong) { return wrong; }                       \
+        OUT(0)[0] = reduced(sum, counted, P(3), c->run);   \
+        return SMG_NO_FAULT;                               \
+    }                                                      \
+    EXTENT(name##_running_f32) {                           \
+        EXTENT_UNUSED;                                     \
+        need[0] = 4, need[1] = CARRIED_ROWS * 4;           \
+        return rows_need(p, operands, 2, need);            \
+    }                                                      \
+    KERNEL(name##_running_f32, "ouiii?", count) {          \
+        double sum = carried(OUT(1)), counted;             \
+        const SmgFault wrong = name(c, 2, &sum, &counted); \
+        if (wrong) { return wrong; }                       \
+        carry(OUT(1), sum);                                \
+        OUT(0)[0] = reduced(sum, counted, P(3), c->run);   \
+        return SMG_NO_FAULT;                               \
     }
 
 static float row_max(const float *x, int32_t C) {
@@ -164,23 +164,23 @@ static float smooth_sum(const float *x, const float *weight, float m, float log_
 }
 
 /* Adds the rows to *sum; `first` is the operand of the logits. */
-static const char *cross_entropy(const SmgCall *c, int first, double *sum, double *counted) {
+static SmgFault cross_entropy(const SmgCall *c, int first, double *sum, double *counted) {
     const float *x = IN(first), *weight = LABEL_WEIGHT(first + 2);
     const int32_t *target = IN_I32(first + 1), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
     if (wrong) { return wrong; }
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
         if (t == ignore) { continue; }
-        if (x[t] == NOT_IN_USE) { return "a label is that of a spare class that was not added"; }
+        if (x[t] == NOT_IN_USE) { return SMG_FAULT_SPARE_LABEL; }
         const float m = row_max(x, C), log_sum = smg_logf(exp_sum(x, m, C));
         const float nll = log_sum - (x[t] - m);
         float row = keep * (weight ? weight[t] * nll : nll);
         if (smoothing != 0.0f) { row += spread * smooth_sum(x, weight, m, log_sum, C); }
         *sum += (double)row;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 ROW_LOSS(cross_entropy, 5)
 
@@ -198,7 +198,7 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     const int32_t *target = IN_I32(3), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
@@ -217,18 +217,18 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
         }
         for (int32_t k = 0; k < C; k++) { dx[k] *= scale; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-static const char *nll_loss(const SmgCall *c, int first, double *sum, double *counted) {
+static SmgFault nll_loss(const SmgCall *c, int first, double *sum, double *counted) {
     const float *x = IN(first), *weight = LABEL_WEIGHT(first + 2);
     const int32_t *target = IN_I32(first + 1), rows = P(0), C = P(1), ignore = P(2);
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, counted);
     if (wrong) { return wrong; }
     for (int32_t r = 0; r < rows; r++, x += C) {
         if (target[r] != ignore) { *sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 ROW_LOSS(nll_loss, 4)
 
@@ -246,14 +246,14 @@ KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     const float *weight = LABEL_WEIGHT(3);
     const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {
         for (int32_t k = 0; k < C; k++) { dx[k] = 0.0f; }
         if (target[r] != ignore) { dx[target[r]] = -(weight ? scale * weight[target[r]] : scale); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Losses of x against t, element by element. d = x - t; a is the op's own number. p: N, mean[, a]. */
@@ -305,7 +305,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
             sum += (double)smg_sum8(term, len);                                                \
         }                                                                                      \
         OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
-        return NULL;                                                                           \
+        return SMG_NO_FAULT;                                                                   \
     }                                                                                          \
     EXTENT(name##_running_f32) {                                                               \
         EXTENT_UNUSED;                                                                         \
@@ -317,7 +317,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
         Terms terms = terms_of(OUT(1));                                                        \
         for (int32_t i = 0; i < N; i++) { terms_add(&terms, name##_term(x[i] - t[i], a)); }    \
         OUT(0)[0] = reduced(terms_end(&terms, OUT(1)), (double)N, P(1), c->run);               \
-        return NULL;                                                                           \
+        return SMG_NO_FAULT;                                                                   \
     }                                                                                          \
     EXTENT(name##_dx_f32) {                                                                    \
         EXTENT_UNUSED;                                                                         \
@@ -329,7 +329,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
         const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);              \
         const int32_t N = P(0);                                                                \
         for (int32_t i = 0; i < N; i++) dx[i] = scale * name##_slope(x[i] - t[i], a);          \
-        return NULL;                                                                           \
+        return SMG_NO_FAULT;                                                                   \
     }
 
 PAIR_LOSS(mse_loss, 2)
@@ -370,7 +370,7 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
         sum += (double)smg_sum8(term, len);
     }
     OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(bce_with_logits_running_f32) {
@@ -385,7 +385,7 @@ KERNEL(bce_with_logits_running_f32, "ouiii?", 3) {
     Terms terms = terms_of(OUT(1));
     for (int32_t i = 0; i < N; i++) { terms_add(&terms, bce_term(x[i], t[i], weight ? weight[i % W] : 1.0f)); }
     OUT(0)[0] = reduced(terms_end(&terms, OUT(1)), (double)N, P(1), c->run);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(bce_with_logits_dx_f32) {
@@ -398,5 +398,5 @@ KERNEL(bce_with_logits_dx_f32, "oiiii?", 3) {
     const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);
     const int32_t N = P(0), W = P(2);
     for (int32_t i = 0; i < N; i++) { dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f); }
-    return NULL;
+    return SMG_NO_FAULT;
 }

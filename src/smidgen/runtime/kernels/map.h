@@ -55,7 +55,7 @@ typedef struct {
     SMG_MAP_RUN(name)                                                             \
     KERNEL(name, signature, 1 + constants) {                                      \
         name##_all(c);                                                            \
-        return NULL;                                                              \
+        return SMG_NO_FAULT;                                                      \
     }
 #define SMG_EACH_X(value)              SMG_EACH(const float x = first[i]; out[i] = value)
 #define SMG_EACH_DX(value)             SMG_EACH(const float dy = first[i]; const float v = second[i]; out[i] = value)

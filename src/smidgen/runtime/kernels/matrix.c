@@ -57,7 +57,7 @@ EXTENT(linear_f32) {
 KERNEL(linear_f32, "oiii?", 3) {
     const Weights w = weights_f32(IN(2));
     dot_rows(OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL, P(0), P(1), P(2));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
@@ -71,7 +71,7 @@ EXTENT(linear_w8_f32) {
 KERNEL(linear_w8_f32, "oiiiis", 3) {
     const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5), .widen = weights_widen};
     dot_rows(OUT(0), IN(1), &w, IN(4), P(0), P(1), P(2));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: R rows, O, K; dy[R][O], w[O][K] */
@@ -92,7 +92,7 @@ KERNEL(linear_dx_f32, "oii", 3) {
             memcpy(dx + (ptrdiff_t)r * K + k, total, (size_t)width * sizeof(float));
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* y = a b for B pairs. p: B, M, K, N, ta, tb; a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
@@ -131,7 +131,7 @@ KERNEL(matmul_f32, "oii", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Where the rows of a sample are: p[0] outer axes, p[1] samples, p[2] rows of one sample under one outer index. */
@@ -148,7 +148,7 @@ static int linear_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;
 }
-static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     const int32_t A = P(0), N = P(1), R = P(2), O = P(3), K = P(4);
     Tile t;
@@ -176,7 +176,7 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
             tile_end(&t, sink, at, (size_t)K);
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(linear_dw, 2, "ii", 5, "")
 
@@ -187,7 +187,7 @@ static int bias_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *ow
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), *elements = (uint64_t)p[3];
     return 0;
 }
-static const char *bias_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0), one = 1.0f;
     const int32_t A = P(0), N = P(1), R = P(2), C = P(3);
     for (int32_t next = 0, at = 0, width; next < C; next = at + width) {
@@ -207,11 +207,9 @@ static const char *bias_dw(const SmgCall *c, const Sink *sink) {
         }
         smg_sink_end(sink, tile + old, (size_t)next, (size_t)(width - old));
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(bias_dw, 1, "i", 4, "")
-
-static const char *const bad_index = "an embedding index is outside the table";
 
 /* p: R indices, V, D; w[V][D], index[R] */
 EXTENT(embedding_f32) {
@@ -225,10 +223,10 @@ KERNEL(embedding_f32, "oii", 3) {
     const float *w = IN(1);
     const int32_t *index = IN_I32(2), R = P(0), V = P(1), D = P(2);
     for (int32_t r = 0; r < R; r++) {
-        if (index[r] < 0 || index[r] >= V) { return bad_index; }
+        if (index[r] < 0 || index[r] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
         memcpy(y + (ptrdiff_t)r * D, w + (ptrdiff_t)index[r] * D, (size_t)D * sizeof(float));
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dw[V][D] = sum of the rows of dy whose index is v. p: outer, samples, rows, V, D; dy[…][D], index[…] */
@@ -239,12 +237,12 @@ static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_
     *elements = floats(p[3], p[4], 1) / 4;
     return 0;
 }
-static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault embedding_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0);
     const int32_t *index = SINK_IN_I32(sink, 1), A = P(0), N = P(1), R = P(2), V = P(3), D = P(4);
     const size_t rows = (size_t)A * (size_t)N * (size_t)R;
     for (size_t i = 0; i < rows; i++) { /* before the first row is updated */
-        if (index[i] < 0 || index[i] >= V) { return bad_index; }
+        if (index[i] < 0 || index[i] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
     }
     float tile[32], sample[32] = {0};
     for (int32_t v = 0; v < V; v++) {
@@ -268,6 +266,6 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
             smg_sink_end(sink, tile, at, (size_t)width);
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(embedding_dw, 2, "ii", 5, "")

@@ -98,18 +98,18 @@ EXTENT(copy_b4) {
     EXTENT_UNUSED;
     return copy_need(p, params, need, 4);
 }
-KERNEL(copy_b4, "oi", -1) {
+KERNEL_FLAGS(copy_b4, "oi", -1, SMG_COPIES) {
     copy_all(c, c->p, (uint32_t *)c->op[0], (const uint32_t *)c->op[1]);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(copy_b1) {
     EXTENT_UNUSED;
     return copy_need(p, params, need, 1);
 }
-KERNEL(copy_b1, "oi", -1) {
+KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES) {
     strided_b1(c->p, (uint8_t *)c->op[0], (const uint8_t *)c->op[1]);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: value, more_at, then as copy_* with dst_size. The copy starts at dst_at + more_at; the rest becomes value. */
@@ -131,18 +131,18 @@ KERNEL(pad_b4, "oi", -1) {
     uint32_t *y = (uint32_t *)c->op[0];
     for (int32_t i = 0; i < P(2 + DST_SIZE); i++) { y[i] = (uint32_t)P(0); }
     copy_all(c, c->p + 2, y + P(1), (const uint32_t *)c->op[1]);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(pad_b1) {
     EXTENT_UNUSED;
     return pad_need(p, params, need, 1);
 }
-KERNEL(pad_b1, "oi", -1) {
+KERNEL_FLAGS(pad_b1, "oi", -1, SMG_BYTES) {
     uint8_t *y = (uint8_t *)c->op[0];
     memset(y, P(0) & 255, (size_t)P(2 + DST_SIZE));
     strided_b1(c->p + 2, y + P(1), (const uint8_t *)c->op[1]);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: outer, then for each input the elements it adds to one outer step. */
@@ -156,7 +156,7 @@ static int concat_need(const int32_t *p, int params, int operands, uint64_t *nee
     for (int k = 1; k < operands; k++) { need[0] = smg_add(need[0], need[k]); }
     return 0;
 }
-static const char *concat(const SmgCall *c, size_t width) {
+static SmgFault concat(const SmgCall *c, size_t width) {
     unsigned char *y = (unsigned char *)c->op[0];
     for (int k = 1; k < c->params; k++) {
         size_t run = (size_t)P(k) * width, all = 0;
@@ -167,7 +167,7 @@ static const char *concat(const SmgCall *c, size_t width) {
         }
         y += run;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(concat_b4) {
@@ -180,7 +180,7 @@ EXTENT(concat_b1) {
     EXTENT_UNUSED;
     return concat_need(p, params, operands, need, 1);
 }
-KERNEL(concat_b1, "oi+", -1) { return concat(c, 1); }
+KERNEL_FLAGS(concat_b1, "oi+", -1, SMG_BYTES) { return concat(c, 1); }
 
 /* p: N, kind of x: 0 f32, 1 i32, 2 u8. */
 static int cast_need(const int32_t *p, uint64_t *need, unsigned width) {
@@ -213,7 +213,7 @@ static inline int32_t to_i32(float x) {
             for (int32_t i = 0; i < P(0); i++) y[i] = from_int(w[i]);   \
         else                                                            \
             for (int32_t i = 0; i < P(0); i++) y[i] = from_int(b[i]);   \
-        return NULL;                                                    \
+        return SMG_NO_FAULT;                                            \
     }
 #define NONZERO(x) ((x) != 0)
 CAST(cast_f32, float, 4, (float), (float))
@@ -229,5 +229,5 @@ EXTENT(fill_f32) {
 }
 KERNEL(fill_f32, "o", 2) {
     for (int32_t i = 0; i < P(0); i++) { OUT(0)[i] = PF(1); }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -59,7 +59,7 @@ KERNEL(layer_norm_f32, "oiii", 3) {
         layer_stats(x, K, PF(2), &mean, &inverse);
         for (int32_t k = 0; k < K; k++) { y[k] = (x[k] - mean) * inverse * gamma[k] + beta[k]; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx, dy, x, gamma. p: rows, K, eps.  g = dy*gamma;  dx = (g - mean(g) - (x-mean)/s * mean(g*(x-mean)/s)) / s */
@@ -95,7 +95,7 @@ KERNEL(layer_norm_dx_f32, "oiii", 3) {
         base = base / (float)K, slope = slope / (float)K * inverse * inverse;
         for (int32_t k = 0; k < K; k++) { dx[k] = inverse * (dy[k] * gamma[k] - base - (x[k] - mean) * slope); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Inputs dy, x; scratch: mean and inverse root of every row. p: A,B,P,K, eps */
@@ -108,7 +108,7 @@ static int layer_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, ui
     *elements = (uint64_t)p[3];
     return 0;
 }
-static const char *layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
+static SmgFault layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
     const Rows g = rows_of(c->p);
     const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P;
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
@@ -120,7 +120,7 @@ static const char *layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
         sum_by_row(tile, x, dy, stats, stats, g, c0, count);
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(layer_norm_dgamma, 2, "ii", 5, "s")
 
@@ -173,7 +173,7 @@ KERNEL(group_norm_f32, "oiiis", 5) {
             for (int32_t l = 0; l < C; l++) { y[l] = (x[l] - mean[l]) * scale[l] + beta[l]; }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx, dy, x, gamma; scratch 4C floats. As layer_norm_dx, with sums first by channel and then by group. */
@@ -205,7 +205,7 @@ KERNEL(group_norm_dx_f32, "oiiis", 5) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Inputs dy, x; scratch 3C floats: the gradient as one tile, then mean and inverse root of a sample. */
@@ -217,7 +217,7 @@ static int group_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, ui
     *elements = (uint64_t)p[2];
     return 0;
 }
-static const char *group_norm_dgamma(const SmgCall *c, const Sink *sink) {
+static SmgFault group_norm_dgamma(const SmgCall *c, const Sink *sink) {
     const int32_t N = P(0), pixels = P(1), C = P(2);
     const Rows g = {1, 1, pixels, C};
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
@@ -230,6 +230,6 @@ static const char *group_norm_dgamma(const SmgCall *c, const Sink *sink) {
         }
     }
     smg_sink_end(sink, tile, 0, (size_t)C);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(group_norm_dgamma, 2, "ii", 5, "s")

@@ -23,7 +23,7 @@ static int update_need(const int32_t *p, int mode, uint64_t *need) {
         const int32_t *counter = (mode) == SMG_ADAM ? IN_I32(g + 2) : NULL; \
         SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);          \
         smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                        \
-        return NULL;                                                        \
+        return SMG_NO_FAULT;                                                \
     }
 UPDATE(sgd_f32, SMG_SGD, "uii")
 UPDATE(momentum_f32, SMG_MOMENTUM, "uuii")
@@ -37,7 +37,7 @@ KERNEL(accumulate_f32, "ui", 1) {
     float *acc = OUT(0);
     const float *g = IN(1);
     for (int32_t i = 0; i < P(0); i++) { acc[i] += g[i]; }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The sum of what micro-batches gave so far: y, sums, what this one gives. */
@@ -51,7 +51,7 @@ KERNEL(running_sum_f32, "oui", 1) {
     float *acc = OUT(1);
     for (int32_t i = 0; i < P(0); i++) { acc[i] += IN(2)[i]; }
     memcpy(OUT(0), acc, (size_t)P(0) * sizeof(float));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(zero_f32) {
@@ -62,7 +62,7 @@ EXTENT(zero_f32) {
 }
 KERNEL(zero_f32, "u", 1) {
     memset(c->op[0], 0, (size_t)P(0) * sizeof(float));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* (seed, step) -> (seed, step + 1); stays at the largest step. */
@@ -74,7 +74,7 @@ EXTENT(count_step_i32) {
 KERNEL(count_step_i32, "u", 0) {
     int32_t *counter = (int32_t *)c->op[0];
     if (counter[1] < INT32_MAX) { counter[1]++; }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Blocks of 64 in eight lanes, blocks in double. */
@@ -93,7 +93,7 @@ KERNEL(sum_squares_f32, "oi", 1) {
         sum += (double)smg_dot8(g + at, g + at, len);
     }
     OUT(0)[0] = smg_to_float(sum);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* min(1, max_norm / (norm + 1e-6)), norm the root of the sum of all inputs; NaN stays. p: max_norm. */
@@ -107,5 +107,5 @@ KERNEL(clip_factor_f32, "oi+", 1) {
     for (int i = 1; i < c->operands; i++) { sum += (double)IN(i)[0]; }
     const float factor = PF(0) / (smg_sqrtf(smg_to_float(sum)) + 1e-6f);
     OUT(0)[0] = factor > 1.0f ? 1.0f : factor;
-    return NULL;
+    return SMG_NO_FAULT;
 }

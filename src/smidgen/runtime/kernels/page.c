@@ -30,17 +30,25 @@ static uint32_t checksum(const void *data, size_t bytes) {
 }
 #endif
 
-/* Of a piece that came back to `data`. */
-static const char *checked(const SmgPager *pager, size_t offset, const void *data, size_t bytes) {
+/* What the pager said, if anything, is handed on. */
+static SmgFault answered(const SmgCall *c, const char *why) {
+    if (!why) { return SMG_NO_FAULT; }
+    *c->said = why;
+    return SMG_FAULT_PAGER;
+}
+
+/* Of a piece that came back to `data`, unless the pager had something to say. */
+static SmgFault checked(const SmgCall *c, const char *why, size_t offset, const void *data, size_t bytes) {
 #ifdef SMG_PAGE_CHECK
     uint32_t stored = 0;
-    const char *why = pager->read(pager->self, checksum_at(offset, bytes), &stored, sizeof stored);
-    if (why) { return why; }
-    if (stored && stored != checksum(data, bytes)) { return "a page does not read as it was written"; }
+    if (!why) { why = c->pager->read(c->pager->self, checksum_at(offset, bytes), &stored, sizeof stored); }
+    if (!why && stored && stored != checksum(data, bytes)) { return SMG_FAULT_PAGE_DAMAGED; }
 #else
-    (void)pager, (void)offset, (void)data, (void)bytes;
+    (void)offset;
+    (void)data;
+    (void)bytes;
 #endif
-    return NULL;
+    return answered(c, why);
 }
 
 static size_t offset_of(const SmgCall *c, int operand) { return (size_t)(uintptr_t)c->op[operand]; }
@@ -56,7 +64,7 @@ KERNEL(page_out, "Pi", 1) {
     const uint32_t crc = checksum(c->op[1], bytes);
     if (!why) { why = c->pager->write(c->pager->self, checksum_at(offset, bytes), &crc, sizeof crc); }
 #endif
-    return why;
+    return answered(c, why);
 }
 
 EXTENT(page_in) {
@@ -66,7 +74,7 @@ EXTENT(page_in) {
 KERNEL(page_in, "op", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
     const char *why = bytes ? c->pager->read(c->pager->self, offset, c->op[0], bytes) : NULL;
-    return why ? why : checked(c->pager, offset, c->op[0], bytes);
+    return checked(c, why, offset, c->op[0], bytes);
 }
 
 EXTENT(page_start) {
@@ -75,8 +83,8 @@ EXTENT(page_start) {
 }
 KERNEL(page_start, "bp", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
-    if (!bytes) { return NULL; }
-    return (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes);
+    if (!bytes) { return SMG_NO_FAULT; }
+    return answered(c, (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes));
 }
 
 EXTENT(page_wait) {
@@ -86,7 +94,7 @@ EXTENT(page_wait) {
 KERNEL(page_wait, "wp", 1) {
     const size_t bytes = (size_t)P(0);
     const char *why = bytes && c->pager->wait ? c->pager->wait(c->pager->self, c->op[0]) : NULL;
-    return why ? why : checked(c->pager, offset_of(c, 1), c->op[0], bytes);
+    return checked(c, why, offset_of(c, 1), c->op[0], bytes);
 }
 #else
 typedef int SmgNothingHere; /* an empty file is not C */

@@ -15,8 +15,8 @@
 #include "../fast/threads.h"
 typedef struct {
     const SmgCall *c;
-    const char *(*range)(const SmgCall *c, int32_t from, int32_t to);
-    const char *said[SMG_MAX_THREADS];
+    SmgFault (*range)(const SmgCall *c, int32_t from, int32_t to);
+    SmgFault said[SMG_MAX_THREADS];
     ptrdiff_t parts;
 } Samples;
 static void samples_part(void *arg, ptrdiff_t i, int thread) {
@@ -26,18 +26,18 @@ static void samples_part(void *arg, ptrdiff_t i, int thread) {
     job->said[i] = job->range(job->c, (int32_t)(N * i / job->parts), (int32_t)(N * (i + 1) / job->parts));
 }
 #define BY_SAMPLES(name)                                                                                     \
-    static const char *name##_all(const SmgCall *c) {                                                        \
+    static SmgFault name##_all(const SmgCall *c) {                                                           \
         const int64_t N = P(0), work = N * P(1) * P(2) * P(3);                                               \
         if (!c->work || c->work->threads < 2 || N < 2 || work < 1 << 14) return name##_range(c, 0, P(0));    \
         Samples job = {.c = c, .range = name##_range, .parts = N < c->work->threads ? N : c->work->threads}; \
         smg_parallel(c->work, samples_part, &job, job.parts);                                                \
         for (ptrdiff_t i = 0; i < job.parts; i++)                                                            \
             if (job.said[i]) return job.said[i];                                                             \
-        return NULL;                                                                                         \
+        return SMG_NO_FAULT;                                                                                 \
     }
 #else
 #define BY_SAMPLES(name) \
-    static const char *name##_all(const SmgCall *c) { return name##_range(c, 0, P(0)); }
+    static SmgFault name##_all(const SmgCall *c) { return name##_range(c, 0, P(0)); }
 #endif
 
 /* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
@@ -156,7 +156,7 @@ EXTENT(max_pool2d_f32) {
     return 0;
 }
 /* Samples from..to. */
-static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) {
+static SmgFault max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
@@ -194,7 +194,7 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
         if (filled) { *put = (uint8_t)byte; }
         x += image, y += at, index += row;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 BY_SAMPLES(max_pool2d)
 KERNEL(max_pool2d_f32, "ooi", 14) { return max_pool2d_all(c); }
@@ -223,7 +223,7 @@ KERNEL(max_pool2d_plain_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(max_pool2d_dx_f32) {
@@ -232,7 +232,7 @@ EXTENT(max_pool2d_dx_f32) {
     need[2] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
 }
-static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t to) {
+static SmgFault max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t to) {
     const MaxPool g = max_pool_of(c->p);
     const int bits = index_bits(c->p);
     const uint64_t inverse = (uint64_t)(UINT32_MAX / (uint32_t)g.kw) + 1; /* exact for positions below 2^16 */
@@ -260,16 +260,14 @@ static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t t
                 for (size_t l = 0; l < C; l++, at++) {
                     const uint32_t k = get_index(index, at, bits);
                     const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.kw; /* k / kw, k % kw */
-                    if (i < r.from || i >= r.to || j < q.from || j >= q.to) {
-                        return "a max-pool index points outside its window";
-                    }
+                    if (i < r.from || i >= r.to || j < q.from || j >= q.to) { return SMG_FAULT_POOL_WINDOW; }
                     dx[pixel(&g, r, q, i, j) * C + l] += dy[at];
                 }
             }
         }
         dx += image, dy += at, index += row;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 BY_SAMPLES(max_pool2d_dx)
 KERNEL(max_pool2d_dx_f32, "oii", 14) { return max_pool2d_dx_all(c); }
@@ -322,7 +320,7 @@ KERNEL(avg_pool2d_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(avg_pool2d_dx_f32) {
@@ -347,5 +345,5 @@ KERNEL(avg_pool2d_dx_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

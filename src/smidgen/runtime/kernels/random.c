@@ -41,7 +41,7 @@ KERNEL(dropout_f32, "oii", 5) {
     const Stream s = stream_of(IN_I32(2), P(2), P(3), PF(4));
     const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(1), N = (uint32_t)P(0);
     for (uint32_t i = 0; i < N; i++) { y[i] = x[i] * gain(&s, first + i); }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* x is [S, M, C]; one draw for each of S*C, the same for all M. p: S, M, C, rows of S in one sample, key, cut, scale. */
@@ -56,7 +56,7 @@ KERNEL(feature_dropout_f32, "oii", 7) {
     const Stream s = stream_of(IN_I32(2), P(4), P(5), PF(6));
     const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(3);
     float gains[BLOCK];
-    if (M == 0 || C == 0) { return NULL; /* nothing to write, but S * C draws might take forever */ }
+    if (M == 0 || C == 0) { return SMG_NO_FAULT; /* nothing to write, but S * C draws might take forever */ }
     for (int32_t row = 0; row < S; row++) {
         const size_t plane = (size_t)row * (size_t)M * (size_t)C;
         for (int32_t at = 0, len; at < C; at += len) {
@@ -71,5 +71,5 @@ KERNEL(feature_dropout_f32, "oii", 7) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

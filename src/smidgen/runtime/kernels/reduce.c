@@ -42,7 +42,8 @@ static int32_t last_dim(const int32_t *dims, int n) { return n ? dims[n - 1] : 1
 
 static void tile_place(const Groups *g, Tile *t) {
     const int32_t left = last_dim(g->kd, g->kept) - t->i;
-    t->w = left < TILE ? left : TILE;
+    t->w = left < TILE
+    ? left : TILE;
     t->x = t->row + (size_t)t->i * t->step;
 }
 static Tile tile_first(const Groups *g) {
@@ -165,7 +166,7 @@ static int reduce_need(const int32_t *p, int params, uint64_t *need) {
             EACH_RUN(g, r) add_run(IN(1), &t, &r, total);                                    \
             for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = FINISH(total[w], count); \
         }                                                                                    \
-        return NULL;                                                                         \
+        return SMG_NO_FAULT;                                                                 \
     }
 #define TOTAL(x, count)   ((void)(count), (x))
 #define AVERAGE(x, count) ((x) / (count))
@@ -204,7 +205,7 @@ KERNEL(amax_dx_f32, "oiii", -1) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Over samples as well, one sample after the other. p: samples, stride of a sample, then as above with four groups each. */
@@ -236,7 +237,7 @@ static int batch_sum_need(const int32_t *p, int operands, SmgRun run, uint64_t *
     own[0] = smg_mul(in, 4);
     return 0;
 }
-static const char *batch_sum(const SmgCall *c, const Sink *sink) {
+static SmgFault batch_sum(const SmgCall *c, const Sink *sink) {
     const Groups g = groups_of(c->p + 2);
     EACH_TILE(g, t) {
         float total[TILE];
@@ -244,7 +245,7 @@ static const char *batch_sum(const SmgCall *c, const Sink *sink) {
         batch_tile(c->p, &g, &t, SINK_IN(sink, 0), total);
         smg_sink_end(sink, total, t.y, (size_t)t.w);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(batch_sum, 1, "i", BATCH_PARAMS, "")
 
@@ -264,7 +265,7 @@ KERNEL(batch_mean_f32, "oi", BATCH_PARAMS) {
         batch_tile(c->p, &g, &t, IN(1), total);
         for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = total[w] / count; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Both go on with the sums of the micro-batches before. Operands y, sums so far, x. */
@@ -291,7 +292,7 @@ EXTENT(batch_sum_running_f32) {
 KERNEL(batch_sum_running_f32, "oui", BATCH_PARAMS) {
     const Groups g = groups_of(c->p + 2);
     running(c, &g, 1.0f);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 EXTENT(batch_mean_running_f32) {
     EXTENT_UNUSED;
@@ -300,7 +301,7 @@ EXTENT(batch_mean_running_f32) {
 KERNEL(batch_mean_running_f32, "oui", BATCH_PARAMS) {
     const Groups g = groups_of(c->p + 2);
     running(c, &g, (float)((double)(int64_t)smg_product(g.rd, g.reduced) * (double)c->run.total));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx = dy / count, dy repeated. p: count per sample, rank, dims[rank], dy_strides[rank]; dx is dense. */
@@ -312,9 +313,9 @@ static int mean_dx_need(const int32_t *p, int params, uint64_t *need) {
     need[1] = smg_mul(smg_span(p + 2, p + 2 + p[1], p[1]), 4);
     return 0;
 }
-static const char *mean_dx(const SmgCall *c, float count) {
+static SmgFault mean_dx(const SmgCall *c, float count) {
     const int32_t rank = P(1), *dims = c->p + 2, *steps = dims + rank;
-    if (smg_product(dims, rank) == 0) { return NULL; }
+    if (smg_product(dims, rank) == 0) { return SMG_NO_FAULT; }
     float *dx = OUT(0);
     int32_t at[SMG_MAX_RANK] = {0};
     size_t off = 0;
@@ -330,7 +331,7 @@ static const char *mean_dx(const SmgCall *c, float count) {
         }
         dx += len;
     } while (smg_walk_next(at, dims, rank - 1, steps, rank, &off, 1));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(mean_dx_f32) {

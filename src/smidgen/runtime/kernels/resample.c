@@ -29,7 +29,7 @@ KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(adaptive_avg_pool2d_dx_f32) {
@@ -52,7 +52,7 @@ KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The index is h*W + w. */
@@ -84,7 +84,7 @@ KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(adaptive_max_pool2d_dx_f32) {
@@ -103,12 +103,12 @@ KERNEL(adaptive_max_pool2d_dx_f32, "oii", 6) {
         memset(dx, 0, image * sizeof(float));
         for (size_t o = 0; o < outs; o++, dy += C, index += C) {
             for (int32_t l = 0; l < C; l++) {
-                if (index[l] < 0 || index[l] >= pixels) { return "a max-pool index points outside the image"; }
+                if (index[l] < 0 || index[l] >= pixels) { return SMG_FAULT_POOL_INDEX; }
                 dx[(size_t)index[l] * (size_t)C + (size_t)l] += dy[l];
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* ---- nearest. p: N,H,W,C, OH,OW, ratio_h,ratio_w (floats: input pixels per output pixel) ---- */
@@ -144,7 +144,7 @@ KERNEL(upsample_nearest2d_f32, "oi", 8) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(upsample_nearest2d_dx_f32) {
@@ -166,7 +166,7 @@ KERNEL(upsample_nearest2d_dx_f32, "oi", 8) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* ---- bilinear. p: N,H,W,C, OH,OW, align_corners, ratio_h (2 words of a double), ratio_w (2 words) ---- */
@@ -226,7 +226,7 @@ KERNEL(upsample_bilinear2d_f32, "oi", 11) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(upsample_bilinear2d_dx_f32) {
@@ -257,5 +257,5 @@ KERNEL(upsample_bilinear2d_dx_f32, "oi", 11) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -4,7 +4,7 @@
  * A weight-gradient kernel `f` is written once, as
  *     static int f_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements)
  *         own[i]: bytes of its i-th own operand (inputs, then scratch); elements: size of the gradient; -1 refuses
- *     static const char *f(const SmgCall *c, const Sink *sink)
+ *     static SmgFault f(const SmgCall *c, const Sink *sink)
  *         own operands are SINK_IN(sink, i), scratch is SINK_SCRATCH(c); parameters are c->p[0..own)
  * and SINK_KERNELS(f, inputs, "ii", own_params, "s") makes f_f32, f_acc_f32, f_sgd_f32, f_momentum_f32, f_adam_f32.
  *

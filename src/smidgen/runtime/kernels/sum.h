@@ -9,6 +9,7 @@
 #define SMG_SUM_H
 #include <stddef.h>
 #include <stdint.h>
+#include "../contraction.h"
 
 #define SMG_BLOCK 64
 
