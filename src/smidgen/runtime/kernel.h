@@ -73,9 +73,7 @@ static inline float smg_f32(int32_t bits) {
 #define KERNEL(name_, signature_, params_)          \
     const char *SMG_PLAIN(name_)(const SmgCall *c); \
     const char *SMG_PLAIN(name_)(const SmgCall *c)
-#define EXTENT(name_)                                                                                         \
-    __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, \
-                                                      uint64_t *need)
+#define EXTENT(name_) SMG_UNUSED static int name_##_extent(EXTENT_ARGUMENTS)
 #else
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
 #define KERNEL(name_, signature_, params_)                                                                        \
@@ -83,14 +81,19 @@ static inline float smg_f32(int32_t bits) {
     static const char name_##_name[] = #name_, name_##_signature[] = signature_;                                  \
     const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
     static const char *name_##_run(const SmgCall *c)
-#define EXTENT(name_) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#define EXTENT(name_) static int name_##_extent(EXTENT_ARGUMENTS)
 #endif
-/* Silences warnings about extent arguments that a function does not look at. */
-#define EXTENT_UNUSED (void)p, (void)params, (void)operands, (void)run
+/* Most extents follow from the parameters alone. */
+#define SMG_UNUSED __attribute__((unused))
+#define EXTENT_ARGUMENTS \
+    SMG_UNUSED const int32_t *p, SMG_UNUSED int params, SMG_UNUSED int operands, SMG_UNUSED SmgRun run, uint64_t *need
 
-#define OUT(i)    ((float *)c->op[i])
-#define IN(i)     ((const float *)c->op[i])
-#define IN_I32(i) ((const int32_t *)c->op[i])
-#define P(i)      (c->p[i])
-#define PF(i)     smg_f32(c->p[i])
+/* Operand i of the call c, as an array of `type`: to write and to read. */
+#define OUT_AS(type, i) ((type *)c->op[i])
+#define IN_AS(type, i)  ((const type *)c->op[i])
+#define OUT(i)          OUT_AS(float, i)
+#define IN(i)           IN_AS(float, i)
+#define OPTIONAL_IN(i)  (c->operands > (i) ? IN(i) : NULL)
+#define P(i)            (c->p[i])
+#define PF(i)           smg_f32(c->p[i])
 #endif

@@ -38,12 +38,12 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
 }
 
 /* f is static const char *f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
-#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                                     \
-    FAST_KERNEL(f##suffix) {                                                                                       \
-        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \
-        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL, (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, \
-                 c->p + (own_params));                                                                             \
-        return f(c, &sink);                                                                                        \
+#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                             \
+    FAST_KERNEL(f##suffix) {                                                               \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                     \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                     \
+                 (mode) == SMG_ADAM ? IN_AS(int32_t, at + 1) : NULL, c->p + (own_params)); \
+        return f(c, &sink);                                                                \
     }
 #define FAST_SINK_KERNELS(f, inputs, own_params)                          \
     FAST_SINK_KERNEL_(f, _f32, SMG_STORE, inputs, own_params)             \

@@ -71,10 +71,7 @@ static inline float weigh(float dy, float by) { /* by 0 gives 0 even if dy is in
 }
 
 /* p: N, lo, hi, closed, inside, outside */
-EXTENT(range_dx_f32) {
-    EXTENT_UNUSED;
-    return smg_map_need(p, 3, need);
-}
+EXTENT(range_dx_f32) { return smg_map_need(p, 3, need); }
 static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to) {
     float *dx = OUT(0);
     const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
@@ -96,12 +93,9 @@ static int bits_need(const int32_t *p, uint64_t *bits, uint64_t *floats) {
 }
 
 /* p: rows, elements a row, lo, hi, closed */
-EXTENT(range_bits_u8) {
-    EXTENT_UNUSED;
-    return bits_need(p, &need[0], &need[1]);
-}
+EXTENT(range_bits_u8) { return bits_need(p, &need[0], &need[1]); }
 KERNEL(range_bits_u8, "oi", 5) {
-    uint8_t *bits = (uint8_t *)c->op[0];
+    uint8_t *bits = OUT_AS(uint8_t, 0);
     const float *x = IN(1), lo = PF(2), hi = PF(3);
     const int32_t rows = P(0), per_row = P(1);
     const int closed = P(4) != 0;
@@ -119,7 +113,6 @@ KERNEL(range_bits_u8, "oi", 5) {
 
 /* p: rows, elements a row, inside, outside */
 EXTENT(bits_dx_f32) {
-    EXTENT_UNUSED;
     if (bits_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
@@ -127,7 +120,7 @@ EXTENT(bits_dx_f32) {
 KERNEL(bits_dx_f32, "oii", 4) {
     float *dx = OUT(0);
     const float *dy = IN(1), inside = PF(2), outside = PF(3);
-    const uint8_t *bits = (const uint8_t *)c->op[2];
+    const uint8_t *bits = IN_AS(uint8_t, 2);
     const int32_t rows = P(0), per_row = P(1);
     for (int32_t r = 0; r < rows; r++) {
         for (int32_t left = per_row; left > 0; left -= 8) {

@@ -7,7 +7,6 @@ static const char *const TOO_FEW = "batch statistics need more than one value pe
 /* ---- Given statistics: batch_norm. y, x, gamma, beta, mean, var. p: rows, C, eps */
 
 EXTENT(batch_norm_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[4] = need[5] = need[2];
     return 0;
@@ -31,7 +30,6 @@ KERNEL(batch_norm_f32, "oiiiii", 3) {
 
 /* dx, dy, gamma, var. p: rows, C, eps */
 EXTENT(batch_norm_dx_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
@@ -53,9 +51,8 @@ KERNEL(batch_norm_dx_f32, "oiii", 3) {
 }
 
 /* Inputs dy, x, mean, var. p: A,B,P,C, eps */
-static int batch_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+static int batch_norm_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t rows, all;
-    (void)operands, (void)run;
     if (rows_need(p, &rows, &all)) { return -1; }
     own[0] = own[1] = smg_mul(all, 4);
     own[2] = own[3] = smg_mul((uint64_t)p[3], 4);
@@ -104,7 +101,6 @@ static void own_stats(const float *x, size_t R, int32_t C, int32_t count, double
 
 /* mean, var (biased), x. p: rows, C */
 EXTENT(batch_stats_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
@@ -127,7 +123,6 @@ KERNEL(batch_stats_f32, "ooi", 2) {
 
 /* y, x, gamma, beta. p: rows, C, eps */
 EXTENT(batch_norm_batch_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
@@ -157,7 +152,6 @@ KERNEL(batch_norm_batch_f32, "oiii", 3) {
 /* dx, dy, x, gamma. p: rows, C, eps.
  * dx = gamma/s * (dy - mean(dy) - (x-mean)/s * mean(dy*(x-mean)/s)),  s = sqrt(var + eps) */
 EXTENT(batch_norm_batch_dx_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0];
     return 0;
@@ -196,9 +190,8 @@ KERNEL(batch_norm_batch_dx_f32, "oiii", 3) {
 }
 
 /* Inputs dy, x. p: rows, C, eps */
-static int batch_norm_batch_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+static int batch_norm_batch_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t channels;
-    (void)operands, (void)run;
     if (affine_need(p, &own[0], &channels)) { return -1; }
     own[1] = own[0];
     *elements = (uint64_t)p[1];
@@ -229,7 +222,6 @@ SINK_KERNELS(batch_norm_batch_dgamma, 2, "ii", 3, "")
 
 /* running mean and var are updated from mean and var of `count` rows. p: C, count, momentum */
 EXTENT(running_stats_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 1 || p[1] < 0) { return -1; }
     need[0] = need[1] = need[2] = need[3] = smg_mul((uint64_t)p[0], 4);
     return 0;

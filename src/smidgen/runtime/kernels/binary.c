@@ -73,18 +73,15 @@ typedef struct {
 #define TRY_DENSE(name)
 #endif
 
-#define BINARY(name, F)                                                        \
-    EXTENT(name) {                                                             \
-        EXTENT_UNUSED;                                                         \
-        return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need); \
-    }                                                                          \
-    DENSE(name, F)                                                             \
-    KERNEL(name, "oii", -1) {                                                  \
-        TRY_DENSE(name)                                                        \
-        float *y = OUT(0);                                                     \
-        const float *A = IN(1), *B = IN(2);                                    \
-        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                 \
-        return NULL;                                                           \
+#define BINARY(name, F)                                                                     \
+    EXTENT(name) { return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need); } \
+    DENSE(name, F)                                                                          \
+    KERNEL(name, "oii", -1) {                                                               \
+        TRY_DENSE(name)                                                                     \
+        float *y = OUT(0);                                                                  \
+        const float *A = IN(1), *B = IN(2);                                                 \
+        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                              \
+        return NULL;                                                                        \
     }
 #define ADD(a, b)     ((a) + (b))
 #define SUB(a, b)     ((a) - (b))
@@ -104,14 +101,13 @@ BINARY(minimum_f32, MINIMUM)
 /* p: 1 if the inputs are i32 (else f32), then as above. */
 #define COMPARE(name, OP)                                                              \
     EXTENT(name) {                                                                     \
-        EXTENT_UNUSED;                                                                 \
         if (params < 1 || p[0] < 0 || p[0] > 1) return -1;                             \
         return broadcast_need(p + 1, params - 1, 2, (const uint8_t[]){1, 4, 4}, need); \
     }                                                                                  \
     KERNEL(name, "oii", -1) {                                                          \
-        uint8_t *y = (uint8_t *)c->op[0];                                              \
+        uint8_t *y = OUT_AS(uint8_t, 0);                                               \
         if (P(0)) {                                                                    \
-            const int32_t *A = IN_I32(1), *B = IN_I32(2);                              \
+            const int32_t *A = IN_AS(int32_t, 1), *B = IN_AS(int32_t, 2);              \
             EACH_RUN(c->p + 1, 2, y, RUN_2(int32_t, OP));                              \
         } else {                                                                       \
             const float *A = IN(1), *B = IN(2);                                        \
@@ -132,16 +128,13 @@ COMPARE(le_u8, LE)
 COMPARE(gt_u8, GT)
 COMPARE(ge_u8, GE)
 
-#define LOGICAL(name, F)                                                              \
-    EXTENT(name) {                                                                    \
-        EXTENT_UNUSED;                                                                \
-        return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need);        \
-    }                                                                                 \
-    KERNEL(name, "oii", -1) {                                                         \
-        uint8_t *y = (uint8_t *)c->op[0];                                             \
-        const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2]; \
-        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                      \
-        return NULL;                                                                  \
+#define LOGICAL(name, F)                                                                    \
+    EXTENT(name) { return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need); } \
+    KERNEL(name, "oii", -1) {                                                               \
+        uint8_t *y = OUT_AS(uint8_t, 0);                                                    \
+        const uint8_t *A = IN_AS(uint8_t, 1), *B = IN_AS(uint8_t, 2);                       \
+        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                            \
+        return NULL;                                                                        \
     }
 #define AND(a, b) ((a) != 0 && (b) != 0)
 #define OR(a, b)  ((a) != 0 || (b) != 0)
@@ -150,30 +143,26 @@ LOGICAL(logical_or_u8, OR)
 
 /* p: N. */
 EXTENT(logical_not_u8) {
-    EXTENT_UNUSED;
     if (p[0] < 0) { return -1; }
     need[0] = need[1] = (uint64_t)p[0];
     return 0;
 }
 KERNEL(logical_not_u8, "oi", 1) {
-    uint8_t *y = (uint8_t *)c->op[0];
-    const uint8_t *x = (const uint8_t *)c->op[1];
+    uint8_t *y = OUT_AS(uint8_t, 0);
+    const uint8_t *x = IN_AS(uint8_t, 1);
     for (int32_t i = 0; i < P(0); i++) { y[i] = x[i] == 0; }
     return NULL;
 }
 
 /* Three inputs, the first of another type than the others for `where`. */
-#define TERNARY(name, first, type, first_bytes, bytes, F)                                               \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); \
-    }                                                                                                   \
-    KERNEL(name, "oiii", -1) {                                                                          \
-        type *y = (type *)c->op[0];                                                                     \
-        const first *X = (const first *)c->op[1];                                                       \
-        const type *A = (const type *)c->op[2], *B = (const type *)c->op[3];                            \
-        EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                    \
-        return NULL;                                                                                    \
+#define TERNARY(name, first, type, first_bytes, bytes, F)                                                            \
+    EXTENT(name) { return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); } \
+    KERNEL(name, "oiii", -1) {                                                                                       \
+        type *y = OUT_AS(type, 0);                                                                                   \
+        const first *X = IN_AS(first, 1);                                                                            \
+        const type *A = IN_AS(type, 2), *B = IN_AS(type, 3);                                                         \
+        EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                                 \
+        return NULL;                                                                                                 \
     }
 #define RUN_3(first, type, F)                                                                                \
     const first *x = X + off[0];                                                                             \

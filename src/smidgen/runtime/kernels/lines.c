@@ -49,11 +49,8 @@ static int lines_need(const int32_t *p, int operands, uint64_t *need) {
         }                                                   \
     }
 
-#define LINES(name, signature, operands_)      \
-    EXTENT(name) {                             \
-        EXTENT_UNUSED;                         \
-        return lines_need(p, operands_, need); \
-    }                                          \
+#define LINES(name, signature, operands_)                   \
+    EXTENT(name) { return lines_need(p, operands_, need); } \
     KERNEL(name, signature, 3)
 
 /* All of these allow the output to be an input: a line is read before it is written. */
@@ -102,10 +99,7 @@ LINES(log_softmax_dx_f32, "oii", 3) {
 }
 
 /* p: outer, L, inner, reverse. Every 64 elements the running sum joins a base, which keeps the error small. */
-EXTENT(cumsum_f32) {
-    EXTENT_UNUSED;
-    return lines_need(p, 2, need);
-}
+EXTENT(cumsum_f32) { return lines_need(p, 2, need); }
 KERNEL(cumsum_f32, "oi", 4) {
     EACH_LINE(first) {
         float base = 0.0f, sum = 0.0f;
@@ -140,14 +134,13 @@ static int pick_need(const int32_t *p, uint64_t *all, uint64_t *one) {
 
 /* Operands values, index, x. */
 EXTENT(max_index_f32) {
-    EXTENT_UNUSED;
     if (pick_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
 KERNEL(max_index_f32, "ooi", 3) {
     float *value = OUT(0);
-    int32_t *index = (int32_t *)c->op[1];
+    int32_t *index = OUT_AS(int32_t, 1);
     EACH_LINE(first) {
         const float *x = IN(2) + first;
         *index = line_argmax(x, step, L);
@@ -157,26 +150,22 @@ KERNEL(max_index_f32, "ooi", 3) {
 }
 
 /* Operands index, x. */
-EXTENT(argmax_i32) {
-    EXTENT_UNUSED;
-    return pick_need(p, &need[1], &need[0]);
-}
+EXTENT(argmax_i32) { return pick_need(p, &need[1], &need[0]); }
 KERNEL(argmax_i32, "oi", 3) {
-    int32_t *index = (int32_t *)c->op[0];
+    int32_t *index = OUT_AS(int32_t, 0);
     EACH_LINE(first) *index++ = line_argmax(IN(1) + first, step, L);
     return NULL;
 }
 
 /* Operands dx, dy, index. */
 EXTENT(max_index_dx_f32) {
-    EXTENT_UNUSED;
     if (pick_need(p, &need[0], &need[1])) { return -1; }
     need[2] = need[1];
     return 0;
 }
 KERNEL(max_index_dx_f32, "oii", 3) {
     const float *dy = IN(1);
-    const int32_t *index = IN_I32(2);
+    const int32_t *index = IN_AS(int32_t, 2);
     EACH_LINE(first) {
         float *dx = OUT(0) + first;
         const int32_t at = *index++;

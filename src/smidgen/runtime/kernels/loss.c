@@ -46,8 +46,7 @@ static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) 
     return 0;
 }
 /* The mask of a spare class that is not in use (classes.h): next to it, no score counts. */
-#define NOT_IN_USE      -1e30f
-#define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
+#define NOT_IN_USE -1e30f
 
 static float row_max(const float *x, int32_t C) {
     float m = x[0];
@@ -79,13 +78,12 @@ static float smooth_sum(const float *x, const float *weight, float m, float log_
 }
 
 EXTENT(cross_entropy_f32) {
-    EXTENT_UNUSED;
     need[0] = 4;
     return rows_need(p, operands, 1, need);
 }
 KERNEL(cross_entropy_f32, "oiii?", 5) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+    const float *x = IN(1), *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
@@ -108,15 +106,14 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
 /* dx[k] = scale * (p[k] * pull - spread * weight[k] - (k == t) * keep * weight[t]), pull the sum of what is taken off.
  * dx may be the logits' own memory. */
 EXTENT(cross_entropy_dx_f32) {
-    EXTENT_UNUSED;
     if (rows_need(p, operands, 2, need)) { return -1; }
     need[0] = need[2], need[1] = 4;
     return 0;
 }
 KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
     float *dx = OUT(0);
-    const float *x = IN(2), *weight = LABEL_WEIGHT(4);
-    const int32_t *target = IN_I32(3), rows = P(0), C = P(1), ignore = P(2);
+    const float *x = IN(2), *weight = OPTIONAL_IN(4);
+    const int32_t *target = IN_AS(int32_t, 3), rows = P(0), C = P(1), ignore = P(2);
     const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
@@ -142,13 +139,12 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
 }
 
 EXTENT(nll_loss_f32) {
-    EXTENT_UNUSED;
     need[0] = 4;
     return rows_need(p, operands, 1, need);
 }
 KERNEL(nll_loss_f32, "oiii?", 4) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+    const float *x = IN(1), *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
@@ -162,7 +158,6 @@ KERNEL(nll_loss_f32, "oiii?", 4) {
 
 /* The log-probabilities themselves are not needed: operands are dx, dloss, target, weight. */
 EXTENT(nll_loss_dx_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0 || p[1] < 1) { return -1; }
     need[2] = (uint64_t)p[0] * 4;
     need[0] = smg_mul(need[2], (uint64_t)p[1]), need[1] = 4;
@@ -171,8 +166,8 @@ EXTENT(nll_loss_dx_f32) {
 }
 KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     float *dx = OUT(0);
-    const float *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+    const float *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = P(0), C = P(1), ignore = P(2);
     double counted;
     const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
     if (wrong) { return wrong; }
@@ -210,10 +205,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
 }
 
 #define PAIR_LOSS(name, count)                                                                 \
-    EXTENT(name##_f32) {                                                                       \
-        EXTENT_UNUSED;                                                                         \
-        return pair_need(p, 0, need);                                                          \
-    }                                                                                          \
+    EXTENT(name##_f32) { return pair_need(p, 0, need); }                                       \
     KERNEL(name##_f32, "oii", count) {                                                         \
         const float *x = IN(1), *t = IN(2), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
         const int32_t N = P(0);                                                                \
@@ -227,10 +219,7 @@ static int pair_need(const int32_t *p, int outs, uint64_t *need) {
         OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
         return NULL;                                                                           \
     }                                                                                          \
-    EXTENT(name##_dx_f32) {                                                                    \
-        EXTENT_UNUSED;                                                                         \
-        return pair_need(p, 1, need);                                                          \
-    }                                                                                          \
+    EXTENT(name##_dx_f32) { return pair_need(p, 1, need); }                                    \
     KERNEL(name##_dx_f32, "oiii", count) {                                                     \
         float *dx = OUT(0);                                                                    \
         const float *x = IN(2), *t = IN(3), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
@@ -261,12 +250,9 @@ static inline float bce_term(float x, float t, float w) {
 /* (1 + (w-1) t) sigmoid(x) - w t */
 static inline float bce_slope(float x, float t, float w) { return (1.0f + (w - 1.0f) * t) * smg_sigmoidf(x) - w * t; }
 
-EXTENT(bce_with_logits_f32) {
-    EXTENT_UNUSED;
-    return bce_need(p, operands, 0, need);
-}
+EXTENT(bce_with_logits_f32) { return bce_need(p, operands, 0, need); }
 KERNEL(bce_with_logits_f32, "oiii?", 3) {
-    const float *x = IN(1), *t = IN(2), *weight = LABEL_WEIGHT(3);
+    const float *x = IN(1), *t = IN(2), *weight = OPTIONAL_IN(3);
     const int32_t N = P(0), W = P(2);
     float term[SMG_BLOCK];
     double sum = 0.0;
@@ -281,13 +267,10 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
     return NULL;
 }
 
-EXTENT(bce_with_logits_dx_f32) {
-    EXTENT_UNUSED;
-    return bce_need(p, operands, 1, need);
-}
+EXTENT(bce_with_logits_dx_f32) { return bce_need(p, operands, 1, need); }
 KERNEL(bce_with_logits_dx_f32, "oiiii?", 3) {
     float *dx = OUT(0);
-    const float *x = IN(2), *t = IN(3), *weight = LABEL_WEIGHT(4);
+    const float *x = IN(2), *t = IN(3), *weight = OPTIONAL_IN(4);
     const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);
     const int32_t N = P(0), W = P(2);
     for (int32_t i = 0; i < N; i++) { dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f); }

@@ -41,10 +41,7 @@ typedef struct {
 #define SMG_EACH(body) \
     for (int32_t i = from; i < to; i++) { body; }
 #define SMG_MAP(name, signature, inputs, constants, loop)                         \
-    EXTENT(name) {                                                                \
-        EXTENT_UNUSED;                                                            \
-        return smg_map_need(p, 1 + inputs, need);                                 \
-    }                                                                             \
+    EXTENT(name) { return smg_map_need(p, 1 + inputs, need); }                    \
     static inline void name##_range(const SmgCall *c, int32_t from, int32_t to) { \
         const float a = constants > 0 ? PF(1) : 0, b = constants > 1 ? PF(2) : 0; \
         const float *first = IN(1), *second = IN(inputs);                         \

@@ -48,7 +48,6 @@ static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, 
 
 /* p: R rows, O, K; x[R][K], w[O][K], b[O] */
 EXTENT(linear_f32) {
-    EXTENT_UNUSED;
     if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1);
     if (operands > 3) { need[3] = floats(p[1], 1, 1); }
@@ -56,27 +55,25 @@ EXTENT(linear_f32) {
 }
 KERNEL(linear_f32, "oiii?", 3) {
     const Weights w = weights_f32(IN(2));
-    dot_rows(OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL, P(0), P(1), P(2));
+    dot_rows(OUT(0), IN(1), &w, OPTIONAL_IN(3), P(0), P(1), P(2));
     return NULL;
 }
 
 /* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
 EXTENT(linear_w8_f32) {
-    EXTENT_UNUSED;
     if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1) / 4;
     need[3] = need[4] = floats(p[1], 1, 1), need[5] = floats(p[1] < 4 ? p[1] : 4, p[2], 1);
     return 0;
 }
 KERNEL(linear_w8_f32, "oiiiis", 3) {
-    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5), .widen = weights_widen};
+    const Weights w = {.q = IN_AS(int8_t, 2), .scale = IN(3), .room = OUT(5), .widen = weights_widen};
     dot_rows(OUT(0), IN(1), &w, IN(4), P(0), P(1), P(2));
     return NULL;
 }
 
 /* p: R rows, O, K; dy[R][O], w[O][K] */
 EXTENT(linear_dx_f32) {
-    EXTENT_UNUSED;
     if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[0], p[1], 1), need[2] = floats(p[1], p[2], 1);
     return 0;
@@ -97,7 +94,6 @@ KERNEL(linear_dx_f32, "oii", 3) {
 
 /* y = a b for B pairs. p: B, M, K, N, ta, tb; a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
 EXTENT(matmul_f32) {
-    EXTENT_UNUSED;
     for (int i = 0; i < 4; i++) {
         if (p[i] < 0 || p[i] > 1 << 28) { return -1; }
     }
@@ -141,8 +137,7 @@ static ptrdiff_t first_row(const int32_t *p, int32_t outer, int32_t sample) {
 static uint64_t all_rows(const int32_t *p) { return floats(p[0], p[1], p[2]) / 4; }
 
 /* dw[O][K] = sum over rows of dy[row][O] x[row][K]. p: outer, samples, rows, O, K */
-static int linear_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int linear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     if (!sizes_ok(p, 5, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), own[1] = smg_mul(all_rows(p), floats(p[4], 1, 1));
     *elements = floats(p[3], p[4], 1) / 4;
@@ -181,8 +176,7 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
 SINK_KERNELS(linear_dw, 2, "ii", 5, "")
 
 /* db[C] = sum over rows of dy[row][C]. p: outer, samples, rows, C */
-static int bias_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     if (!sizes_ok(p, 4, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), *elements = (uint64_t)p[3];
     return 0;
@@ -215,7 +209,6 @@ static const char *const bad_index = "an embedding index is outside the table";
 
 /* p: R indices, V, D; w[V][D], index[R] */
 EXTENT(embedding_f32) {
-    EXTENT_UNUSED;
     if (!sizes_ok(p, 3, 0)) { return -1; }
     need[0] = floats(p[0], p[2], 1), need[1] = floats(p[1], p[2], 1), need[2] = floats(p[0], 1, 1);
     return 0;
@@ -223,7 +216,7 @@ EXTENT(embedding_f32) {
 KERNEL(embedding_f32, "oii", 3) {
     float *y = OUT(0);
     const float *w = IN(1);
-    const int32_t *index = IN_I32(2), R = P(0), V = P(1), D = P(2);
+    const int32_t *index = IN_AS(int32_t, 2), R = P(0), V = P(1), D = P(2);
     for (int32_t r = 0; r < R; r++) {
         if (index[r] < 0 || index[r] >= V) { return bad_index; }
         memcpy(y + (ptrdiff_t)r * D, w + (ptrdiff_t)index[r] * D, (size_t)D * sizeof(float));
@@ -232,8 +225,7 @@ KERNEL(embedding_f32, "oii", 3) {
 }
 
 /* dw[V][D] = sum of the rows of dy whose index is v. p: outer, samples, rows, V, D; dy[…][D], index[…] */
-static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int embedding_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     if (!sizes_ok(p, 5, 1)) { return -1; }
     own[0] = smg_mul(all_rows(p), floats(p[4], 1, 1)), own[1] = smg_mul(all_rows(p), 4);
     *elements = floats(p[3], p[4], 1) / 4;
@@ -241,7 +233,7 @@ static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_
 }
 static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0);
-    const int32_t *index = SINK_IN_I32(sink, 1), A = P(0), N = P(1), R = P(2), V = P(3), D = P(4);
+    const int32_t *index = SINK_IN_AS(int32_t, sink, 1), A = P(0), N = P(1), R = P(2), V = P(3), D = P(4);
     const size_t rows = (size_t)A * (size_t)N * (size_t)R;
     for (size_t i = 0; i < rows; i++) { /* before the first row is updated */
         if (index[i] < 0 || index[i] >= V) { return bad_index; }

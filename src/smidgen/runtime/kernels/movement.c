@@ -94,21 +94,15 @@ static void copy_all(const SmgCall *c, const int32_t *p, uint32_t *dst, const ui
 }
 #endif
 
-EXTENT(copy_b4) {
-    EXTENT_UNUSED;
-    return copy_need(p, params, need, 4);
-}
+EXTENT(copy_b4) { return copy_need(p, params, need, 4); }
 KERNEL(copy_b4, "oi", -1) {
-    copy_all(c, c->p, (uint32_t *)c->op[0], (const uint32_t *)c->op[1]);
+    copy_all(c, c->p, OUT_AS(uint32_t, 0), IN_AS(uint32_t, 1));
     return NULL;
 }
 
-EXTENT(copy_b1) {
-    EXTENT_UNUSED;
-    return copy_need(p, params, need, 1);
-}
+EXTENT(copy_b1) { return copy_need(p, params, need, 1); }
 KERNEL(copy_b1, "oi", -1) {
-    strided_b1(c->p, (uint8_t *)c->op[0], (const uint8_t *)c->op[1]);
+    strided_b1(c->p, OUT_AS(uint8_t, 0), IN_AS(uint8_t, 1));
     return NULL;
 }
 
@@ -123,25 +117,19 @@ static int pad_need(const int32_t *p, int params, uint64_t *need, unsigned width
     return 0;
 }
 
-EXTENT(pad_b4) {
-    EXTENT_UNUSED;
-    return pad_need(p, params, need, 4);
-}
+EXTENT(pad_b4) { return pad_need(p, params, need, 4); }
 KERNEL(pad_b4, "oi", -1) {
-    uint32_t *y = (uint32_t *)c->op[0];
+    uint32_t *y = OUT_AS(uint32_t, 0);
     for (int32_t i = 0; i < P(2 + DST_SIZE); i++) { y[i] = (uint32_t)P(0); }
-    copy_all(c, c->p + 2, y + P(1), (const uint32_t *)c->op[1]);
+    copy_all(c, c->p + 2, y + P(1), IN_AS(uint32_t, 1));
     return NULL;
 }
 
-EXTENT(pad_b1) {
-    EXTENT_UNUSED;
-    return pad_need(p, params, need, 1);
-}
+EXTENT(pad_b1) { return pad_need(p, params, need, 1); }
 KERNEL(pad_b1, "oi", -1) {
-    uint8_t *y = (uint8_t *)c->op[0];
+    uint8_t *y = OUT_AS(uint8_t, 0);
     memset(y, P(0) & 255, (size_t)P(2 + DST_SIZE));
-    strided_b1(c->p + 2, y + P(1), (const uint8_t *)c->op[1]);
+    strided_b1(c->p + 2, y + P(1), IN_AS(uint8_t, 1));
     return NULL;
 }
 
@@ -157,29 +145,23 @@ static int concat_need(const int32_t *p, int params, int operands, uint64_t *nee
     return 0;
 }
 static const char *concat(const SmgCall *c, size_t width) {
-    unsigned char *y = (unsigned char *)c->op[0];
+    unsigned char *y = OUT_AS(unsigned char, 0);
     for (int k = 1; k < c->params; k++) {
         size_t run = (size_t)P(k) * width, all = 0;
         if (run == 0) { continue; }
         for (int j = 1; j < c->params; j++) { all += (size_t)P(j) * width; }
         for (int32_t o = 0; o < P(0); o++) {
-            memcpy(y + (size_t)o * all, (const unsigned char *)c->op[k] + (size_t)o * run, run);
+            memcpy(y + (size_t)o * all, IN_AS(unsigned char, k) + (size_t)o * run, run);
         }
         y += run;
     }
     return NULL;
 }
 
-EXTENT(concat_b4) {
-    EXTENT_UNUSED;
-    return concat_need(p, params, operands, need, 4);
-}
+EXTENT(concat_b4) { return concat_need(p, params, operands, need, 4); }
 KERNEL(concat_b4, "oi+", -1) { return concat(c, 4); }
 
-EXTENT(concat_b1) {
-    EXTENT_UNUSED;
-    return concat_need(p, params, operands, need, 1);
-}
+EXTENT(concat_b1) { return concat_need(p, params, operands, need, 1); }
 KERNEL(concat_b1, "oi+", -1) { return concat(c, 1); }
 
 /* p: N, kind of x: 0 f32, 1 i32, 2 u8. */
@@ -198,15 +180,12 @@ static inline int32_t to_i32(float x) {
 }
 
 #define CAST(name, type, width, from_float, from_int)                   \
-    EXTENT(name) {                                                      \
-        EXTENT_UNUSED;                                                  \
-        return cast_need(p, need, width);                               \
-    }                                                                   \
+    EXTENT(name) { return cast_need(p, need, width); }                  \
     KERNEL(name, "oi", 2) {                                             \
-        type *y = (type *)c->op[0];                                     \
+        type *y = OUT_AS(type, 0);                                      \
         const float *f = IN(1);                                         \
-        const int32_t *w = IN_I32(1);                                   \
-        const uint8_t *b = (const uint8_t *)c->op[1];                   \
+        const int32_t *w = IN_AS(int32_t, 1);                           \
+        const uint8_t *b = IN_AS(uint8_t, 1);                           \
         if (P(1) == 0)                                                  \
             for (int32_t i = 0; i < P(0); i++) y[i] = from_float(f[i]); \
         else if (P(1) == 1)                                             \
@@ -222,7 +201,6 @@ CAST(cast_u8, uint8_t, 1, NONZERO, NONZERO)
 
 /* p: N, value. */
 EXTENT(fill_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0) { return -1; }
     need[0] = smg_mul((uint64_t)p[0], 4);
     return 0;

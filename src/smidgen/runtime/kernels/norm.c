@@ -45,7 +45,6 @@ static void layer_stats(const float *x, int32_t K, float eps, float *mean, float
 
 /* y, x, gamma, beta. p: rows, K, eps */
 EXTENT(layer_norm_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2];
     return 0;
@@ -64,7 +63,6 @@ KERNEL(layer_norm_f32, "oiii", 3) {
 
 /* dx, dy, x, gamma. p: rows, K, eps.  g = dy*gamma;  dx = (g - mean(g) - (x-mean)/s * mean(g*(x-mean)/s)) / s */
 EXTENT(layer_norm_dx_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0];
     return 0;
@@ -99,9 +97,8 @@ KERNEL(layer_norm_dx_f32, "oiii", 3) {
 }
 
 /* Inputs dy, x; scratch: mean and inverse root of every row. p: A,B,P,K, eps */
-static int layer_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+static int layer_norm_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t rows, all;
-    (void)operands, (void)run;
     if (rows_need(p, &rows, &all)) { return -1; }
     own[0] = own[1] = smg_mul(all, 4);
     own[2] = smg_mul(rows, 8);
@@ -157,7 +154,6 @@ static void group_stats(const float *x, int32_t P, int32_t C, int32_t groups, fl
 
 /* y, x, gamma, beta; scratch 2C floats */
 EXTENT(group_norm_f32) {
-    EXTENT_UNUSED;
     if (group_need(p, &need[0], &need[2])) { return -1; }
     need[1] = need[0], need[3] = need[2], need[4] = smg_mul(need[2], 2);
     return 0;
@@ -178,7 +174,6 @@ KERNEL(group_norm_f32, "oiiis", 5) {
 
 /* dx, dy, x, gamma; scratch 4C floats. As layer_norm_dx, with sums first by channel and then by group. */
 EXTENT(group_norm_dx_f32) {
-    EXTENT_UNUSED;
     if (group_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0], need[4] = smg_mul(need[3], 4);
     return 0;
@@ -209,9 +204,8 @@ KERNEL(group_norm_dx_f32, "oiiis", 5) {
 }
 
 /* Inputs dy, x; scratch 3C floats: the gradient as one tile, then mean and inverse root of a sample. */
-static int group_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+static int group_norm_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t channels;
-    (void)operands, (void)run;
     if (group_need(p, &own[0], &channels)) { return -1; }
     own[1] = own[0], own[2] = smg_mul(channels, 3);
     *elements = (uint64_t)p[2];

@@ -13,26 +13,20 @@ static int update_need(const int32_t *p, int mode, uint64_t *need) {
     if (ins > 1) { need[outs + 2] = 8; }
     return 0;
 }
-#define UPDATE(name, mode, signature)                                       \
-    EXTENT(name) {                                                          \
-        EXTENT_UNUSED;                                                      \
-        return update_need(p, mode, need);                                  \
-    }                                                                       \
-    KERNEL(name, signature, 1 + SMG_SINK_PARAMS(mode)) {                    \
-        const int g = SMG_SINK_OUTS(mode);                                  \
-        const int32_t *counter = (mode) == SMG_ADAM ? IN_I32(g + 2) : NULL; \
-        SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);          \
-        smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                        \
-        return NULL;                                                        \
+#define UPDATE(name, mode, signature)                                               \
+    EXTENT(name) { return update_need(p, mode, need); }                             \
+    KERNEL(name, signature, 1 + SMG_SINK_PARAMS(mode)) {                            \
+        const int g = SMG_SINK_OUTS(mode);                                          \
+        const int32_t *counter = (mode) == SMG_ADAM ? IN_AS(int32_t, g + 2) : NULL; \
+        SMG_SINK(sink, mode, c->op, IN(g + 1), counter, c->p + 1);                  \
+        smg_sink_end(&sink, IN(g), 0, (size_t)P(0));                                \
+        return NULL;                                                                \
     }
 UPDATE(sgd_f32, SMG_SGD, "uii")
 UPDATE(momentum_f32, SMG_MOMENTUM, "uuii")
 UPDATE(adam_f32, SMG_ADAM, "uuuiii")
 
-EXTENT(accumulate_f32) {
-    EXTENT_UNUSED;
-    return update_need(p, SMG_ACC, need);
-}
+EXTENT(accumulate_f32) { return update_need(p, SMG_ACC, need); }
 KERNEL(accumulate_f32, "ui", 1) {
     float *acc = OUT(0);
     const float *g = IN(1);
@@ -41,7 +35,6 @@ KERNEL(accumulate_f32, "ui", 1) {
 }
 
 EXTENT(zero_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0) { return -1; }
     need[0] = (uint64_t)p[0] * 4;
     return 0;
@@ -53,19 +46,17 @@ KERNEL(zero_f32, "u", 1) {
 
 /* (seed, step) -> (seed, step + 1); stays at the largest step. */
 EXTENT(count_step_i32) {
-    EXTENT_UNUSED;
     need[0] = 8;
     return 0;
 }
 KERNEL(count_step_i32, "u", 0) {
-    int32_t *counter = (int32_t *)c->op[0];
+    int32_t *counter = OUT_AS(int32_t, 0);
     if (counter[1] < INT32_MAX) { counter[1]++; }
     return NULL;
 }
 
 /* Blocks of 64 in eight lanes, blocks in double. */
 EXTENT(sum_squares_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0) { return -1; }
     need[0] = 4, need[1] = (uint64_t)p[0] * 4;
     return 0;
@@ -84,7 +75,6 @@ KERNEL(sum_squares_f32, "oi", 1) {
 
 /* min(1, max_norm / (norm + 1e-6)), norm the root of the sum of all inputs; NaN stays. p: max_norm. */
 EXTENT(clip_factor_f32) {
-    EXTENT_UNUSED;
     for (int i = 0; i < operands; i++) { need[i] = 4; }
     return 0;
 }

@@ -45,10 +45,7 @@ static const char *checked(const SmgPager *pager, size_t offset, const void *dat
 
 static size_t offset_of(const SmgCall *c, int operand) { return (size_t)(uintptr_t)c->op[operand]; }
 
-EXTENT(page_out) {
-    EXTENT_UNUSED;
-    return page_need(p, need, 0);
-}
+EXTENT(page_out) { return page_need(p, need, 0); }
 KERNEL(page_out, "Pi", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 0);
     const char *why = bytes ? c->pager->write(c->pager->self, offset, c->op[1], bytes) : NULL;
@@ -59,30 +56,21 @@ KERNEL(page_out, "Pi", 1) {
     return why;
 }
 
-EXTENT(page_in) {
-    EXTENT_UNUSED;
-    return page_need(p, need, 1);
-}
+EXTENT(page_in) { return page_need(p, need, 1); }
 KERNEL(page_in, "op", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
     const char *why = bytes ? c->pager->read(c->pager->self, offset, c->op[0], bytes) : NULL;
     return why ? why : checked(c->pager, offset, c->op[0], bytes);
 }
 
-EXTENT(page_start) {
-    EXTENT_UNUSED;
-    return page_need(p, need, 1);
-}
+EXTENT(page_start) { return page_need(p, need, 1); }
 KERNEL(page_start, "bp", 1) {
     const size_t bytes = (size_t)P(0), offset = offset_of(c, 1);
     if (!bytes) { return NULL; }
     return (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes);
 }
 
-EXTENT(page_wait) {
-    EXTENT_UNUSED;
-    return page_need(p, need, 1);
-}
+EXTENT(page_wait) { return page_need(p, need, 1); }
 KERNEL(page_wait, "wp", 1) {
     const size_t bytes = (size_t)P(0);
     const char *why = bytes && c->pager->wait ? c->pager->wait(c->pager->self, c->op[0]) : NULL;

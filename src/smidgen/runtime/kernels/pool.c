@@ -150,7 +150,6 @@ static void max_window(const MaxPool *g, const float *x, const float *end, Span 
 }
 
 EXTENT(max_pool2d_f32) {
-    EXTENT_UNUSED;
     if (max_pool_need(p, &need[2], &need[0]) || index_bits(p) == 0) { return -1; }
     need[1] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
@@ -161,7 +160,7 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
     const int bits = index_bits(c->p);
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *y = OUT(0) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
-    uint8_t *index = (uint8_t *)c->op[1] + (size_t)from * row;
+    uint8_t *index = OUT_AS(uint8_t, 1) + (size_t)from * row;
     const float *x = IN(2) + (size_t)from * image;
     float best[SMG_CHANNELS];
     int32_t where[SMG_CHANNELS];
@@ -199,10 +198,7 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
 BY_SAMPLES(max_pool2d)
 KERNEL(max_pool2d_f32, "ooi", 14) { return max_pool2d_all(c); }
 
-EXTENT(max_pool2d_plain_f32) {
-    EXTENT_UNUSED;
-    return max_pool_need(p, &need[1], &need[0]);
-}
+EXTENT(max_pool2d_plain_f32) { return max_pool_need(p, &need[1], &need[0]); }
 KERNEL(max_pool2d_plain_f32, "oi", 14) {
     const MaxPool g = max_pool_of(c->p);
     const size_t C = (size_t)g.C;
@@ -227,7 +223,6 @@ KERNEL(max_pool2d_plain_f32, "oi", 14) {
 }
 
 EXTENT(max_pool2d_dx_f32) {
-    EXTENT_UNUSED;
     if (max_pool_need(p, &need[0], &need[1]) || index_bits(p) == 0) { return -1; }
     need[2] = smg_mul((uint64_t)p[0], index_row(p));
     return 0;
@@ -239,7 +234,7 @@ static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t t
     const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *dx = OUT(0) + (size_t)from * image;
     const float *dy = IN(1) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
-    const uint8_t *index = (const uint8_t *)c->op[2] + (size_t)from * row;
+    const uint8_t *index = IN_AS(uint8_t, 2) + (size_t)from * row;
     for (int32_t n = from; n < to; n++) {
         memset(dx, 0, image * sizeof(float));
         size_t at = 0;
@@ -298,10 +293,7 @@ static float avg_divisor(const AvgPool *g, Span r, Span q) {
     return (float)(cells(r, g->kh, g->H, g->ph, g->count_pad) * cells(q, g->kw, g->W, g->pw, g->count_pad));
 }
 
-EXTENT(avg_pool2d_f32) {
-    EXTENT_UNUSED;
-    return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]);
-}
+EXTENT(avg_pool2d_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]); }
 KERNEL(avg_pool2d_f32, "oi", 14) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C;
@@ -325,10 +317,7 @@ KERNEL(avg_pool2d_f32, "oi", 14) {
     return NULL;
 }
 
-EXTENT(avg_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]);
-}
+EXTENT(avg_pool2d_dx_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]); }
 KERNEL(avg_pool2d_dx_f32, "oi", 14) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;

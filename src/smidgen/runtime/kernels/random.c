@@ -30,7 +30,6 @@ static inline float gain(const Stream *s, uint32_t index) {
 
 /* p: N, elements of one sample, key, cut, scale = 1/(1-p). */
 EXTENT(dropout_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0 || p[3] < 0) { return -1; }
     need[0] = need[1] = (uint64_t)p[0] * 4, need[2] = 8;
     return 0;
@@ -38,7 +37,7 @@ EXTENT(dropout_f32) {
 KERNEL(dropout_f32, "oii", 5) {
     float *y = OUT(0);
     const float *x = IN(1);
-    const Stream s = stream_of(IN_I32(2), P(2), P(3), PF(4));
+    const Stream s = stream_of(IN_AS(int32_t, 2), P(2), P(3), PF(4));
     const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(1), N = (uint32_t)P(0);
     for (uint32_t i = 0; i < N; i++) { y[i] = x[i] * gain(&s, first + i); }
     return NULL;
@@ -46,14 +45,13 @@ KERNEL(dropout_f32, "oii", 5) {
 
 /* x is [S, M, C]; one draw for each of S*C, the same for all M. p: S, M, C, rows of S in one sample, key, cut, scale. */
 EXTENT(feature_dropout_f32) {
-    EXTENT_UNUSED;
     if (p[0] < 0 || p[1] < 0 || p[2] < 0 || p[5] < 0) { return -1; }
     need[0] = need[1] = smg_mul(smg_mul((uint64_t)p[0] * 4, (uint64_t)p[1]), (uint64_t)p[2]), need[2] = 8;
     return 0;
 }
 KERNEL(feature_dropout_f32, "oii", 7) {
     const int32_t S = P(0), M = P(1), C = P(2);
-    const Stream s = stream_of(IN_I32(2), P(4), P(5), PF(6));
+    const Stream s = stream_of(IN_AS(int32_t, 2), P(4), P(5), PF(6));
     const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(3);
     float gains[BLOCK];
     if (M == 0 || C == 0) { return NULL; /* nothing to write, but S * C draws might take forever */ }

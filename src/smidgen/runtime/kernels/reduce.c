@@ -152,10 +152,7 @@ static int reduce_need(const int32_t *p, int params, uint64_t *need) {
     return 0;
 }
 #define REDUCE(name, start, add_run, FINISH)                                                 \
-    EXTENT(name) {                                                                           \
-        EXTENT_UNUSED;                                                                       \
-        return reduce_need(p, params, need);                                                 \
-    }                                                                                        \
+    EXTENT(name) { return reduce_need(p, params, need); }                                    \
     KERNEL(name, "oi", -1) {                                                                 \
         const Groups g = groups_of(c->p);                                                    \
         const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);            \
@@ -176,7 +173,6 @@ REDUCE(amin_f32, smg_from_bits(0x7f800000u), min_run, TOTAL)
 
 /* dx = dy / ties where x = y. Operands dx, dy, x, y; p as above. A tile of x is read whole before dx is written. */
 EXTENT(amax_dx_f32) {
-    EXTENT_UNUSED;
     uint64_t in, out;
     if (groups_need(p, params, 1, 0, &in, &out) || in > INT32_MAX) { return -1; /* ties are counted in int32 */ }
     need[0] = need[2] = smg_mul(in, 4), need[1] = need[3] = smg_mul(out, 4);
@@ -229,8 +225,7 @@ static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const f
 }
 
 /* Operands dw, dy. */
-static int batch_sum_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int batch_sum_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t in;
     if (batch_need(p, &in, elements)) { return -1; }
     own[0] = smg_mul(in, 4);
@@ -250,7 +245,6 @@ SINK_KERNELS(batch_sum, 1, "i", BATCH_PARAMS, "")
 
 /* Divides by the count of the whole batch, so that the means of micro-batches add up. */
 EXTENT(batch_mean_f32) {
-    EXTENT_UNUSED;
     uint64_t in, out;
     if (batch_need(p, &in, &out)) { return -1; }
     need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
@@ -297,14 +291,8 @@ static const char *mean_dx(const SmgCall *c, float count) {
     return NULL;
 }
 
-EXTENT(mean_dx_f32) {
-    EXTENT_UNUSED;
-    return mean_dx_need(p, params, need);
-}
+EXTENT(mean_dx_f32) { return mean_dx_need(p, params, need); }
 KERNEL(mean_dx_f32, "oi", -1) { return mean_dx(c, (float)P(0)); }
 
-EXTENT(batch_mean_dx_f32) {
-    EXTENT_UNUSED;
-    return mean_dx_need(p, params, need);
-}
+EXTENT(batch_mean_dx_f32) { return mean_dx_need(p, params, need); }
 KERNEL(batch_mean_dx_f32, "oi", -1) { return mean_dx(c, (float)((double)P(0) * (double)c->run.total)); }

@@ -11,10 +11,7 @@ static int32_t window_to(int32_t o, int32_t size, int32_t out) {
     return (int32_t)((((int64_t)o + 1) * size + out - 1) / out);
 }
 
-EXTENT(adaptive_avg_pool2d_f32) {
-    EXTENT_UNUSED;
-    return smg_images_need(p, &need[1], &need[0]);
-}
+EXTENT(adaptive_avg_pool2d_f32) { return smg_images_need(p, &need[1], &need[0]); }
 KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
     const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
     float *y = OUT(0);
@@ -32,10 +29,7 @@ KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
     return NULL;
 }
 
-EXTENT(adaptive_avg_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    return smg_images_need(p, &need[0], &need[1]);
-}
+EXTENT(adaptive_avg_pool2d_dx_f32) { return smg_images_need(p, &need[0], &need[1]); }
 KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
     const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
     const size_t image = (size_t)H * (size_t)W * (size_t)C;
@@ -57,7 +51,6 @@ KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
 
 /* The index is h*W + w. */
 EXTENT(adaptive_max_pool2d_f32) {
-    EXTENT_UNUSED;
     if (smg_images_need(p, &need[2], &need[0]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
     need[1] = need[0];
     return 0;
@@ -65,7 +58,7 @@ EXTENT(adaptive_max_pool2d_f32) {
 KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
     const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
     float *y = OUT(0);
-    int32_t *index = (int32_t *)c->op[1];
+    int32_t *index = OUT_AS(int32_t, 1);
     const float *x = IN(2);
     for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C) {
         for (int32_t oh = 0; oh < OH; oh++) {
@@ -88,7 +81,6 @@ KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
 }
 
 EXTENT(adaptive_max_pool2d_dx_f32) {
-    EXTENT_UNUSED;
     if (smg_images_need(p, &need[0], &need[1]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
     need[2] = need[1];
     return 0;
@@ -98,7 +90,7 @@ KERNEL(adaptive_max_pool2d_dx_f32, "oii", 6) {
     const size_t image = (size_t)pixels * (size_t)C, outs = (size_t)P(4) * (size_t)P(5);
     float *dx = OUT(0);
     const float *dy = IN(1);
-    const int32_t *index = IN_I32(2);
+    const int32_t *index = IN_AS(int32_t, 2);
     for (int32_t n = 0; n < N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
         for (size_t o = 0; o < outs; o++, dy += C, index += C) {
@@ -127,10 +119,7 @@ static int nearest_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     return ratio_refused((double)smg_f32(p[6])) || ratio_refused((double)smg_f32(p[7])) ? -1 : smg_images_need(p, x, y);
 }
 
-EXTENT(upsample_nearest2d_f32) {
-    EXTENT_UNUSED;
-    return nearest_need(p, &need[1], &need[0]);
-}
+EXTENT(upsample_nearest2d_f32) { return nearest_need(p, &need[1], &need[0]); }
 KERNEL(upsample_nearest2d_f32, "oi", 8) {
     const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
     const size_t C = (size_t)P(3);
@@ -147,10 +136,7 @@ KERNEL(upsample_nearest2d_f32, "oi", 8) {
     return NULL;
 }
 
-EXTENT(upsample_nearest2d_dx_f32) {
-    EXTENT_UNUSED;
-    return nearest_need(p, &need[0], &need[1]);
-}
+EXTENT(upsample_nearest2d_dx_f32) { return nearest_need(p, &need[0], &need[1]); }
 KERNEL(upsample_nearest2d_dx_f32, "oi", 8) {
     const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
     const size_t C = (size_t)P(3), image = (size_t)H * (size_t)W * C;
@@ -202,10 +188,7 @@ static int bilinear_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     return ratio_refused(ratio_of(p + 7)) || ratio_refused(ratio_of(p + 9)) ? -1 : smg_images_need(p, x, y);
 }
 
-EXTENT(upsample_bilinear2d_f32) {
-    EXTENT_UNUSED;
-    return bilinear_need(p, &need[1], &need[0]);
-}
+EXTENT(upsample_bilinear2d_f32) { return bilinear_need(p, &need[1], &need[0]); }
 KERNEL(upsample_bilinear2d_f32, "oi", 11) {
     const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
     const size_t C = (size_t)P(3);
@@ -229,10 +212,7 @@ KERNEL(upsample_bilinear2d_f32, "oi", 11) {
     return NULL;
 }
 
-EXTENT(upsample_bilinear2d_dx_f32) {
-    EXTENT_UNUSED;
-    return bilinear_need(p, &need[0], &need[1]);
-}
+EXTENT(upsample_bilinear2d_dx_f32) { return bilinear_need(p, &need[0], &need[1]); }
 KERNEL(upsample_bilinear2d_dx_f32, "oi", 11) {
     const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
     const size_t C = (size_t)P(3), image = (size_t)H * (size_t)W * C;

@@ -2,7 +2,7 @@
  * so that the gradient as a whole never exists. Formulas are torch.optim's.
  *
  * A weight-gradient kernel `f` is written once, as
- *     static int f_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements)
+ *     static int f_need(const int32_t *p, uint64_t *own, uint64_t *elements)
  *         own[i]: bytes of its i-th own operand (inputs, then scratch); elements: size of the gradient; -1 refuses
  *     static const char *f(const SmgCall *c, const Sink *sink)
  *         own operands are SINK_IN(sink, i), scratch is SINK_SCRATCH(c); parameters are c->p[0..own)
@@ -163,28 +163,27 @@ static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, siz
 #define SMG_SINK(name, mode, outs, lr, counter, p) const Sink name = smg_sink_plan(mode, outs, lr, counter, p)
 #endif
 
-#define SINK_IN(sink, i)     ((const float *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
-#define SINK_IN_I32(sink, i) ((const int32_t *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
-#define SINK_SCRATCH(c)      ((float *)(c)->op[(c)->operands - 1])
+#define SINK_IN_AS(type, sink, i) IN_AS(type, SMG_SINK_OUTS((sink)->mode) + (i))
+#define SINK_IN(sink, i)          SINK_IN_AS(float, sink, i)
+#define SINK_SCRATCH(c)           ((float *)(c)->op[(c)->operands - 1])
 
-#define SINK_KERNEL_(f, suffix, mode, first, inputs, own_sig, last, own_params, scratch_sig)                       \
-    EXTENT(f##suffix) {                                                                                            \
-        EXTENT_UNUSED;                                                                                             \
-        enum { outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode), scr = sizeof(scratch_sig) - 1 };              \
-        uint64_t own[(inputs) + 1] = {0}, elements = 0;                                                            \
-        if (f##_need(p, operands, run, own, &elements)) return -1;                                                 \
-        for (int i = 0; i < outs; i++) need[i] = smg_mul(elements, 4);                                             \
-        for (int i = 0; i < (inputs); i++) need[outs + i] = own[i];                                                \
-        if (ins > 0) need[outs + (inputs)] = 4;                                                                    \
-        if (ins > 1) need[outs + (inputs) + 1] = 8;                                                                \
-        if (scr) need[outs + (inputs) + ins] = own[(inputs)];                                                      \
-        return 0;                                                                                                  \
-    }                                                                                                              \
-    KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {                      \
-        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \
-        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL, (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, \
-                 c->p + (own_params));                                                                             \
-        return f(c, &sink);                                                                                        \
+#define SINK_KERNEL_(f, suffix, mode, first, inputs, own_sig, last, own_params, scratch_sig)          \
+    EXTENT(f##suffix) {                                                                               \
+        enum { outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode), scr = sizeof(scratch_sig) - 1 }; \
+        uint64_t own[(inputs) + 1] = {0}, elements = 0;                                               \
+        if (f##_need(p, own, &elements)) return -1;                                                   \
+        for (int i = 0; i < outs; i++) need[i] = smg_mul(elements, 4);                                \
+        for (int i = 0; i < (inputs); i++) need[outs + i] = own[i];                                   \
+        if (ins > 0) need[outs + (inputs)] = 4;                                                       \
+        if (ins > 1) need[outs + (inputs) + 1] = 8;                                                   \
+        if (scr) need[outs + (inputs) + ins] = own[(inputs)];                                         \
+        return 0;                                                                                     \
+    }                                                                                                 \
+    KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {         \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                                \
+                 (mode) == SMG_ADAM ? IN_AS(int32_t, at + 1) : NULL, c->p + (own_params));            \
+        return f(c, &sink);                                                                           \
     }
 #define SINK_KERNELS(f, inputs, own_sig, own_params, scratch_sig)                                     \
     SINK_KERNEL_(f, _f32, SMG_STORE, "o", inputs, own_sig, "", own_params, scratch_sig)               \
