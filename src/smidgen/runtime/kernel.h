@@ -75,6 +75,7 @@ static inline float smg_f32(int32_t bits) {
     const char *SMG_PLAIN(name_)(const SmgCall *c)
 #define EXTENT(name_) SMG_UNUSED static int name_##_extent(EXTENT_ARGUMENTS)
 #else
+#define SMG_EXTERN(name) smg_##name /* isa.h */
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
 #define KERNEL(name_, signature_, params_)                                                                        \
     static const char *name_##_run(const SmgCall *c);                                                             \

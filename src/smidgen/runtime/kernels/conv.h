@@ -70,7 +70,10 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
 }
 
 /* One weight per output and tap (C/G = 1), vectorised over channels. */
+#define smg_depthwise SMG_EXTERN(depthwise)
 void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b);
+#define smg_depthwise_dx SMG_EXTERN(depthwise_dx)
 void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b);
+#define smg_depthwise_dw SMG_EXTERN(depthwise_dw)
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #endif

@@ -1,6 +1,5 @@
 /* The inner loops of products and sums; sum.h says in which order they add. */
 #include "sum.h"
-#include <string.h>
 
 #ifdef __OPTIMIZE_SIZE__ /* a lane at a time: such cores have registers for four of them, not for 32 */
 
