@@ -23,3 +23,8 @@ def test_all_that_a_kernel_exports_carries_the_name_of_its_instruction_set(path:
     names = [line.split()[2] for line in symbols.stdout.splitlines()]
     assert names
     assert [name for name in names if "_xyz_" not in name] == []
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda p: p.name)
+def test_exact_kernels_know_nothing_of_the_fast_ones(path: Path) -> None:
+    assert [line for line in path.read_text().splitlines() if re.match(r'#include ".*fast/', line)] == []

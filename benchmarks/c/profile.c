@@ -25,21 +25,15 @@ static const char *timed(int k, const SmgCall *c) {
     static const char *w##k(const SmgCall *c) { return timed(0x##k, c); }
 #define W16(h)                                                                                                  \
     W1(h##0)                                                                                                    \
-    W1(h##1)                                                                                                    \
-    W1(h##2)                                                                                                    \
-    W1(h##3) W1(h##4) W1(h##5) W1(h##6) W1(h##7) W1(h##8) W1(h##9) W1(h##a) W1(h##b) W1(h##c) W1(h##d) W1(h##e) \
-        W1(h##f)
+    W1(h##1) W1(h##2) W1(h##3) W1(h##4) W1(h##5) W1(h##6) W1(h##7) W1(h##8) W1(h##9) W1(h##a) W1(h##b) W1(h##c) \
+        W1(h##d) W1(h##e) W1(h##f)
 W16(0)
-W16(1)
-W16(2)
-W16(3) W16(4) W16(5) W16(6) W16(7) W16(8) W16(9) W16(a) W16(b) W16(c) W16(d) W16(e) W16(f)
+W16(1) W16(2) W16(3) W16(4) W16(5) W16(6) W16(7) W16(8) W16(9) W16(a) W16(b) W16(c) W16(d) W16(e) W16(f)
 #define N1(k) w##k,
 #define N16(h)                                                                                                  \
     N1(h##0)                                                                                                    \
-    N1(h##1)                                                                                                    \
-    N1(h##2)                                                                                                    \
-    N1(h##3) N1(h##4) N1(h##5) N1(h##6) N1(h##7) N1(h##8) N1(h##9) N1(h##a) N1(h##b) N1(h##c) N1(h##d) N1(h##e) \
-        N1(h##f)
+    N1(h##1) N1(h##2) N1(h##3) N1(h##4) N1(h##5) N1(h##6) N1(h##7) N1(h##8) N1(h##9) N1(h##a) N1(h##b) N1(h##c) \
+        N1(h##d) N1(h##e) N1(h##f)
     static const SmgKernelFn all[MOST] = {N16(0) N16(1) N16(2) N16(3) N16(4) N16(5) N16(6) N16(7) N16(8) N16(9) N16(a)
                                               N16(b) N16(c) N16(d) N16(e) N16(f)};
 

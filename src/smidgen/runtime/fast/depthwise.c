@@ -54,9 +54,7 @@ typedef void (*BlockFn)(const Block *t);
     static void four_##KW##_##S(const Block *t) { block(KW, S, 4, 2, t); }  \
     static void one_##KW##_##S(const Block *t) { block(KW, S, 1, 4, t); }
 BLOCKS(1, 1)
-BLOCKS(2, 1)
-BLOCKS(3, 1)
-BLOCKS(4, 1) BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
+BLOCKS(2, 1) BLOCKS(3, 1) BLOCKS(4, 1) BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
 #define ENTRY(KW, S) {eight_##KW##_##S, four_##KW##_##S, one_##KW##_##S}
     static const BlockFn blocks[2][8][3] = {
         {[1] = ENTRY(1, 1),

@@ -47,9 +47,7 @@ typedef void (*BlockFn)(const Block *t);
     static void two_##KW##_##S(const Block *t) { block(KW, S, 2, t); }   \
     static void one_##KW##_##S(const Block *t) { block(KW, S, 1, t); }
 BLOCKS(3, 1)
-BLOCKS(5, 1)
-BLOCKS(7, 1)
-BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
+BLOCKS(5, 1) BLOCKS(7, 1) BLOCKS(3, 2) BLOCKS(5, 2) BLOCKS(7, 2)
 #define ENTRY(KW, S) {eight_##KW##_##S, four_##KW##_##S, two_##KW##_##S, one_##KW##_##S}
     static const BlockFn blocks[2][8][4] = {
         {[3] = ENTRY(3, 1), [5] = ENTRY(5, 1), [7] = ENTRY(7, 1)},

@@ -101,9 +101,7 @@ INLINE void half_tile(int rows, const Tile2 *t) { (void)rows, (void)t; }
         else tile(rows, vectors, t);                                            \
     }
 TILE(1, 1)
-TILE(2, 1)
-TILE(3, 1)
-TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2)
+TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2)
 #if ROWS2 >= 6
     TILE(5, 2) TILE(6, 2)
 #endif
