@@ -67,6 +67,13 @@ static inline float smg_f32(int32_t bits) {
     memcpy(&f, &bits, 4);
     return f;
 }
+/* A double from two parameters, the low word first whatever the target's byte order. */
+static inline double smg_f64(const int32_t *words) {
+    const uint64_t bits = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
+    double d;
+    memcpy(&d, &bits, 8);
+    return d;
+}
 
 #ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
 #include "isa.h"
