@@ -1,5 +1,5 @@
 /* Convolution and its gradients, dense and grouped; one weight per output goes to depthwise.c.
- * p: N H W C O OH OW KH KW SH SW PT PL DH DW G (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
+ * Parameters are a Conv (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "conv.h"
 #include "tile.h"
@@ -67,7 +67,10 @@ static void pixel_dx(const Conv *v, float *total, int width, const float *dy, co
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
                 if (inside) { smg_rows(part, width, d + o, 1, k + o * filter, filter, count); }
                 pending += count;
-                if (pending >= SMG_BLOCK) { smg_flush(total, part, width), pending = 0; }
+                if (pending >= SMG_BLOCK) {
+                    smg_flush(total, part, width);
+                    pending = 0;
+                }
             }
         }
     }
@@ -116,8 +119,9 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
                 ow += count;
                 continue;
             }
-            const int l0 = at >= 0 ? 0 : at > -8 ? (int)-at : 8;
-            const int l1 = at + t->columns <= length ? t->columns : at < length ? (int)(length - at) : 0;
+            /* columns l0..l1 lie in the row */
+            const int64_t before = at < 0 ? -at : 0, inside = length > at ? length - at : 0;
+            const int l0 = before < 8 ? (int)before : 8, l1 = inside < t->columns ? (int)inside : t->columns;
             for (int i = 0; i < t->rows; i++) {
                 for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * x[at + l]; }
             }
@@ -171,8 +175,9 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
 }
 
 EXTENT(conv2d_f32) {
-    if (operands > 3) { need[3] = p[4] < 0 ? 0 : 4 * (uint64_t)p[4]; }
-    return conv_need(p, &need[1], &need[2], &need[0]);
+    if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
+    if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).O; }
+    return 0;
 }
 KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
@@ -181,7 +186,8 @@ KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
     return NULL;
 }
 
-/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four outputs. */
+/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four
+ * outputs. */
 EXTENT(conv2d_w8_f32) {
     if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
     const Conv v = conv_of(p);
@@ -209,8 +215,9 @@ KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
 
 /* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
 EXTENT(conv_transpose2d_f32) {
-    if (operands > 3) { need[3] = p[3] < 0 ? 0 : 4 * (uint64_t)p[3]; }
-    return conv_need(p, &need[0], &need[2], &need[1]);
+    if (conv_need(p, &need[0], &need[2], &need[1])) { return -1; }
+    if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).C; }
+    return 0;
 }
 KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
