@@ -28,3 +28,17 @@ def test_all_that_a_kernel_exports_carries_the_name_of_its_instruction_set(path:
 @pytest.mark.parametrize("path", KERNELS, ids=lambda p: p.name)
 def test_exact_kernels_know_nothing_of_the_fast_ones(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if re.match(r'#include ".*fast/', line)] == []
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=lambda p: p.name)
+def test_parameters_have_names(path: Path) -> None:
+    """A family unpacks its block into a struct: no parameter is known by its number."""
+    code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+    assert re.findall(r"(?:\bp|->p)\[\w+\]|\bPF?\(", code) == []
+
+
+@pytest.mark.parametrize(
+    "path", [*KERNELS, compile.HERE / "split.h", compile.HERE / "exact_math.h"], ids=lambda p: p.name
+)
+def test_lines_fit_120_columns(path: Path) -> None:
+    assert [line for line in path.read_text().splitlines() if len(line) > 120] == []

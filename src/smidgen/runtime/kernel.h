@@ -96,17 +96,27 @@ static inline double smg_f64(const int32_t *words) {
 #define EXTENT_ARGUMENTS \
     SMG_UNUSED const int32_t *p, SMG_UNUSED int params, SMG_UNUSED int operands, SMG_UNUSED SmgRun run, uint64_t *need
 
-/* A family of kernels states its block of parameters as a struct of four-byte fields, int32_t or float, in the order of the
- * block. PARAMS(Type) counts them, for KERNEL: the loader refuses a block of any other length, so that
+/* A family of kernels states its block of parameters as a struct of four-byte fields, int32_t or float, in the order
+ * of the block. PARAMS(Type) counts them, for KERNEL: the loader refuses a block of any other length, so that
  *     UNPACK(type_of, Type)      defines      Type type_of(const int32_t *p)
- * copies only what is there. A block whose length varies begins with such a struct, and its extent compares `params`. */
+ * reads only what is there. A block whose length varies begins with such a struct, and its extent compares `params`. */
 #define PARAMS(type) ((int)(sizeof(type) / sizeof(int32_t)))
+#if defined(__GNUC__) && !defined(__TINYC__) /* only the fields that are used are loaded, and nothing is copied */
+#define UNPACK(function, type)                                                     \
+    typedef struct {                                                               \
+        type v;                                                                    \
+    } __attribute__((may_alias)) function##_block;                                 \
+    __attribute__((always_inline)) static inline type function(const int32_t *p) { \
+        return ((const function##_block *)p)->v;                                   \
+    }
+#else
 #define UNPACK(function, type)                      \
     static inline type function(const int32_t *p) { \
         type v;                                     \
         memcpy(&v, p, sizeof v);                    \
         return v;                                   \
     }
+#endif
 
 /* Operand i of the call c, as an array of `type`: to write and to read. */
 #define OUT_AS(type, i) ((type *)c->op[i])

@@ -1,5 +1,5 @@
-/* How a kernel runs over a range of pieces that do not depend on each other (elements, rows, samples). Exact kernels run
- * straight through. Compiled for an instruction set, threads share the range; each piece is computed as before, so
+/* How a kernel runs over a range of pieces that do not depend on each other (elements, rows, samples). Exact kernels
+ * run straight through. Compiled for an instruction set, threads share the range; each piece is computed as before, so
  * the number of threads changes no bit. */
 #ifndef SMG_SPLIT_H
 #define SMG_SPLIT_H

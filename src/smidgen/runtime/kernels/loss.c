@@ -35,8 +35,8 @@ static const char *count_labels(const int32_t *target, const float *weight, int3
     return NULL;
 }
 
-/* cross_entropy, nll_loss: logits or log-probabilities x[rows][C], target[rows], weight[C] or absent. Rows whose target is
- * `ignore` do not count. */
+/* cross_entropy, nll_loss: logits or log-probabilities x[rows][C], target[rows], weight[C] or absent. Rows whose
+ * target is `ignore` do not count. */
 typedef struct {
     int32_t rows, C, ignore, mean;
 } Labels;

@@ -12,14 +12,18 @@
 /* p: N, then as many of the constants a, b as the kernel has. */
 typedef struct {
     int32_t N;
-    float a, b;
 } Map;
-
-static inline Map map_of(const int32_t *p, int constants) {
-    Map v = {0, 0.0f, 0.0f};
-    memcpy(&v, p, (size_t)(1 + constants) * sizeof *p);
-    return v;
-}
+typedef struct {
+    Map map;
+    float a;
+} MapA;
+typedef struct {
+    Map map;
+    float a, b;
+} MapAB;
+UNPACK(map_of, Map)
+UNPACK(map_a_of, MapA)
+UNPACK(map_ab_of, MapAB)
 
 /* Operands of N floats each. */
 static inline int smg_map_need(int32_t N, int operands, uint64_t *need) {
@@ -30,21 +34,20 @@ static inline int smg_map_need(int32_t N, int operands, uint64_t *need) {
 
 #define SMG_EACH(body) \
     for (int32_t i = from; i < to; i++) { body; }
-#define SMG_MAP(name, signature, inputs, constants, loop)                             \
-    EXTENT(name) { return smg_map_need(map_of(p, constants).N, 1 + (inputs), need); } \
-    static const char *name##_range(const void *arg, int32_t from, int32_t to) {      \
-        const SmgCall *c = (const SmgCall *)arg;                                      \
-        const Map v_ = map_of(c->p, constants);                                       \
-        SMG_UNUSED const float a = v_.a;                                              \
-        SMG_UNUSED const float b = v_.b;                                              \
-        const float *first = IN(1);                                                   \
-        SMG_UNUSED const float *second = IN(inputs);                                  \
-        float *out = OUT(0);                                                          \
-        loop return NULL;                                                             \
-    }                                                                                 \
-    KERNEL(name, signature, 1 + (constants)) {                                        \
-        const int32_t N = map_of(c->p, constants).N;                                  \
-        return smg_split(c, name##_range, c, N, N);                                   \
+#define SMG_MAP(name, signature, inputs, constants, loop)                        \
+    EXTENT(name) { return smg_map_need(map_of(p).N, 1 + (inputs), need); }       \
+    static const char *name##_range(const void *arg, int32_t from, int32_t to) { \
+        const SmgCall *c = (const SmgCall *)arg;                                 \
+        SMG_UNUSED const float a = (constants) > 0 ? map_a_of(c->p).a : 0;       \
+        SMG_UNUSED const float b = (constants) > 1 ? map_ab_of(c->p).b : 0;      \
+        const float *first = IN(1);                                              \
+        SMG_UNUSED const float *second = IN(inputs);                             \
+        float *out = OUT(0);                                                     \
+        loop return NULL;                                                        \
+    }                                                                            \
+    KERNEL(name, signature, 1 + (constants)) {                                   \
+        const int32_t N = map_of(c->p).N;                                        \
+        return smg_split(c, name##_range, c, N, N);                              \
     }
 #define SMG_EACH_X(value)              SMG_EACH(const float x = first[i]; out[i] = value)
 #define SMG_EACH_DX(value)             SMG_EACH(const float dy = first[i]; const float v = second[i]; out[i] = value)

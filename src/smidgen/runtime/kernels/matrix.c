@@ -153,7 +153,7 @@ typedef struct {
     int32_t A, N, R;
 } Samples;
 
-static ptrdiff_t first_row(Samples v, int32_t a, int32_t n) { return ((ptrdiff_t)a * v.N + n) * v.R; }
+static ptrdiff_t first_row(int32_t N, int32_t R, int32_t a, int32_t n) { return ((ptrdiff_t)a * N + n) * R; }
 static int samples_ok(Samples v) { return size_ok(v.A) && batch_ok(v.N) && size_ok(v.R); }
 /* Bytes of all rows, with C floats each. */
 static uint64_t rows_bytes(Samples v, int32_t C) { return smg_mul(floats(v.A, v.N, v.R), (uint64_t)C); }
@@ -192,7 +192,7 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
                 for (int32_t a = 0; a < A; a++) {
                     for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                         const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
-                        const ptrdiff_t row = first_row(v.rows, a, n) + r;
+                        const ptrdiff_t row = first_row(N, R, a, n) + r;
                         smg_outer(t.part, t.rows, t.columns, dy + row * O + o, O, x + row * K + k, K, count);
                         tile_count(&t, count);
                     }
@@ -234,7 +234,7 @@ static const char *bias_dw(const SmgCall *c, const Sink *sink) {
             for (int32_t a = 0; a < A; a++) {
                 for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                     const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
-                    smg_rows(part, width, &one, 0, dy + (first_row(v.rows, a, n) + r) * C + at, C, count);
+                    smg_rows(part, width, &one, 0, dy + (first_row(N, R, a, n) + r) * C + at, C, count);
                     smg_flush(sample, part, width);
                 }
             }
@@ -308,7 +308,7 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
             smg_sink_begin(sink, tile, at, (size_t)width);
             for (int32_t n = 0; n < N && hits; n++) {
                 for (int32_t a = 0; a < A; a++) {
-                    const ptrdiff_t first = first_row(g.rows, a, n);
+                    const ptrdiff_t first = first_row(N, R, a, n);
                     for (int32_t r = 0; r < R; r++) {
                         if (index[first + r] != v) { continue; }
                         const float *row = dy + (first + r) * D + d;

@@ -2,7 +2,8 @@
 #include "../split.h"
 #include "walk.h"
 
-/* copy_*: p: rank, src_at, dst_at, src_size, dst_size, dims[rank], src_strides[rank], dst_strides[rank]; in elements. */
+/* copy_*: p: rank, src_at, dst_at, src_size, dst_size, dims[rank], src_strides[rank], dst_strides[rank]; in elements.
+ * */
 typedef struct {
     int32_t rank;
     int32_t src_at, dst_at;     /* where the walk starts */
@@ -27,7 +28,8 @@ static int copy_refused(const int32_t *p, int params) {
     return v.src_at < 0 || v.dst_at < 0 || v.src_size < 0 || v.dst_size < 0;
 }
 
-/* Elements of source and destination. Every destination element is written once: more steps than elements is nonsense. */
+/* Elements of source and destination. Every destination element is written once: more steps than elements is
+ * nonsense. */
 static int copy_spans(const int32_t *p, int params, uint64_t *src, uint64_t *dst) {
     if (copy_refused(p, params)) { return -1; }
     const Copy v = copy_of(p);

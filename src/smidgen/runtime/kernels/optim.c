@@ -1,5 +1,6 @@
 /* Updates of weights from a gradient that exists as a whole, and the small steps around them. The formulas are those of
- * sink.h, so an update has the same bits whether or not it is fused with the gradient. p: N elements, then the sink's. */
+ * sink.h, so an update has the same bits whether or not it is fused with the gradient. p: N elements, then the
+ * sink's. */
 #include "../kernel.h"
 #include "sink.h"
 #include "sum.h"

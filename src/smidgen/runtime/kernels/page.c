@@ -1,5 +1,5 @@
-/* Values whose home is outside RAM: page_out, and back with page_in, or with page_start and page_wait, between which other
- * kernels run. A PAGE operand is an offset, and the pager (smidgen.h) knows what is there.
+/* Values whose home is outside RAM: page_out, and back with page_in, or with page_start and page_wait, between which
+ * other kernels run. A PAGE operand is an offset, and the pager (smidgen.h) knows what is there.
  *
  * Built with -DSMG_PAGE_CHECK, each piece has a CRC-32 in the word behind it, compared when it comes back; 0 stands for
  * "none", as behind initial values. There is room for the word in every program. */

@@ -259,7 +259,8 @@ static const char *max_pool2d_dx_range(const void *arg, int32_t from, int32_t to
 }
 KERNEL(max_pool2d_dx_f32, "oii", PARAMS(MaxPool)) { return max_pool_split(c, max_pool2d_dx_range); }
 
-/* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0 ---- */
+/* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0
+ * ---- */
 
 typedef struct {
     int32_t N, H, W, C, OH, OW, KH, KW, SH, SW, PH, PW, count_pad, divisor;

@@ -223,7 +223,8 @@ KERNEL(amax_dx_f32, "oiii", -1) {
     return NULL;
 }
 
-/* Over samples as well, one sample after the other: p: samples, stride of a sample, then as above with four groups each. */
+/* Over samples as well, one sample after the other: p: samples, stride of a sample, then as above with four groups
+ * each. */
 enum { BATCH_GROUPS = 4 };
 typedef struct {
     int32_t samples, stride;

@@ -67,7 +67,8 @@ static inline double smg_powi(double x, uint32_t k) {
     return r;
 }
 
-/* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps. */
+/* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps.
+ * */
 static inline double smg_sqrt_double(double x) {
     double y = (double)smg_sqrtf(smg_to_float(x));
     if (y == 0.0) { return 0.0; }

@@ -16,10 +16,10 @@ static inline float smg_lanes8(const float *a) {
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
 }
 
-/* Eight, read from memory at run time. With a step that it knows, gcc vectorises smg_dot_x4 across iterations, with some
- * 500 shuffles, at a fifth of the speed; with one that it does not know it takes the eight lanes as vectors, which is
- * what is meant. (Loading the lanes through local arrays avoids the shuffles too, but spills all sums in every step.) The order
- * of additions is that of the source either way: this changes speed and no bit. */
+/* Eight, read from memory at run time. With a step that it knows, gcc vectorises smg_dot_x4 across iterations, with
+ * some 500 shuffles, at a fifth of the speed; with one that it does not know it takes the eight lanes as vectors,
+ * which is what is meant. (Loading the lanes through local arrays avoids the shuffles too, but spills all sums in
+ * every step.) The order of additions is that of the source either way: this changes speed and no bit. */
 static inline ptrdiff_t smg_step8(void) {
     volatile ptrdiff_t step = 8;
     return step;

@@ -1,5 +1,6 @@
-/* One step of each optimizer for one weight, the formulas of torch.optim. Exact and fast kernels run them in loops of their
- * own (sink.h, fast/sink.h). d is the gradient after weight decay; all operations are in float, in the order written. */
+/* One step of each optimizer for one weight, the formulas of torch.optim. Exact and fast kernels run them in loops of
+ * their own (sink.h, fast/sink.h). d is the gradient after weight decay; all operations are in float, in the order
+ * written. */
 #ifndef SMG_UPDATE_H
 #define SMG_UPDATE_H
 
