@@ -1,8 +1,7 @@
 /* The inner loops of products and sums; sum.h says in which order they add. Both versions below give the same bits:
  *
- *   products   lane:  0 1 2 3 4 5 6 7 | 0 1 2 3 4 5 6 7 | 0 1 2        k = 0, 1, 2, ...: whole steps of eight, then
- * the rest   rows       t = 0: 0 1 2 ... width | t = 1: 0 1 2 ... width | ...   each output in a lane of its own, t
- * in order */
+ *   products   k = 0, 1, 2, ...    lane 0 1 2 3 4 5 6 7 | 0 1 2 3 4 5 6 7 | 0 1 2   whole eights, then the rest
+ *   rows       t = 0, 1, 2, ...    lane 0 1 2 ... width | 0 1 2 ... width | ...     one output a lane */
 #include "sum.h"
 
 #ifdef __OPTIMIZE_SIZE__ /* a lane at a time: such cores have registers for four of them, not for 32 */
