@@ -15,7 +15,7 @@ typedef struct {
 } Copy;
 UNPACK(copy_head_of, CopyHead)
 
-static Copy copy_of(const int32_t *p) {
+static inline Copy copy_of(const int32_t *p) {
     const CopyHead head = copy_head_of(p);
     const int32_t *dims = p + PARAMS(CopyHead);
     return (Copy){head, dims, dims + head.rank, dims + 2 * head.rank};

@@ -76,12 +76,6 @@ static int max_pool_index_need(const int32_t *p, uint64_t *x, uint64_t *y, uint6
     return 0;
 }
 
-/* Threads share the samples. */
-static const char *max_pool_split(const SmgCall *c, SmgRange range) {
-    const MaxPool g = max_pool_of(c->p);
-    return smg_split(c, range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
-}
-
 /* Bits LSB first. */
 static inline uint32_t get_index(const uint8_t *row, size_t at, int bits) {
     if (bits == 16) { return row[2 * at] | (uint32_t)row[2 * at + 1] << 8; }
@@ -189,7 +183,10 @@ static const char *max_pool2d_range(const void *arg, int32_t from, int32_t to) {
     }
     return NULL;
 }
-KERNEL(max_pool2d_f32, "ooi", PARAMS(MaxPool)) { return max_pool_split(c, max_pool2d_range); }
+KERNEL(max_pool2d_f32, "ooi", PARAMS(MaxPool)) { /* threads share the samples */
+    const Images g = images_of(c->p);
+    return smg_split(c, max_pool2d_range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
+}
 
 EXTENT(max_pool2d_plain_f32) { return max_pool_need(p, &need[1], &need[0]); }
 KERNEL(max_pool2d_plain_f32, "oi", PARAMS(MaxPool)) {
@@ -257,7 +254,10 @@ static const char *max_pool2d_dx_range(const void *arg, int32_t from, int32_t to
     }
     return NULL;
 }
-KERNEL(max_pool2d_dx_f32, "oii", PARAMS(MaxPool)) { return max_pool_split(c, max_pool2d_dx_range); }
+KERNEL(max_pool2d_dx_f32, "oii", PARAMS(MaxPool)) { /* threads share the samples */
+    const Images g = images_of(c->p);
+    return smg_split(c, max_pool2d_dx_range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
+}
 
 /* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0
  * ---- */
