@@ -120,8 +120,9 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
                 continue;
             }
             /* columns l0..l1 lie in the row */
-            const int64_t before = at < 0 ? -at : 0, inside = length > at ? length - at : 0;
-            const int l0 = before < 8 ? (int)before : 8, l1 = inside < t->columns ? (int)inside : t->columns;
+            int l0 = 0, l1 = t->columns;
+            if (at < 0) { l0 = at > -8 ? (int)-at : 8; }
+            if (at + t->columns > length) { l1 = at < length ? (int)(length - at) : 0; }
             for (int i = 0; i < t->rows; i++) {
                 for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * x[at + l]; }
             }
