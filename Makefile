@@ -6,13 +6,16 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 JOBS ?= 2
 FUZZ_SECONDS ?= 1200
+# Another seed every time; a finding is repeated with `make fuzz FUZZ_SEED=…`.
+FUZZ_SEED := $(or $(FUZZ_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: bits boards fit generated targets kill help setup test lint unit parity bench demo fuzz clean
+.PHONY: bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean
 
 help:
-	@echo "make test     set up, lint, type-check, run all tests"
+	@echo "make test     set up, lint, type-check, run all tests, fuzz for a minute"
+	@echo "make quick    tests that take no torch, emulator, browser or long builds (below a minute on two cores)"
 	@echo "make demo     a network learns in 64 KB of RAM: own light environment, no PyTorch"
 	@echo "make setup    virtual environment, dependencies, C runtime"
 	@echo "make unit     tests only"
@@ -21,9 +24,9 @@ help:
 	@echo "make fit      extra time of every technique within a budget, for six networks (about an hour; goes on if interrupted)"
 	@echo "make targets  the runner for every kind of Linux machine, under emulation (its C libraries are built once)"
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
-	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200)"
+	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200, FUZZ_SEED=a fresh one)"
 	@echo "make lint     ruff, clang-format and mypy"
-	@echo "make generated  500 random networks x every technique within random budgets learn the same bits (about 20 minutes)"
+	@echo "make generated  300 random networks train as the interpreter says, 500 x every technique within random budgets learn the same bits (about 22 minutes)"
 	@echo "make bits     thirteen large networks at reduced size x budgets x every technique learn the same bits (about half an hour; goes on if interrupted)"
 	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
 
@@ -42,7 +45,10 @@ setup: $(STAMP)
 	@$(BIN)/python -m smidgen.runtime
 	@$(BIN)/python -m compileall -q src/smidgen
 
-test: setup lint unit
+# Type checks and the fuzzer take one core each.
+test: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint fuzz-a-minute FUZZ_SEED=$(FUZZ_SEED)
+	@$(MAKE) --no-print-directory unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -52,6 +58,10 @@ lint: $(STAMP)
 
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# Torch cannot be imported here, which saves seconds in every process.
+quick: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not torch and not arm and not browser and not slow"
 
 parity: setup
 	rm -f docs/results/parity.json
@@ -84,13 +94,21 @@ demo: $(DEMO)/.installed
 
 # One core; ends with status 1 at the first finding.
 fuzz: setup
-	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+# A part of `make test`: a minute with a seed that no run had before. Without clang there is no libFuzzer.
+fuzz-a-minute: setup
+	@if command -v clang > /dev/null; then \
+		echo "fuzzing for a minute; again with: make fuzz FUZZ_SECONDS=60 FUZZ_SEED=$(FUZZ_SEED)" && \
+		$(BIN)/python -m tests.fuzz.run --seconds 60 --seed $(FUZZ_SEED); \
+	else echo "not fuzzed: needs clang and its libFuzzer (sh tools/system_packages.sh)"; fi
 
 bits: setup
 	$(BIN)/python -m benchmarks.same_bits
 
 generated: setup
 	rm -f docs/results/generated.json
+	SMIDGEN_NETWORKS=300 $(BIN)/python -m pytest -n $(JOBS) tests/test_generated.py
 	$(BIN)/python -m tests.generated_budget
 
 kill: setup

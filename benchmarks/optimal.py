@@ -83,7 +83,7 @@ def answers(
         for page in (False, True):
             budget = low + int(share * (high - low))
             start = time.monotonic()
-            found = solve(problem, budget, page=page, time_limit_s=limit_s)
+            found = solve(problem, budget, page=page, effort_s=limit_s)
             row: Json = {"net": name, "steps": len(problem.steps), "share": share, "page": page,
                          "solve_s": time.monotonic() - start, "fits": found is not None}  # fmt: skip
             if found is not None:
@@ -91,7 +91,7 @@ def answers(
                 row |= {"proven": found.proven, "extra": found.extra / base,
                         "above": max(found.seconds / (base + found.bound) - 1, 0.0)}  # fmt: skip
                 if long_s and row["above"] > NEAR:
-                    long = solve(problem, budget, page=page, time_limit_s=long_s, known=[found.schedule])
+                    long = solve(problem, budget, page=page, effort_s=long_s, known=[found.schedule])
                     known_s = found.seconds if long is None else min(found.seconds, long.seconds)
                     row |= {"long_s": long_s, "above_best_known": found.seconds / known_s - 1}
             print(json.dumps(row), flush=True)

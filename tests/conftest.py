@@ -1,11 +1,41 @@
 """One thread of linear algebra for each test process: tests run side by side. Exact kernels unless a test says
-otherwise: most compare bits."""
+otherwise: most compare bits. Every test is marked with what it needs (tests/needs.py); where torch is left out,
+it cannot be imported either."""
+
+from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from .needs import excluded, needs
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SMIDGEN_KERNELS", "exact")
 # A run in the background inherits an ignored Ctrl-C; tests that send one want Python's own.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "torch" in excluded(config.option.markexpr):
+        sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Modules with nothing but tests that are left out are not imported."""
+    if collection_path.name.startswith("test_") and needs(collection_path) & excluded(config.option.markexpr):
+        return True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for need in needs(item.path):
+            item.add_marker(need)
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")

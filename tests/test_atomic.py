@@ -19,7 +19,10 @@ from smidgen.checkpoint import Checkpoint
 from smidgen.program import Program
 from smidgen.trainer import Job
 
-from .test_checkpoint import X, Y, adam_with_dropout, said, state
+from . import small
+from .test_checkpoint import adam_with_dropout, said, state
+
+X, Y = small.data(14)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 import smidgen
 from smidgen.classes import c_initializer
 from smidgen.errors import BadData, BadOption, BadProgram
-from smidgen.runtime.compile import compile_runtime
+
+from .libraries import compiled
 
 C = Path(__file__).parent / "c"
 OPTIMIZERS = {
@@ -131,7 +132,7 @@ def test_the_same_from_c(tmp_path: Path) -> None:
     job = smidgen.compile(net(), x[:4], spare_classes=2)
     job.save(tmp_path / "net.smg")
     flags = ("-O0", "-g1", "-fsanitize=address,undefined", f"-DNET_CLASSES={c_initializer(job.program)}")
-    tool = compile_runtime(tmp_path / "classes", "gcc", flags, main=[C / "classes.c"])
+    tool = compiled("gcc", flags, [C / "classes.c"])
     command = [tool, tmp_path / "net.smg", tmp_path / "state", "cat", "", "x" * 24, "dog", "mouse"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.splitlines()[:6] == [
@@ -148,9 +149,7 @@ def test_a_label_of_a_class_that_was_not_added_is_refused_in_c(added: int, tmp_p
     x, _ = digits()
     job = smidgen.compile(net(), x[:4], spare_classes=2)
     job.save(tmp_path / "net.smg")
-    tool = compile_runtime(
-        tmp_path / "classes", "gcc", ("-O0", f"-DNET_CLASSES={c_initializer(job.program)}"), main=[C / "classes.c"]
-    )
+    tool = compiled("gcc", ("-O0", f"-DNET_CLASSES={c_initializer(job.program)}"), [C / "classes.c"])
     command = [tool, tmp_path / "net.smg", tmp_path / "state", *["cat", "dog"][:added]]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[added + 1 :]
     assert len(lines) == 1 + 11 + 1

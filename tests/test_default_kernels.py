@@ -14,7 +14,8 @@ from torch import nn
 
 import smidgen
 from smidgen.errors import BadOption, MissingPart
-from smidgen.runtime.compile import compile_runtime
+
+from .libraries import compiled
 
 X = torch.zeros(2, 6)
 
@@ -65,7 +66,7 @@ def test_threads_need_fast_kernels(unset: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(shutil.which("tcc") is None, reason="needs tcc, a compiler without vectors")
 def test_a_runtime_without_fast_kernels_has_exact_ones(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
     smidgen.compile(model(), X).save(tmp_path / "net.smg")
-    library = compile_runtime(tmp_path / "lib.so", "tcc", (), checks=False)
+    library = compiled("tcc", ())
     code = (
         "import smidgen, sys\n"
         "print(smidgen.load(sys.argv[1])._machine.instruction_set)\n"

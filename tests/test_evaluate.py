@@ -19,7 +19,9 @@ from smidgen.optimizers import SGD
 from smidgen.trainer import Job
 
 from . import small
-from .test_fit import X, Y, said, state
+from .test_fit import said, state
+
+X, Y = small.data(19)
 
 
 class Words(nn.Module):

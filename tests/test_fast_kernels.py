@@ -17,6 +17,7 @@ from smidgen import native, ops
 from smidgen.ir import Array, at
 from tests.test_ops import SAMPLES, built, inputs_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fast_kernels")]  # the kernels are compiled once for all
 RUN = (1, 1, 0)
 SHARED = ("-DSMG_ALONE=1",)  # threads share anything, however small
 SINKS = ("", "_acc", "_sgd", "_momentum", "_adam")
@@ -285,7 +286,7 @@ def test_threads_do_every_piece_of_a_job_once(threads: int, folder: Path) -> Non
     sources = [RUNTIME / "fast" / "pool.c", Path(__file__).parent / "c" / "pool.c"]
     flags = ["-std=c11", "-O1", "-g", "-fsanitize=thread", "-DSMG_ISA=plain", f"-I{RUNTIME}"]
     subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
-    done = subprocess.run([program, str(threads), "20000"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([program, str(threads), "20000"], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-2000:]
 
 

@@ -107,7 +107,8 @@ def test_python_accepts_a_file_or_says_why_not() -> None:
             accepted.append(path.name)
         except BadProgram as error:
             refused[error.what] += 1
-        assert time.process_time() - start < 2, f"{path.name} takes too long"
+        # Milliseconds each; a file that claims to be huge would take minutes.
+        assert time.process_time() - start < 30, f"{path.name} takes too long"
     assert {path.name for path in SEEDS} <= set(accepted)
     assert sum(refused.values()) + len(accepted) == len(FILES)
 

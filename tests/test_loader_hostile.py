@@ -6,7 +6,6 @@ with the address and undefined-behaviour sanitizers and runs whatever it accepts
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -27,9 +26,9 @@ from smidgen.ir import LR, Batch, DType
 from smidgen.native import Machine
 from smidgen.ops.strides import copy_params
 from smidgen.program import HEADER, SECTIONS, Program
-from smidgen.runtime.compile import HERE, compile_runtime
 from smidgen.trainer import Job
 from tests import small
+from tests.libraries import compiled
 from tests.test_ops import SAMPLES, inputs_of
 from tests.test_program import RUNNABLE, chain, encoded, looped, one_op
 
@@ -40,14 +39,9 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc a
 
 
 @pytest.fixture(scope="session")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runtime and harness in one program; one build serves all test processes."""
-    mains = [C / "hostile.c", C / "extents.c"]
-    digest = hashlib.sha256()
-    for path in [*sorted(HERE.rglob("*.[ch]")), *mains]:
-        digest.update(path.read_bytes())
-    out = tmp_path_factory.getbasetemp().parent / f"hostile-{digest.hexdigest()[:16]}"
-    return out if out.exists() else compile_runtime(out, "gcc", SANITIZE, main=mains)
+def hostile() -> Path:
+    """Runtime and harness in one program."""
+    return compiled("gcc", SANITIZE, [C / "hostile.c", C / "extents.c"])
 
 
 def asked(command: Sequence[str | Path], items: Sequence[bytes], folder: Path) -> list[str]:

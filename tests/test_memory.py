@@ -30,9 +30,10 @@ from smidgen.optimizers import SGD, Adam
 from smidgen.passes.autodiff import autodiff
 from smidgen.plan import Plan
 from smidgen.program import Program
-from smidgen.runtime.compile import EXACT, HERE, compile_runtime, sources
+from smidgen.runtime.compile import EXACT, HERE, sources
 
 from . import small
+from .libraries import compiled
 from .test_verify import planned, prove
 
 C = Path(__file__).parent / "c"
@@ -160,8 +161,8 @@ def test_the_system_maps_whole_pages_of_each_region_and_no_more(made: Program, g
 
 
 @pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_runtime(tmp_path_factory.mktemp("c") / "harness", "", ("-O0",), main=[C / "harness.c"])
+def harness() -> Path:
+    return compiled("", ("-O0",), [C / "harness.c"])
 
 
 def test_training_allocates_nothing_after_open(made: Program, harness: Path, tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> Path:
         #define smg_run careless
         #include "sound.c"
     """)
-    return compile_runtime(folder / "careless", "", ("-O0",), main=[folder / "careless.c"])
+    return compiled("", ("-O0",), [folder / "careless.c"])
 
 
 @pytest.mark.parametrize("how", ["malloc", "calloc", "realloc", "mmap"])

@@ -104,7 +104,7 @@ def test_tensors_of_other_precision_are_converted(dtype: torch.dtype, job: Job) 
 def test_booleans_are_zero_and_one() -> None:
     b = Builder()
     fetch(b, feed(b, "mask", (N, 2), DType.U8), "output")
-    job = _job({"infer": b.graph()}, 4)
+    job = job_of({"infer": b.graph()}, 4)
     np.testing.assert_array_equal(job.predict(np.array([[True, False]])), [[1, 0]])
     np.testing.assert_array_equal(job.predict(np.array([[1, 0]])), [[1, 0]])
     assert (
@@ -392,7 +392,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     assert said(lambda: load(path)) == text
 
 
-def _job(graphs: dict[str, Graph], batch: int) -> Job:
+def job_of(graphs: dict[str, Graph], batch: int) -> Job:
     """Of graphs without anything that learns."""
     plan = Job(api.encode(small.entries())).plan.to_json()
     return Job(encoded(graphs, batch, {"plan": plan, "state": {}}))
@@ -421,7 +421,7 @@ def test_constants_of_a_loaded_program_stay_in_the_file(tmp_path: Path) -> None:
     b = Builder()
     x = feed(b, "x", (N, 1500))
     fetch(b, b.add("linear", x, b.const("w", np.random.default_rng(0).standard_normal((1500, 1500)))), "output")
-    made = _job({"infer": b.graph()}, 2)
+    made = job_of({"infer": b.graph()}, 2)
     made.save(tmp_path / "net.smg")
     data = np.ones((2, 1500), np.float32)
     want = made.predict(data)

@@ -22,11 +22,11 @@ from smidgen.native import Machine
 from smidgen.optimizers import Adam
 from smidgen.plan import Plan
 from smidgen.program import Program
-from smidgen.runtime.compile import compile_runtime
 from smidgen.summary import answer
 from smidgen.trainer import Job
 
 from . import small
+from .libraries import compiled
 from .paged import optimizer_state, paged
 
 BATCH = 4
@@ -419,8 +419,8 @@ def test_fit_brings_back_even_what_is_in_pages(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def checking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_runtime(tmp_path_factory.mktemp("checking") / "lib.so", flags=("-O1", "-DSMG_PAGE_CHECK"))
+def checking() -> Path:
+    return compiled(flags=("-O1", "-DSMG_PAGE_CHECK"))
 
 
 def machine_step(machine: Machine, x: Array, y: Array) -> float:

@@ -18,10 +18,10 @@ from smidgen.firmware.project import write_firmware
 from smidgen.firmware.training import train_on_board
 from smidgen.ir import Role
 from smidgen.optimizers import SGD
-from smidgen.runtime.compile import compile_runtime
 from smidgen.trainer import Job
 
 from .boards import EMULATOR, need
+from .libraries import compiled
 from .paged import optimizer_state, paged
 from .test_firmware import small
 
@@ -116,7 +116,7 @@ def test_a_build_with_checksums_proves_programs_whose_state_is_outside(
 ) -> None:
     entries = deep()
     outside = paged(entries, state=all_state(entries))
-    library = compile_runtime(tmp_path / "lib.so", flags=("-O0", "-DSMG_PAGE_CHECK"))
+    library = compiled(flags=("-O1", "-DSMG_PAGE_CHECK"))
     expected = api.encode(outside).to_bytes()
     monkeypatch.setenv("SMIDGEN_LIBRARY", str(library))
     assert api.encode(outside).to_bytes() == expected

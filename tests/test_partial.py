@@ -212,6 +212,6 @@ job.train_step(x, y)
 def test_a_fork_does_not_write_the_pages_of_its_parent(made: Halfway, tmp_path: Path) -> None:
     made.job.save(tmp_path / "net.smg")
     command = [sys.executable, "-W", "ignore", "-c", FORK, tmp_path / "net.smg", tmp_path / "other"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the program was opened by another process\n" * 3 + "True\n"

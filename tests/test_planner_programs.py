@@ -40,7 +40,7 @@ def test_a_program_with_less_memory_computes_the_same_bits(name: str, method: st
     assert lower_bound(graph, batch) == plain.peak_bytes
     assert low < plain.peak_bytes
     for budget in (low, (low + plain.peak_bytes) // 2):
-        found = solve(problem, budget, time_limit_s=3)
+        found = solve(problem, budget, effort_s=3)
         assert found is not None
         after = recompute(graph, doings(graph, problem, found.schedule))
         check(after, "recompute")

@@ -57,14 +57,14 @@ def test_more_time_never_lowers_a_bound(seed: int) -> None:
     problem = generated(seed, PAGED, count=30)
     low, high = least_peak(problem, page=True), profile(problem, problem.plain()).peak_bytes
     budget = low + (high - low) // 3
-    assert least_extra(problem, budget, page=True, time_limit_s=0.0) <= least_extra(problem, budget, page=True) + 1e-9
+    assert least_extra(problem, budget, page=True, effort_s=0.0) <= least_extra(problem, budget, page=True) + 1e-9
 
 
 def test_a_search_ends_in_its_time() -> None:
     problem = generated(1, PAGED, count=160)
     low, high = least_peak(problem, page=True), profile(problem, problem.plain()).peak_bytes
     start = time.monotonic()
-    solve(problem, low + (high - low) // 3, page=True, time_limit_s=2.0)
+    solve(problem, low + (high - low) // 3, page=True, effort_s=2.0)
     assert time.monotonic() - start < 4.0  # tests run beside each other
 
 

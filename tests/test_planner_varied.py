@@ -56,7 +56,7 @@ def test_where_the_best_bargains_end_above_the_budget_those_for_less_fit() -> No
     assert fit(problem, budget, page=True)[1].peak_bytes > budget
     best = min(profile(problem, s).seconds for s in lower(problem, budget, page=True) if s is not None)
     assert best < 1.6 * problem.seconds
-    found = solve(problem, budget, page=True, time_limit_s=1.0)
+    found = solve(problem, budget, page=True, effort_s=1.0)
     assert found is not None
     assert found.peak_bytes <= budget
     assert found.seconds <= best

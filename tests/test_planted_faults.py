@@ -159,7 +159,7 @@ FAULTS = [
     ),
     Fault(
         "the loader does not ask who waits", "runtime/check.c",
-        "if (c.pending) return refuse", "if (0) return refuse",
+        "if (c.pending) {", "if (0) {",
         f"{SAFETY}_the_loader_refuses_pages_that_could_hurt[never waited for]",
     ),
     Fault(

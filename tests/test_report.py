@@ -210,7 +210,7 @@ def test_measuring_a_step_leaves_the_job_as_it_was() -> None:
     other.train_step(x, y)
     seconds = report.measure_step(one)
     assert seconds is not None
-    assert 1e-7 < seconds < 1
+    assert seconds > 0
     assert one.step == 1
     assert one.train_step(x, y) == other.train_step(x, y)
     for name, value in one.state_dict().items():

@@ -6,7 +6,6 @@ Nothing but the library differs between the runs. Partial batches and prediction
 from __future__ import annotations
 
 import concurrent.futures
-import fcntl
 import functools
 import hashlib
 import multiprocessing
@@ -21,8 +20,9 @@ import pytest
 from smidgen import api
 from smidgen.native import Machine
 from smidgen.optimizers import SGD, Adam, Optimizer
-from smidgen.runtime.compile import compile_runtime
+from tests.libraries import compiled
 
+pytestmark = pytest.mark.slow
 STEPS, BATCH = 50, 2
 VECTORS = ("-mavx2", "-mfma") if platform.machine() == "x86_64" else ()
 BUILDS = {
@@ -45,19 +45,9 @@ def can_run(build: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The runtime by each compiler there is, built once for all test processes."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
-    folder.mkdir(exist_ok=True)
-    found = {}
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for build, (cc, flags) in BUILDS.items():
-            if can_run(build):
-                path = folder / f"{build.replace(' ', '')}.so"
-                found[build] = path if path.exists() else compile_runtime(path, cc, flags)
-    return found
+def libraries() -> dict[str, Path]:
+    """The runtime by each compiler there is."""
+    return {build: compiled(cc, flags) for build, (cc, flags) in BUILDS.items() if can_run(build)}
 
 
 @functools.cache
@@ -120,5 +110,5 @@ def test_fused_multiply_adds_give_other_bits(libraries: dict[str, Path], tmp_pat
     path = tmp_path / "p.smg"
     path.write_bytes(program("lenet5-momentum"))
     flags = ("-O1", "-fexpensive-optimizations", *VECTORS, "-ffp-contract=fast")
-    fused = compile_runtime(tmp_path / "fused.so", "gcc", flags)
+    fused = compiled("gcc", flags)
     assert trained(path, fused)[0] != trained(path, libraries["gcc -O3"])[0]

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.runtime.compile import EXACT, HERE, compile_runtime
+from smidgen.runtime.compile import EXACT, HERE
+from tests.libraries import compiled
 
 C = Path(__file__).parent / "c"
 SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc a
 
 
 def test_a_save_cut_at_every_byte_and_a_thousand_flipped_bits_never_give_a_mixture(tmp_path: Path) -> None:
-    harness = compile_runtime(tmp_path / "slots", "gcc", SANITIZE, main=[C / "slots.c"])
+    harness = compiled("gcc", SANITIZE, [C / "slots.c"])
     for seed in range(2):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))

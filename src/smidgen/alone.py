@@ -57,7 +57,7 @@ def _scheduled(name: str, problem: Problem, room_bytes: int, aim: Aim) -> Schedu
     def recompute() -> Schedule | None:
         if not aim.effort_s:
             return fit(problem, room_bytes, objective=aim.objective)[0]
-        solved = solve(problem, room_bytes, objective=aim.objective, time_limit_s=aim.effort_s)
+        solved = solve(problem, room_bytes, objective=aim.objective, effort_s=aim.effort_s)
         return solved.schedule if solved else None
 
     methods: dict[str, Callable[[], Schedule | None]] = {

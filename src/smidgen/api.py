@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .device import Device
+from .effort import metered
 from .errors import BadOption, MissingPart
 from .fitting import as_parts, encode_for, in_time
 from .found import step_seconds
@@ -22,6 +23,7 @@ from .options import (
     checked_aim,
     checked_budget,
     checked_device,
+    checked_effort,
     checked_ladder,
     checked_options,
     checked_prices,
@@ -211,7 +213,10 @@ def _prepared(
     options = checked_options(model, **rest)
     lowering = Lowering(import_model(model, example, loss=loss, target=target, bn=options.bn))
     fixed = contextlib.nullcontext(prices_of(place_for))
-    with measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as priced:
+    with (
+        metered(checked_effort(effort)),
+        measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as priced,
+    ):
         aim = checked_aim(objective, effort, page_to is not None, priced)
         aim = with_deadline(aim, deadline, lambda: step_seconds(lowering.entries(options), aim))
         aim = replace(aim, fills=budget is not None or deadline is not None)

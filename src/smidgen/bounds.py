@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
 from .device import Device
+from .effort import Effort
 from .errors import SmidgenError
 from .found import counts_in, plain_cost, room_for
 from .homes import movable
@@ -29,19 +29,19 @@ Parts = Callable[[int], Entries]
 
 def least(
     device: Device, whole: Entries, parts: Parts, aim: Aim, *, enough: float = sys.float_info.max,
-    above: float = 0.0, known: Mapping[int, float] = MappingProxyType({}), time_limit_s: float = BOUND_S,
+    above: float = 0.0, known: Mapping[int, float] = MappingProxyType({}), effort_s: float = BOUND_S,
 ) -> float:  # fmt: skip
     """No step that fits costs less, at once or in parts; infinite if none fits. Once the bound is above `enough`, it is
-    not made any higher; what is not `above` may be more in truth. With less time, the bound is lower. `known`: samples
-    at a time → what is proven to be the least extra cost of each time, with all state in RAM."""
-    end = time.monotonic() + time_limit_s
+    not made any higher; what is not `above` may be more in truth. Less effort, a lower bound. `known`: samples at a
+    time → what is proven to be the least extra cost of each time, with all state in RAM."""
+    effort = Effort.of(effort_s)
     entries, lowest = whole, math.inf
     while True:
         plain = plain_cost(entries, aim)
         if plain > min(lowest, enough):  # smaller parts take longer
             return min(lowest, plain)
         proven = known.get(entries.batch, 0.0)
-        one = least_alike(device, entries, aim, enough=enough, proven=proven, time_limit_s=end - time.monotonic())
+        one = least_alike(device, entries, aim, enough=enough, proven=proven, effort_s=effort.left_s)
         lowest = min(lowest, one)
         if lowest <= above or entries.batch == 1 or aim.at_once:
             return lowest
@@ -53,10 +53,10 @@ def least(
 
 def least_alike(
     device: Device, entries: Entries, aim: Aim, *, enough: float = sys.float_info.max, proven: float = 0.0,
-    time_limit_s: float = BOUND_S,
+    effort_s: float = BOUND_S,
 ) -> float:  # fmt: skip
     """The same for parts of just this size."""
-    end = time.monotonic() + min(time_limit_s, BOUND_S)
+    effort = Effort.of(min(effort_s, BOUND_S))
     plain = plain_cost(entries, aim)
     times = max(entries.step_samples // entries.batch, 1)
     problem = problem_of(entries.plain[counts_in(entries)], entries.batch, aim.prices, device.align)
@@ -67,8 +67,7 @@ def least_alike(
         wanted = (min(enough - plain, lowest) - fetched) / times
         extra = proven if not most else 0.0
         if extra < wanted:
-            left_s = max(end - time.monotonic(), 0.0)
-            extra = max(extra, _extra(problem, room + most, aim, wanted, left_s))
+            extra = max(extra, _extra(problem, room + most, aim, wanted, effort.left_s))
         lowest = min(lowest, fetched + times * extra)
     return plain + lowest
 
@@ -85,15 +84,15 @@ def _outside(entries: Entries, aim: Aim) -> list[tuple[int, float]]:
     return [(0, 0.0), *((most, fewest * byte_cost) for fewest, most in pairwise(edges) if most >= fewest)]
 
 
-def _extra(problem: Problem, room: int, aim: Aim, enough: float, time_limit_s: float) -> float:
+def _extra(problem: Problem, room: int, aim: Aim, enough: float, effort_s: float) -> float:
     if profile(problem, problem.plain()).peak_bytes <= room:
         return 0.0
     from .planner.bound import least_extra  # these need ortools
     from .planner.solve import solve
 
     page = aim.page and aim.prices.page is not None
-    if len(problem.steps) <= SMALL and time_limit_s > 0:  # the optimum itself is soon found
-        solved = solve(problem, room, objective=aim.objective, page=page, time_limit_s=time_limit_s)
+    if len(problem.steps) <= SMALL and effort_s > 0:  # the optimum itself is soon found
+        solved = solve(problem, room, objective=aim.objective, page=page, effort_s=effort_s)
         if solved is not None:
             return solved.bound
-    return least_extra(problem, room, objective=aim.objective, page=page, enough=enough, time_limit_s=time_limit_s)
+    return least_extra(problem, room, objective=aim.objective, page=page, enough=enough, effort_s=effort_s)

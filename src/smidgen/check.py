@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 
 from . import ops
+from .effort import NODE, spend
 from .errors import Internal
 from .ir import Graph, Node, Role, batch_axis
 from .ops.registry import PAGE_READERS, PAGE_WRITERS
@@ -17,6 +18,7 @@ from .ops.registry import PAGE_READERS, PAGE_WRITERS
 
 def check(graph: Graph, after: str) -> None:
     """Raise `Internal`, naming the pass `after` and the node, unless the graph is sound."""
+    spend(NODE * len(graph.nodes))
     _Walk(graph, after).run()
 
 

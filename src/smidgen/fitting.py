@@ -4,7 +4,6 @@ parts; the cheapest of what fits is taken. If nothing fits, an error that says w
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from . import bounds, limits, ops
 from .alone import SCHEDULED, alone
 from .device import Device
+from .effort import Effort
 from .errors import DoesNotFit, SmidgenError
 from .found import Found, Price, cheapest, found, is_large, room_for, step_seconds, step_spent
 from .homes import has_state_outside, movable, state_outside
@@ -45,22 +45,22 @@ def encode_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -
 
 def found_for(device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
     """`encode_for`, with the graphs that the program was made of."""
-    start = time.monotonic()
-    if aim.effort_s:  # without a search the answer does not depend on the clock
-        aim = replace(aim, until=time.process_time() + max(PATIENCE_S, aim.effort_s))
+    answer = Effort.of(limits.ANSWER_S)
+    if aim.effort_s:  # without a search, whatever is quick is tried
+        aim = replace(aim, patience=Effort.of(max(PATIENCE_S, aim.effort_s)))
     if aim.deadline_s is not None:
         least_s = _least(
             device, lowering, options, replace(aim, objective="time"), enough=aim.deadline_s, above=aim.deadline_s,
-            time_limit_s=DEADLINE_S,
+            effort_s=DEADLINE_S,
         )  # fmt: skip
         if aim.deadline_s < least_s < math.inf:
-            raise _too_late(device, lowering, options, aim, least_s=least_s, start=start)
+            raise _too_late(device, lowering, options, aim, least_s=least_s, answer=answer)
         if least_s == math.inf:
             aim = replace(aim, deadline_s=None)  # it does not fit, however long it takes
     best, options = joint(device, lowering, options, aim)
     if not limits.fits(device, best.need) and not aim.at_once and takes_statistics(best.entries.graphs["train"]):
         best = cheapest(device, [best, *_other_statistics(device, lowering, options, best.entries.batch, aim)], aim)
-    return _priced(checked_fit(device, best, lowering, options, aim, start), device, lowering, options, aim)
+    return _priced(checked_fit(device, best, lowering, options, aim, answer), device, lowering, options, aim)
 
 
 def _priced(best: Found, device: Device, lowering: Lowering, options: Options, aim: Aim) -> Found:
@@ -72,7 +72,7 @@ def _priced(best: Found, device: Device, lowering: Lowering, options: Options, a
     at_once = aim.at_once or (not best.entries.step_samples and takes_statistics(whole.graphs["train"]))
     least = _least(
         device, lowering, options, replace(aim, at_once=at_once), enough=best.cost(aim), known=best.known,
-        time_limit_s=min(aim.effort_s, bounds.BOUND_S),
+        effort_s=min(aim.effort_s, bounds.BOUND_S),
     )  # fmt: skip
     return replace(best, price=Price(aim.objective, free, min(least, best.cost(aim))))
 
@@ -82,7 +82,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     options it took."""
     entries = lowering.entries(options)
     aim = replace(aim, at_once=aim.at_once or takes_statistics(entries.graphs["train"]))
-    quick = replace(aim, effort_s=0.0, until=_end_of_quick(entries, aim, UNPAGED if aim.page else 1.0))
+    quick = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim, UNPAGED if aim.page else 1.0))
     base = found(device, entries, quick)
     if limits.over_flash(device, base.need) and options.const == "f32":
         options = replace(options, const="int8")
@@ -99,7 +99,7 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     if not aim.at_once and entries.batch > 1 and room_for(device, entries) + outside >= 0:  # parts have as much state
         others += in_parts(device, lowering, options, entries.batch, quick)
     if aim.page and (aim.effort_s or not any(limits.fits(device, one.need) for one in (whole, *others))):
-        outer = replace(aim, effort_s=0.0, until=_end_of_quick(entries, aim))
+        outer = replace(aim, effort_s=0.0, patience=_for_quick(entries, aim))
         outer = _patient(device, outer, [whole, *others])
         for k, one in enumerate(sorted((whole, *others[-1:]), key=lambda f: f.need.ram_bytes)):
             others += state_outside(device, one, outer) if k == 0 or outer.left_s else []
@@ -110,26 +110,26 @@ def joint(device: Device, lowering: Lowering, options: Options, aim: Aim) -> tup
     sought = [whole, *([cheapest(device, others, aim)] if others else [])]
     sought.sort(key=lambda f: (limits.fits(device, f.need), -f.cost(aim)))  # the best one has what others leave
     tried: list[Found] = []
-    end = time.monotonic() + aim.effort_s
+    search = Effort.of(aim.effort_s)
     for left, one in zip(range(len(sought), 0, -1), sought, strict=True):
-        effort_s = max((end - time.monotonic()) / left, LEAST_EFFORT_S)
-        until = time.process_time() + aim.left_s / left
-        tried.append(searched(device, one, replace(aim, effort_s=effort_s, until=until)))
+        effort_s = max(search.left_s / left, LEAST_EFFORT_S)
+        patience = None if aim.patience is None else Effort.of(aim.left_s / left)
+        tried.append(searched(device, one, replace(aim, effort_s=effort_s, patience=patience)))
     known = {batch: least for one in tried if not has_state_outside(one.given) for batch, least in one.known.items()}
     best = _or_alone(device, cheapest(device, [*tried, best], aim), entries, aim)
     return replace(best, known=known), options
 
 
-def _end_of_quick(entries: Entries, aim: Aim, share: float = 1.0) -> float:
-    """When to give up what needs no search: for what is not large, never, so that more effort finds no less."""
-    return time.process_time() + share * aim.left_s if is_large(entries) else math.inf
+def _for_quick(entries: Entries, aim: Aim, share: float = 1.0) -> Effort | None:
+    """For what needs no search: without end where nothing is large, so that more effort finds no less."""
+    return Effort.of(share * aim.left_s) if is_large(entries) and aim.patience is not None else None
 
 
 def _patient(device: Device, aim: Aim, tried: Sequence[Found]) -> Aim:
     """If something fits, and in time, there is time to look for what is better."""
     good = [one for one in tried if limits.fits(device, one.need)]
     late = aim.deadline_s is not None and all(one.seconds > aim.deadline_s for one in good)
-    return replace(aim, until=math.inf) if good and not late else aim
+    return replace(aim, patience=None) if good and not late else aim
 
 
 def _least(device: Device, lowering: Lowering, options: Options, aim: Aim, **more: Any) -> float:
@@ -151,12 +151,12 @@ def _or_alone(device: Device, best: Found, entries: Entries, aim: Aim) -> Found:
 
 
 def checked_fit(
-    device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, start: float | None = None
+    device: Device, best: Found, lowering: Lowering, options: Options, aim: Aim, answer: Effort | None = None
 ) -> Found:
-    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, soon
-    after the `start`. No start: the steps are given, and neither parts nor pages are offered."""
+    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, with
+    what is left of the effort for an `answer`. None: the steps are given, and neither parts nor pages are offered."""
     quick = replace(aim, effort_s=0.0, fills=False)
-    if start is not None and limits.assigned(device, best.need) is None and limits.has_time(start):
+    if answer is not None and limits.assigned(device, best.need) is None and limits.has_effort(answer):
         least = replace(smallest(device, lowering, options, aim), device=device)
         best = min(best, least, key=lambda f: f.need.ram_bytes)
 
@@ -170,12 +170,12 @@ def checked_fit(
             return None
 
     def need_with_pages() -> limits.Need | None:
-        if aim.page or aim.prices.page is None or start is None:
+        if aim.page or aim.prices.page is None or answer is None:
             return None
         paging = replace(quick, page=True)
         whole = squeezed(device, lowering.entries(options), paging)
         tried = [whole, *state_outside(device, whole, paging)]
-        if best.entries.step_samples and limits.has_time(start):
+        if best.entries.step_samples and limits.has_effort(answer):
             parts = squeezed(device, best.given, paging)
             tried += [parts, *state_outside(device, parts, paging)]
         need = cheapest(device, tried, paging).need
@@ -185,13 +185,13 @@ def checked_fit(
         raise DoesNotFit(said)
     if not limits.fits(device, best.need):
         plan = outlined(best.entries, device, best.sized)
-        unsure = aim.effort_s and start is not None and limits.has_time(start) and may_fit(device, best.given, aim)
+        unsure = aim.effort_s and answer is not None and limits.has_effort(answer) and may_fit(device, best.given, aim)
         effort_s = LONGER * aim.effort_s if unsure else 0.0
-        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, start, effort_s)
+        raise limits.over_limit(device, plan, best.need, options.optimizer, need_with, answer, effort_s)
     if device.slot_bytes:
         limits.check_slots(device, best.program)
     if aim.deadline_s is not None and best.seconds > aim.deadline_s:
-        raise _too_late(device, lowering, options, aim, best, start=start)
+        raise _too_late(device, lowering, options, aim, best, answer=answer)
     return best
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from . import native
 from .device import Bank, Device
+from .effort import Effort
 from .errors import BadOption, DoesNotFit, SmidgenError
 from .firmware import budget
 from .firmware.cores import core_of, is_ported
@@ -22,8 +22,8 @@ from .program import REGION_BYTES, Program
 from .terminal import bytes_text, seconds_text
 
 MOST_NAMED: Final = 3  # tensors in a message
-ANSWER_S: Final = 6.5  # after which no further choice is tried, so that an answer comes within ten
-TRYING_S: Final = 1.0  # of trying other choices, however late it is
+ANSWER_S: Final = 6.5  # of effort, after which no further choice is tried, so that an answer comes within ten seconds
+TRYING_S: Final = 1.0  # of effort for other choices, however much was spent before
 OTHER_METHODS: Final = ("last_layer", "bias")  # tried when a plan does not fit
 BUDGET: Final = "the budget"  # stands for a device of just that much RAM
 SLOT_HEADER_BYTES: Final = 32  # slots.h
@@ -264,18 +264,21 @@ Price = Callable[[Mapping[str, Any]], Need | None]
 """What the program would need with these arguments instead; None if it cannot be compiled."""
 
 
-def has_time(start: float) -> bool:
-    """Half of the time for an answer is for other choices."""
-    return time.monotonic() < start + ANSWER_S / 2
+def has_effort(answer: Effort) -> bool:
+    """Half of the effort for an answer is for other choices."""
+    return answer.left_s > ANSWER_S / 2
+
+
+def _for_options(answer: Effort | None) -> Effort:
+    return Effort.of(max(TRYING_S, ANSWER_S if answer is None else answer.left_s))
 
 
 def over_limit(
-    device: Device, plan: Plan, need: Need, optimizer: Optimizer, price: Price, start: float | None = None,
+    device: Device, plan: Plan, need: Need, optimizer: Optimizer, price: Price, answer: Effort | None = None,
     effort_s: float = 0.0,
 ) -> OverLimit:  # fmt: skip
-    """The error, with the options that were tried in vain or not. `start`: when the question was asked."""
-    now = time.monotonic()
-    end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
+    """The error, with the options that were tried in vain or not. `answer`: the effort for it, or what is left."""
+    trying = _for_options(answer)
     flash, code, slots = need.flash_bytes, need.overhead.code_bytes, 2 * device.slot_bytes
     if assigned(device, need) is not None:
         parts = [f"initial state {bytes_text(plan.state_bytes)}"] if plan.state_bytes else []
@@ -302,18 +305,18 @@ def over_limit(
     one_thread = {"threads": 1} if device.work_threads > 1 else {}
     is_small = work and need.ram_bytes <= device.ram_bytes + work
     exact = Option({"kernels": "exact", **one_thread}, need) if is_small else None
-    options = list(_tried(device, plan, optimizer, price, end))
+    options = list(_tried(device, plan, optimizer, price, trying))
     return OverLimit(what, at=at, why=why, options=options, device=device, exact=exact, effort_s=effort_s)
 
 
 def too_late(
     device: Device, samples: int, method: str, why: str, deadline_s: float,
-    price: Callable[[Mapping[str, Any]], Option], *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0, start: float | None = None,
+    price: Callable[[Mapping[str, Any]], Option], *, found_s: float = 0.0, least_s: float = 0.0, more_bytes: int = 0,
+    answer: Effort | None = None,
 ) -> TooLate:  # fmt: skip
     """The error, with what fewer samples and other methods take. What was found takes `found_s`, or it is known
     without looking that nothing takes less than `least_s`."""
-    now = time.monotonic()
-    end = max(now + TRYING_S, (now if start is None else start) + ANSWER_S)
+    trying = _for_options(answer)
     takes = f"a step takes about {seconds_text(found_s)}" if found_s else (
         f"a step that fits takes at least {seconds_text(least_s)}")  # fmt: skip
     what = f"{takes}, the deadline is {seconds_text(deadline_s)}"
@@ -321,7 +324,7 @@ def too_late(
     choices: list[dict[str, Any]] = [{"batch": samples >> k} for k in range(1, samples.bit_length())]
     for choice in [*choices, *({"method": name} for name in OTHER_METHODS if name != method)]:
         done = any(one.seconds is not None and one.seconds <= deadline_s and "batch" in one.arguments for one in tried)
-        if time.monotonic() < end and not (done and "batch" in choice):
+        if not trying.is_spent and not (done and "batch" in choice):
             with contextlib.suppress(SmidgenError):
                 tried.append(price(choice))
     return TooLate(
@@ -353,12 +356,12 @@ def _peak(plan: Plan) -> tuple[str, str]:
     return f"{moment.layer} ({stage}step {at + 1} of {len(timeline.moments)} of {entry})", ", ".join(named)
 
 
-def _tried(device: Device, plan: Plan, optimizer: Optimizer, price: Price, end: float) -> Iterator[Option]:
+def _tried(device: Device, plan: Plan, optimizer: Optimizer, price: Price, trying: Effort) -> Iterator[Option]:
     """Fewer samples, until it fits; the same without momentum; pages; other methods, and those with one sample. If not
-    even one sample fits, nothing between is tried; nor is anything more when the time for it is over."""
+    even one sample fits, nothing between is tried; nor is anything more when the effort is spent."""
 
     def priced(**arguments: Any) -> Iterator[Option]:
-        need = price(arguments) if time.monotonic() < end else None
+        need = None if trying.is_spent else price(arguments)
         if need is not None:
             yield Option(arguments, need)
 

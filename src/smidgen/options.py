@@ -111,9 +111,13 @@ def checked_aim(objective: Any, effort: Any, page: bool, prices: Prices) -> Aim:
 
     if objective not in ("time", "energy"):
         raise BadOption(f"objective={objective!r} is not understood", help="objective='time' or objective='energy'")
+    return Aim(objective, None, checked_effort(effort), page, prices)
+
+
+def checked_effort(effort: Any) -> float:
     if not is_number(effort) or not 0 <= effort < 1e6:
         raise BadOption(f"effort={effort!r} is not a number of seconds", help="effort=10")
-    return Aim(objective, None, float(effort), page, prices)
+    return float(effort)
 
 
 def with_deadline(aim: Aim, deadline: Any, usual: Callable[[], float]) -> Aim:
@@ -228,6 +232,6 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Options", "checked_aim", "checked_budget", "checked_device", "checked_ladder", "checked_options",
+    "Options", "checked_aim", "checked_budget", "checked_device", "checked_effort", "checked_ladder", "checked_options",
     "checked_prices", "checked_seed", "with_deadline",
 ]  # fmt: skip

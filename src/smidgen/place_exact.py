@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .effort import SOLVER, meter, spend
 from .place_search import Block, gaps_filled
 
-WORK: Final = 0.007  # CP-SAT's own unit, for each try; one of them is many seconds of the clock
+WORK: Final = 0.007  # CP-SAT's own unit, for each try
+PLACING: Final = 46  # times the effort of other models, for one of its units
 TRIES: Final = ((0.003, 720), (0.0003, 600), (0.0, 600))
 """Share of the room: blocks that are smaller come last; and how many there may be: with more, a try takes too long for
 what it finds, even more so one that the first did not succeed in."""
@@ -67,6 +69,9 @@ def _solved(blocks: Sequence[Block], room: int, align: int) -> dict[str, int] | 
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = WORK
-    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    solver.parameters.max_time_in_seconds = max(meter().left_s(), 0.1)  # an emergency
+    status = solver.solve(model)
+    spend(PLACING * SOLVER * solver.response_proto.deterministic_time)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     return {b.name: solver.value(start) * align for b, start in zip(blocks, starts, strict=True)}

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .effort import BLOCK, PAIR, spend
 from .errors import Internal
 
 WORK, MOST_ROUNDS = 10_000_000, 1000  # comparisons of two blocks, and exchanges, spent on a placement
@@ -84,6 +85,7 @@ class _Search:
         self.sizes = [b.bytes for b in blocks]
         self.beside = _beside(blocks)
         self.pairs = sum(map(len, self.beside))
+        spend(BLOCK * len(blocks) + PAIR * self.pairs)
 
     def placed(self, order: Sequence[int], tightest: bool = False) -> tuple[list[int], int]:
         found = self._placed(order, tightest, 0, [], sum(self.sizes))
@@ -96,6 +98,7 @@ class _Search:
     ) -> tuple[list[int], int] | None:
         """None: the end would be above `most`. The first `same` blocks of the order are where they were before."""
         sizes, beside = self.sizes, self.beside
+        spend(PAIR * self.pairs * (len(order) - same) // max(len(order), 1))
         spans: list[tuple[int, int] | None] = [None] * len(sizes)  # where a block is, once it has its place
         top = 0
         for i in order[:same]:

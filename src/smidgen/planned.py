@@ -9,12 +9,13 @@ from typing import Any
 
 from . import limits, place, verify
 from .device import Device
+from .effort import meter
 from .encode import encode as encode_program
 from .ir import Graph, Role
 from .layout import Layout, Slot
 from .lower import Entries, decided
 from .native import Work
-from .plan import Cost, Plan, Traffic
+from .plan import Cost, Decision, Plan, Traffic
 from .program import Program, checked_meta
 from .timeline import facts_of, traffic
 from .training_facts import run_facts
@@ -71,7 +72,7 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
         arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
         cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
-        decisions=entries.decisions,
+        decisions=(*entries.decisions, *_stopped()),
         method=entries.method,
         learns=entries.learns,
         batch=entries.batch,
@@ -88,6 +89,14 @@ def _plan(entries: Entries, layouts: Mapping[str, Layout], device: Device | None
         page_state_bytes=max(layout.page_state_bytes for layout in layouts.values()),
         paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
     )
+
+
+def _stopped() -> tuple[Decision, ...]:
+    """A plan that the clock cut short says so."""
+    if not meter().stopped:
+        return ()
+    why = "planning was stopped by the clock: on a faster or idle machine the plan may be another one"
+    return (Decision("stopped", why, 0),)
 
 
 def with_limits(program: Program, limits: Mapping[str, int], work: Work) -> Program:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from . import limits, place
 from .device import Device
+from .effort import Effort
 from .found import Found, cheapest, counts_in, found, is_large, plain_cost, room_for
 from .ir import Graph
 from .lower import Entries, checked, narrowed
@@ -27,7 +27,7 @@ def squeezed(
 ) -> Found:
     """The program as it is if it fits the device's RAM; else with more computed again or paged, or as near as that
     comes. Of the time for searching each try takes most of what is left. `first`: the program as it is."""
-    end = time.monotonic() + aim.effort_s
+    search = Effort.of(aim.effort_s)
     known: Mapping[int, float] = {}
     best = first or found(device, entries, aim)
     room = limits.arena_room(device, best.need)
@@ -39,7 +39,7 @@ def squeezed(
     for k in range(most):
         if k and not aim.left_s:
             break
-        left = max(end - time.monotonic(), 0.0) * (SHARE if most > 1 else 1.0)
+        left = search.left_s * (SHARE if most > 1 else 1.0)
         now = replace(aim, effort_s=max(left, LEAST_EFFORT_S)) if aim.effort_s else aim
         made, least = fitted(entries, max(target, 0), device.align, now)
         trial = found(device, made, aim, entries, best)

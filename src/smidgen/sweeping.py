@@ -201,7 +201,7 @@ class _Bench:
         best = cheapest(device, [best, *singles], self.aim)
         made = self._point("joint", budget_bytes, best if limits.fits(device, best.need) else None, solve_s)
         aim, limit_s = replace(self.aim, objective="time"), max(self.aim.effort_s, LEAST_BOUND_S)
-        least = bounds.least_alike(device, self.entries, aim, time_limit_s=limit_s)
+        least = bounds.least_alike(device, self.entries, aim, effort_s=limit_s)
         return replace(made, bound_s=least if least < math.inf else None)
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from bisect import bisect_left
 from typing import Any
 
 from ortools.linear_solver import pywraplp
 
+from ..effort import COLUMN, PIVOT, Effort, meter, spend
 from .problem import NEVER, PageIn, PageOut, Problem
 from .stages import highest, moments
 
@@ -23,22 +23,25 @@ LADDER = (2, 4, 8, 16)  # so many steps are picked: with fractions, neither few 
 WORK = 20_000  # variables of the linear program
 WORK_ALONE = 60_000  # the same, of all programs with one picked step
 BEST = 3  # picks for which it is found out without fractions
-NODES = 200  # of that search: a limit that does not depend on the machine
+NODES = 200  # of that search, at most
+ROOT = 2  # times what the linear program takes: its first node; the others take less
 
 
 def least_extra(
-    problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, time_limit_s: float = 5.0,
+    problem: Problem, budget_bytes: int, *, objective: str = "time", page: bool = False, effort_s: float = 5.0,
     enough: float = sys.float_info.max,
 ) -> float:  # fmt: skip
-    """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none. With less time, the
-    bound is lower; so it is once it is above `enough`."""
-    end = time.monotonic() + time_limit_s
+    """No schedule within the budget takes fewer extra seconds (or joules). Infinite: there is none. Less effort, a
+    lower bound; nor is it raised further once it is above `enough`."""
+    effort = Effort.of(effort_s)
     size = len(problem.steps) + len(problem.bytes)
-    found: list[tuple[float, list[int]]] = []
+    found: list[tuple[float, list[int], float]] = []  # bound, picked steps, and what it took to find it
 
     def add(picked: list[int]) -> None:
-        if picked and (not found or time.monotonic() < end):
-            found.append((_Program(problem, picked, page, objective).least(budget_bytes), picked))
+        if picked and (not found or not effort.is_spent):
+            before = effort.left_s
+            least = _Program(problem, picked, page, objective).least(budget_bytes)
+            found.append((least, picked, before - effort.left_s))
 
     for t in highest(problem, budget_bytes)[: max(WORK_ALONE // size, 1)]:
         add([t])
@@ -56,24 +59,22 @@ def least_extra(
             return found[-1][0]
     found.sort(reverse=True)
     best = found[0][0]
-    for _, picked in found[:BEST]:
-        left = end - time.monotonic()
-        if left > 0 and best <= enough:
-            best = max(best, _Program(problem, picked, page, objective, left).least(budget_bytes))
+    for _, picked, took_s in found[:BEST]:
+        nodes = int(min(effort.left_s / max(ROOT * took_s, 1e-9), NODES))
+        if best <= enough and nodes:
+            best = max(best, _Program(problem, picked, page, objective, nodes).least(budget_bytes))
     return best
 
 
 class _Program:
     """A *span* reaches from behind one picked step to the next one, which belongs to it; the last one to the end."""
 
-    def __init__(
-        self, problem: Problem, moments: list[int], page: bool, objective: str, whole_s: float | None = None
-    ) -> None:
-        """`whole_s`: without fractions, in so much time."""
-        self.problem, self.moments, self.whole_s = problem, moments, whole_s
+    def __init__(self, problem: Problem, moments: list[int], page: bool, objective: str, nodes: int = 0) -> None:
+        """`nodes`: without fractions, in a search of so many; 0: with them."""
+        self.problem, self.moments, self.nodes = problem, moments, nodes
         self.page = page
         self.price = problem.action_seconds if objective == "time" else problem.action_joules
-        self.solver = pywraplp.Solver.CreateSolver("GLOP" if whole_s is None else "SCIP")
+        self.solver = pywraplp.Solver.CreateSolver("SCIP" if nodes else "GLOP")
         self.goal = self.solver.Objective()
         self.goal.SetMinimization()
         self.again: dict[tuple[int, int], Any] = {}  # (span, step)
@@ -106,7 +107,7 @@ class _Program:
                     self._row(-math.inf, 0, [(1, var), (-1, out)])
 
     def _new(self, cost: float) -> Any:
-        var = self.solver.NumVar(0, 1, "") if self.whole_s is None else self.solver.BoolVar("")
+        var = self.solver.BoolVar("") if self.nodes else self.solver.NumVar(0, 1, "")
         self.goal.SetCoefficient(var, cost / self.unit)
         return var
 
@@ -127,13 +128,15 @@ class _Program:
             self._sourced(j, v, None)
         for j, t in enumerate(self.moments):
             self._fits(j, t, budget_bytes)
-        if self.whole_s is not None:
-            self.solver.SetTimeLimit(max(int(self.whole_s * 1000), 1))
-            self.solver.SetSolverSpecificParametersAsString(f"limits/nodes = {NODES}")
+        if self.nodes:
+            self.solver.SetSolverSpecificParametersAsString(f"limits/nodes = {self.nodes}")
+        self.solver.SetTimeLimit(max(int(meter().left_s() * 1000), 1))  # an emergency
         status = self.solver.Solve()
+        rows, columns = self.solver.NumConstraints(), self.solver.NumVariables()
+        spend(COLUMN * (rows + columns) + PIVOT * (rows + columns) * self.solver.iterations())
         if status == pywraplp.Solver.INFEASIBLE:
             return math.inf
-        if self.whole_s is None:
+        if not self.nodes:
             least = float(self.goal.Value()) if status == pywraplp.Solver.OPTIMAL else 0.0
         else:
             least = float(self.goal.BestBound())

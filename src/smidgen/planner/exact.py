@@ -7,7 +7,6 @@ between repeated steps, is linear in them and equals `profile`. The answer is pr
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,6 +14,7 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
+from ..effort import CHOICE, SOLVER, UNITS, Effort, meter, spend
 from ..errors import Internal
 from .problem import PageIn, PageOut, Problem, profile
 from .stages import Choice, Stages, held, moments, schedule_of
@@ -22,6 +22,7 @@ from .terms import Row, Term, any_, is_, open_
 
 WINDOWS = (1, 2, 3, 4, 8)
 SMALL = 1200  # choices: up to here a proof is likely, and local search is not needed
+LEAST_S = 0.5  # of effort for the solver, however long making the model took
 FINE = 1e7  # units of cost in the plain program: what is smaller counts as nothing, so a bound stays a bound
 
 
@@ -38,27 +39,27 @@ class Answer:
 
 def exact(
     problem: Problem, budget_bytes: int, stages: Stages, *, objective: str = "time", hint: Choice | None = None,
-    deadline_s: float | None = None, time_limit_s: float = 10.0,
+    deadline_s: float | None = None, effort_s: float = 10.0,
 ) -> Answer:  # fmt: skip
     """The least extra seconds (or joules) of any schedule of these stages within the budget."""
-    end = time.monotonic() + time_limit_s
+    effort = Effort.of(effort_s)
     work = _Model(problem, stages, objective)
     work.limit(budget_bytes)
     work.tighten(budget_bytes)
     if deadline_s is not None:
         work.meet(deadline_s)
     work.minimize()
-    return work.solve(hint, max(end - time.monotonic(), 0.5), budget_bytes)
+    return work.solve(hint, max(effort.left_s, LEAST_S), budget_bytes)
 
 
 def lowest(
-    problem: Problem, floor_bytes: int, stages: Stages, hint: Choice | None = None, time_limit_s: float = 10.0
+    problem: Problem, floor_bytes: int, stages: Stages, hint: Choice | None = None, effort_s: float = 10.0
 ) -> Answer:
     """The lowest peak of any schedule of these stages; `bound` is in bytes."""
     work = _Model(problem, stages, "time")
     work.tighten(floor_bytes)
     work.lower(floor_bytes)
-    return work.solve(hint, time_limit_s, None)
+    return work.solve(hint, effort_s, None)
 
 
 class _Model:
@@ -83,6 +84,7 @@ class _Model:
             self._available(t)
             self._postponed(t)
             self._memory(t)
+        spend(CHOICE * len(self.vars))
 
     def _new(self) -> Term:
         self.vars.append(self.model.new_bool_var(""))
@@ -337,14 +339,13 @@ class _Model:
 
     # -- solving -------------------------------------------------------------------------------------------------
 
-    def solve(self, hint: Choice | None, time_limit_s: float, budget_bytes: int | None) -> Answer:
-        """Two searches that prove; where there is much to choose from, half of the time is for local search."""
-        end = time.monotonic() + time_limit_s
+    def solve(self, hint: Choice | None, effort_s: float, budget_bytes: int | None) -> Answer:
+        """Two searches that prove; where there is much to choose from, half of the effort is for local search."""
+        effort = Effort.of(effort_s)
         small = len(self.again) + len(self.inward) <= SMALL
-        answer = self._run(["core", "max_lp"], hint, time_limit_s if small else time_limit_s / 2)
-        left = end - time.monotonic()
-        if left > 0 and not (small or answer.proven):
-            more = self._run(["max_lp"], answer.choice or hint, left)
+        answer = self._run(["core", "max_lp"], hint, effort_s if small else effort_s / 2)
+        if not (effort.is_spent or small or answer.proven):
+            more = self._run(["max_lp"], answer.choice or hint, effort.left_s)
             answer = replace(more, choice=more.choice or answer.choice, bound=max(answer.bound, more.bound))
         if answer.choice is not None and budget_bytes is not None:
             peak = profile(self.problem, schedule_of(self.problem, answer.choice)).peak_bytes
@@ -352,12 +353,14 @@ class _Model:
                 raise Internal("the model of memory and the profile differ", why=f"{budget_bytes} became {peak} bytes")
         return answer
 
-    def _run(self, searches: list[str], hint: Choice | None, time_limit_s: float) -> Answer:
+    def _run(self, searches: list[str], hint: Choice | None, effort_s: float) -> Answer:
         self.model.clear_hints()
         if hint is not None:
             self._hint(hint)
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = time_limit_s
+        solver.parameters.max_deterministic_time = effort_s * UNITS / SOLVER
+        solver.parameters.max_time_in_seconds = max(meter().left_s(), 0.1)  # an emergency
+        solver.parameters.interleave_search = True  # in turn and in a fixed order, whatever the number of threads
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = 0
         solver.parameters.max_presolve_iterations = 1  # more of it takes longer than the search
@@ -365,6 +368,7 @@ class _Model:
         solver.parameters.symmetry_level = 0
         solver.parameters.subsolvers.extend(searches)
         status = solver.solve(self.model)
+        spend(SOLVER * solver.response_proto.deterministic_time)
         if status == cp_model.INFEASIBLE:
             return Answer(None, math.inf, True, impossible=True)
         bound = max(solver.best_objective_bound * self.unit, 0.0)

@@ -14,6 +14,7 @@ from itertools import chain, tee
 
 import numpy as np
 
+from ..effort import CLOSURE, DROP, DROPS, spend
 from .problem import NEVER, Action, PageIn, PageOut, Problem, Profile, Schedule, profile
 
 MOST_ROUNDS = 4000
@@ -191,6 +192,7 @@ def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int
         if means.page and problem.pageable[value] and not isinstance(schedule[nxt], PageOut):
             seconds = price(PageIn(value)) + (0.0 if value in written else price(PageOut(value)))
             heap.append((-gain / seconds, len(heap), 0.0, Drop(value, last, nxt, (PageIn(value),), gain / seconds)))
+    spend(DROPS + DROP * len(heap))
     heapify(heap)
     while heap:
         _, number, gain, drop = heappop(heap)
@@ -249,6 +251,7 @@ class _Closure:
                 return None
             found.add(k)
             todo += [v for v in step.reads if not self._alive(v, position)]
+        spend(CLOSURE * len(found))
         return tuple(sorted(found))
 
     def _alive(self, value: int, position: int) -> bool:

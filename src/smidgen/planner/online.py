@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..effort import EVICTION, spend
 from .problem import NEVER, Problem, Schedule
 
 MOST_AGAIN = 50  # times the length of the program: then it is given up
@@ -121,6 +122,7 @@ class _Run:
             if k not in again:
                 again.add(k)
                 todo += [self.problem.maker[u] for u in self.problem.steps[k].reads if u not in self.resident]
+        spend(EVICTION * len(again))
         return again
 
     def _candidate(self, v: int) -> Candidate:

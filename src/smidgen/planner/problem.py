@@ -21,6 +21,7 @@ import numpy as np
 
 from .. import ops
 from ..build import typed
+from ..effort import NODE, PROFILE, PROFILE_STEP, spend
 from ..errors import Internal
 from ..ir import Array, Graph, Node, Role, at
 from ..passes.recompute import Doing, In, Out
@@ -135,6 +136,7 @@ def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> 
         if (n, to) == (batch, align) and by is prices:
             return problem
     made = _Reader(graph, batch, prices, align).problem()
+    spend(NODE * len(graph.nodes))
     known.append((batch, prices, align, made))
     return made
 
@@ -319,6 +321,7 @@ def _listed(start: Array, actions: Array) -> tuple[Array, Array]:
 
 
 def profile(problem: Problem, schedule: Schedule) -> Profile:
+    spend(PROFILE + PROFILE_STEP * len(schedule))
     table = problem.table
     steps, values = len(problem.steps), len(problem.bytes)
     coded: Sequence[Action] = schedule

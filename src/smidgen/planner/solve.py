@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..effort import Effort
 from . import online
 from .bound import least_extra
 from .chen import chen
@@ -52,26 +52,24 @@ class Solution:
 
 def solve(
     problem: Problem, budget_bytes: int, *, objective: str = "time", deadline_s: float | None = None,
-    page: bool = False, time_limit_s: float = 10.0, known: Sequence[Schedule] = (),
+    page: bool = False, effort_s: float = 10.0, known: Sequence[Schedule] = (),
 ) -> Solution | None:  # fmt: skip
     """None: nothing found fits the budget (and the deadline). `known` are schedules that the answer must not be worse
     than."""
-    end = time.monotonic() + time_limit_s - min(RESERVE * time_limit_s, MOST_RESERVE_S)
-    work = _Search(problem, budget_bytes, objective, deadline_s, end)
+    effort = Effort.of(effort_s - min(RESERVE * effort_s, MOST_RESERVE_S))
+    work = _Search(problem, budget_bytes, objective, deadline_s, effort)
     work.offer("plain", problem.plain())
     for k, one in enumerate(known):
         work.offer(f"known {k + 1}", one)
     if work.best is None or work.extra > 0:
         work.fast(page)
-        work.bound = least_extra(
-            problem, budget_bytes, objective=objective, page=page, time_limit_s=BOUND * time_limit_s
-        )
+        work.bound = least_extra(problem, budget_bytes, objective=objective, page=page, effort_s=BOUND * effort_s)
         work.vary(page)
         work.search(page)
     return work.solution()
 
 
-def smallest(problem: Problem, *, page: bool = False, time_limit_s: float = 10.0) -> tuple[Schedule, int]:
+def smallest(problem: Problem, *, page: bool = False, effort_s: float = 10.0) -> tuple[Schedule, int]:
     """The schedule with the lowest peak that was found, and a bound: no schedule has a lower one."""
     found = [fit(problem, 0, page=page)[0], fit(problem, 0, hasty=True)[0]]
     best = min(found, key=lambda s: profile(problem, s).peak_bytes)
@@ -79,8 +77,8 @@ def smallest(problem: Problem, *, page: bool = False, time_limit_s: float = 10.0
     peak = profile(problem, best).peak_bytes
     if peak > floor and len(problem.steps) <= LARGE:
         hint = choice_of(problem, best)
-        stages = stages_of(problem, floor, page, _most(MOST, time_limit_s), hint)
-        answer = lowest(problem, floor, stages, hint, (1 - MODEL) * time_limit_s)
+        stages = stages_of(problem, floor, page, _most(MOST, effort_s), hint)
+        answer = lowest(problem, floor, stages, hint, (1 - MODEL) * effort_s)
         if answer.choice is not None:
             best = min(best, schedule_of(problem, answer.choice), key=lambda s: profile(problem, s).peak_bytes)
     return best, floor
@@ -97,7 +95,7 @@ class _Search:
     budget_bytes: int
     objective: str
     deadline_s: float | None
-    end: float
+    effort: Effort
     best: Schedule | None = None
     extra: float = math.inf
     bound: float = 0.0
@@ -140,7 +138,7 @@ class _Search:
             "dtr": lambda: online.run(problem, budget, online.dtr),
         }
         for name, method in named.items():
-            if self.fits and time.monotonic() > self.end:
+            if self.fits and self.effort.is_spent:
                 break
             made = method()
             self.offer(name, made)
@@ -149,16 +147,16 @@ class _Search:
         for paged in (False, True) if page else (False,):
             for made in lower(problem, budget, page=paged, objective=self.objective):
                 self.offer("for less", made)
-                if time.monotonic() > self.end and (self.fits or len(problem.steps) > LARGE):
+                if self.effort.is_spent and (self.fits or len(problem.steps) > LARGE):
                     break
 
     def vary(self, page: bool) -> None:
         """Tries for a while, in turn without paging and with it."""
-        start = time.monotonic()
+        trying = Effort.of(VARIED * self.effort.left_s)
         ways = [varied(self.problem, self.budget_bytes, page=p, objective=self.objective) for p in {False, page}]
         every = itertools.chain.from_iterable(itertools.zip_longest(*ways))
         for made in itertools.islice(every, TRIES * len(self.problem.steps)):
-            if self.sure or time.monotonic() > start + VARIED * (self.end - start):
+            if self.sure or trying.is_spent:
                 break
             self.offer("varied", made)
 
@@ -169,17 +167,16 @@ class _Search:
     def search(self, page: bool) -> None:
         """First without paging, where there is less to choose from; then with it."""
         if page:
-            self._exactly(False, "exact without paging", (self.end - time.monotonic()) / 2)
-        self._exactly(page, "exact", self.end - time.monotonic(), final=True)
+            self._exactly(False, "exact without paging", self.effort.left_s / 2)
+        self._exactly(page, "exact", self.effort.left_s, final=True)
 
-    def _exactly(self, page: bool, name: str, time_limit_s: float, final: bool = False) -> None:
-        """Among few choices; if the best of them is found and time is left, among more."""
-        end = time.monotonic() + time_limit_s
+    def _exactly(self, page: bool, name: str, effort_s: float, final: bool = False) -> None:
+        """Among few choices; if the best of them is found and effort is left, among more."""
+        effort = Effort.of(effort_s)
         before: Stages | None = None
-        last_s = 0.0  # what the try before took: making a model takes time too, and more for more choices
+        last_s = 0.0  # what the try before took: making a model takes effort too, and more for more choices
         for most in (MOST, MOST_AT_LAST):
-            start = time.monotonic()
-            left = end - start
+            left = effort.left_s
             if self.sure or left < max(0.5, last_s * MOST_AT_LAST / MOST):
                 return
             hint = choice_of(self.problem, self.best) if self.best is not None else None
@@ -190,7 +187,7 @@ class _Search:
                 return
             answer = exact(
                 self.problem, self.budget_bytes, stages, objective=self.objective, hint=hint,
-                deadline_s=self.deadline_s, time_limit_s=end - time.monotonic(),
+                deadline_s=self.deadline_s, effort_s=effort.left_s,
             )  # fmt: skip
             self.offer(name, schedule_of(self.problem, answer.choice) if answer.choice else None)
             beyond = answer.impossible and self.best is not None  # what was found is no schedule of stages
@@ -199,7 +196,7 @@ class _Search:
                 self.proven = answer.proven
             if stages.complete or not answer.proven:
                 return
-            before, last_s = stages, time.monotonic() - start
+            before, last_s = stages, left - effort.left_s
 
     def solution(self) -> Solution | None:
         if self.best is None:

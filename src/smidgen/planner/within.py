@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from dataclasses import dataclass
 
+from ..effort import Effort
 from ..ir import Graph
 from ..passes.recompute import recompute
 from ..plan import Decision
@@ -33,13 +33,13 @@ class Aim:
     prices: Prices = HOST
     threads: int = 0  # of kernels that are faster in parts, though the whole fits; 0: they are not
     at_once: bool = False  # never in parts
-    until: float = math.inf  # as `time.process_time()` says: if nothing fits by then, nothing more is tried
+    patience: Effort | None = None  # once it is spent and nothing fits, nothing more is tried; None: without end
     fills: bool = False  # what fits as it is computes less again where there is room for that
 
     @property
     def left_s(self) -> float:
-        """Of this process's time: a busy machine is no reason to give up."""
-        return max(self.until - time.process_time(), 0.0)
+        """Seconds of patience."""
+        return math.inf if self.patience is None else self.patience.left_s
 
 
 def within(
@@ -105,11 +105,11 @@ def _schedule(problem: Problem, arena_bytes: int, aim: Aim) -> tuple[Schedule, f
 
     found = solve(
         problem, arena_bytes, objective=aim.objective, deadline_s=aim.deadline_s, page=aim.page,
-        time_limit_s=min(aim.effort_s, max(aim.left_s, LEAST_EFFORT_S)),
+        effort_s=min(aim.effort_s, max(aim.left_s, LEAST_EFFORT_S)),
     )  # fmt: skip
     if found is not None:
         return found.schedule, found.bound
     made, one = fit(problem, arena_bytes, page=aim.page, objective=aim.objective)
     if aim.deadline_s is not None and one.peak_bytes <= arena_bytes:  # it fits, but not in time
         return made, 0.0
-    return smallest(problem, page=aim.page, time_limit_s=min(aim.effort_s / 2, 5.0, aim.left_s / 2))[0], 0.0
+    return smallest(problem, page=aim.page, effort_s=min(aim.effort_s / 2, 5.0, aim.left_s / 2))[0], 0.0
