@@ -26,7 +26,9 @@ from .board_memory import regions, regions_source, standin
 
 PORT: Final = HERE / "ports" / "cortex_m"
 RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
-RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+RUNTIME_HEADERS: Final = (
+    "smidgen.h", "smidgen_train.h", "kernel.h", "split.h", "format.h", "extents.h", "exact_math.h",
+)  # fmt: skip
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")

@@ -35,19 +35,32 @@ static const char *count_labels(const int32_t *target, const float *weight, int3
     return NULL;
 }
 
-/* cross_entropy, nll_loss: logits or log-probabilities [rows, C], target [rows], weight [C] or absent.
- * p: rows, C, ignore_index, mean, then for cross_entropy label_smoothing. `first` is the operand of the [rows, C] input. */
+/* cross_entropy, nll_loss: logits or log-probabilities x[rows][C], target[rows], weight[C] or absent. Rows whose
+ * target is `ignore` do not count. */
+typedef struct {
+    int32_t rows, C, ignore, mean;
+} Labels;
+typedef struct {
+    Labels labels;
+    float smoothing; /* the share of a label that is spread over all classes */
+} CrossEntropy;
+UNPACK(labels_of, Labels)
+UNPACK(cross_entropy_of, CrossEntropy)
+
+/* `first` is the operand of x. */
 static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) {
-    if (p[0] < 0 || p[1] < 1 || p[1] > 1 << 30) { return -1; /* a loop may step past the end without overflow */ }
-    const uint64_t rows = (uint64_t)p[0] * 4, table = smg_mul(rows, (uint64_t)p[1]);
-    need[first] = table;
-    need[first + 1] = rows;
-    if (operands > first + 2) { need[first + 2] = (uint64_t)p[1] * 4; }
+    const Labels v = labels_of(p);
+    if (v.rows < 0 || v.C < 1 || v.C > 1 << 30) { return -1; /* a loop may step past the end without overflow */ }
+    need[first + 1] = (uint64_t)v.rows * 4;
+    need[first] = smg_mul(need[first + 1], (uint64_t)v.C);
+    if (operands > first + 2) { need[first + 2] = (uint64_t)v.C * 4; }
     return 0;
 }
+/* Of a mean over a batch that comes in parts, no part knows how many labels the others ignore. */
+static int is_part(const Labels *v, SmgRun run) { return v->mean && run.n < run.total; }
+
 /* The mask of a spare class that is not in use (classes.h): next to it, no score counts. */
-#define NOT_IN_USE      -1e30f
-#define LABEL_WEIGHT(i) (c->operands > (i) ? IN(i) : NULL)
+#define NOT_IN_USE -1e30f
 
 static float row_max(const float *x, int32_t C) {
     float m = x[0];
@@ -79,16 +92,17 @@ static float smooth_sum(const float *x, const float *weight, float m, float log_
 }
 
 EXTENT(cross_entropy_f32) {
-    EXTENT_UNUSED;
     need[0] = 4;
     return rows_need(p, operands, 1, need);
 }
-KERNEL(cross_entropy_f32, "oiii?", 5) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
-    const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
+KERNEL(cross_entropy_f32, "oiii?", PARAMS(CrossEntropy)) {
+    const CrossEntropy g = cross_entropy_of(c->p);
+    const Labels v = g.labels;
+    const float *x = IN(1), *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = v.rows, C = v.C, ignore = v.ignore;
+    const float smoothing = g.smoothing, keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
     if (wrong) { return wrong; }
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
@@ -101,27 +115,29 @@ KERNEL(cross_entropy_f32, "oiii?", 5) {
         if (smoothing != 0.0f) { row += spread * smooth_sum(x, weight, m, log_sum, C); }
         sum += (double)row;
     }
-    OUT(0)[0] = reduced(sum, counted, P(3), c->run);
+    OUT(0)[0] = reduced(sum, counted, v.mean, c->run);
     return NULL;
 }
 
 /* dx[k] = scale * (p[k] * pull - spread * weight[k] - (k == t) * keep * weight[t]), pull the sum of what is taken off.
  * dx may be the logits' own memory. */
 EXTENT(cross_entropy_dx_f32) {
-    EXTENT_UNUSED;
     if (rows_need(p, operands, 2, need)) { return -1; }
-    need[0] = need[2], need[1] = 4;
+    need[0] = need[2];
+    need[1] = 4;
     return 0;
 }
-KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
+KERNEL(cross_entropy_dx_f32, "oiiii?", PARAMS(CrossEntropy)) {
+    const CrossEntropy g = cross_entropy_of(c->p);
+    const Labels v = g.labels;
     float *dx = OUT(0);
-    const float *x = IN(2), *weight = LABEL_WEIGHT(4);
-    const int32_t *target = IN_I32(3), rows = P(0), C = P(1), ignore = P(2);
-    const float smoothing = PF(4), keep = 1.0f - smoothing, spread = smoothing / (float)C;
+    const float *x = IN(2), *weight = OPTIONAL_IN(4);
+    const int32_t *target = IN_AS(int32_t, 3), rows = v.rows, C = v.C, ignore = v.ignore;
+    const float smoothing = g.smoothing, keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
     if (wrong) { return wrong; }
-    const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
+    const float scale = gradient_scale(IN(1)[0], counted, v.mean, c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
     for (int32_t r = 0; r < rows; r++, x += C, dx += C) {
         const int32_t t = target[r];
@@ -142,41 +158,43 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", 5) {
 }
 
 EXTENT(nll_loss_f32) {
-    EXTENT_UNUSED;
     need[0] = 4;
     return rows_need(p, operands, 1, need);
 }
-KERNEL(nll_loss_f32, "oiii?", 4) {
-    const float *x = IN(1), *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+KERNEL(nll_loss_f32, "oiii?", PARAMS(Labels)) {
+    const Labels v = labels_of(c->p);
+    const float *x = IN(1), *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = v.rows, C = v.C, ignore = v.ignore;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
     if (wrong) { return wrong; }
     double sum = 0.0;
     for (int32_t r = 0; r < rows; r++, x += C) {
         if (target[r] != ignore) { sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
     }
-    OUT(0)[0] = reduced(sum, counted, P(3), c->run);
+    OUT(0)[0] = reduced(sum, counted, v.mean, c->run);
     return NULL;
 }
 
 /* The log-probabilities themselves are not needed: operands are dx, dloss, target, weight. */
 EXTENT(nll_loss_dx_f32) {
-    EXTENT_UNUSED;
-    if (p[0] < 0 || p[1] < 1) { return -1; }
-    need[2] = (uint64_t)p[0] * 4;
-    need[0] = smg_mul(need[2], (uint64_t)p[1]), need[1] = 4;
-    if (operands > 3) { need[3] = (uint64_t)p[1] * 4; }
+    const Labels v = labels_of(p);
+    if (v.rows < 0 || v.C < 1) { return -1; }
+    need[2] = (uint64_t)v.rows * 4;
+    need[0] = smg_mul(need[2], (uint64_t)v.C);
+    need[1] = 4;
+    if (operands > 3) { need[3] = (uint64_t)v.C * 4; }
     return 0;
 }
-KERNEL(nll_loss_dx_f32, "oiii?", 4) {
+KERNEL(nll_loss_dx_f32, "oiii?", PARAMS(Labels)) {
+    const Labels v = labels_of(c->p);
     float *dx = OUT(0);
-    const float *weight = LABEL_WEIGHT(3);
-    const int32_t *target = IN_I32(2), rows = P(0), C = P(1), ignore = P(2);
+    const float *weight = OPTIONAL_IN(3);
+    const int32_t *target = IN_AS(int32_t, 2), rows = v.rows, C = v.C, ignore = v.ignore;
     double counted;
-    const char *wrong = count_labels(target, weight, rows, C, ignore, P(3) && c->run.n < c->run.total, &counted);
+    const char *wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
     if (wrong) { return wrong; }
-    const float scale = gradient_scale(IN(1)[0], counted, P(3), c->run);
+    const float scale = gradient_scale(IN(1)[0], counted, v.mean, c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {
         for (int32_t k = 0; k < C; k++) { dx[k] = 0.0f; }
         if (target[r] != ignore) { dx[target[r]] = -(weight ? scale * weight[target[r]] : scale); }
@@ -184,18 +202,27 @@ KERNEL(nll_loss_dx_f32, "oiii?", 4) {
     return NULL;
 }
 
-/* Losses of x against t, element by element. d = x - t; a is the op's own number. p: N, mean[, a]. */
-static inline float sign_of(float d) { return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : 0.0f; }
+/* Losses of x[N] against t[N], element by element. */
+typedef struct {
+    int32_t N, mean;
+} Pair;
+UNPACK(pair_of, Pair)
 
-static inline float mse_loss_term(float d, float a) { return (void)a, d * d; }
-static inline float mse_loss_slope(float d, float a) { return (void)a, 2.0f * d; }
-static inline float l1_loss_term(float d, float a) { return (void)a, smg_absf(d); }
-static inline float l1_loss_slope(float d, float a) { return (void)a, sign_of(d); }
+/* d = x - t; a is the constant of the loss, which ends the block of those that have one. */
+static inline float sign_of(float d) { return (float)((d > 0.0f) - (d < 0.0f)); }
+
+static inline float mse_loss_term(float d, SMG_UNUSED float a) { return d * d; }
+static inline float mse_loss_slope(float d, SMG_UNUSED float a) { return 2.0f * d; }
+static inline float l1_loss_term(float d, SMG_UNUSED float a) { return smg_absf(d); }
+static inline float l1_loss_slope(float d, SMG_UNUSED float a) { return sign_of(d); }
 static inline float huber_loss_term(float d, float a) {
     const float z = smg_absf(d);
     return z < a ? 0.5f * z * z : a * (z - 0.5f * a);
 }
-static inline float huber_loss_slope(float d, float a) { return d < -a ? -a : d > a ? a : d; }
+static inline float huber_loss_slope(float d, float a) {
+    const float below = d > a ? a : d;
+    return d < -a ? -a : below;
+}
 static inline float smooth_l1_loss_term(float d, float a) {
     const float z = smg_absf(d);
     return z < a ? 0.5f * z * z / a : z - 0.5f * a;
@@ -203,52 +230,61 @@ static inline float smooth_l1_loss_term(float d, float a) {
 static inline float smooth_l1_loss_slope(float d, float a) { return smg_absf(d) < a ? d / a : sign_of(d); }
 
 static int pair_need(const int32_t *p, int outs, uint64_t *need) {
-    if (p[0] < 0) { return -1; }
-    need[0] = outs ? (uint64_t)p[0] * 4 : 4, need[1] = 4; /* dx, dloss or just the loss */
-    need[1 + outs] = need[2 + outs] = (uint64_t)p[0] * 4;
+    const Pair v = pair_of(p);
+    if (v.N < 0) { return -1; }
+    need[0] = outs ? (uint64_t)v.N * 4 : 4; /* dx and dloss, or just the loss */
+    need[1] = 4;
+    need[1 + outs] = need[2 + outs] = (uint64_t)v.N * 4;
     return 0;
 }
 
-#define PAIR_LOSS(name, count)                                                                 \
-    EXTENT(name##_f32) {                                                                       \
-        EXTENT_UNUSED;                                                                         \
-        return pair_need(p, 0, need);                                                          \
-    }                                                                                          \
-    KERNEL(name##_f32, "oii", count) {                                                         \
-        const float *x = IN(1), *t = IN(2), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
-        const int32_t N = P(0);                                                                \
-        float term[SMG_BLOCK];                                                                 \
-        double sum = 0.0;                                                                      \
-        for (int32_t at = 0, len; at < N; at += len) {                                         \
-            len = N - at < SMG_BLOCK ? N - at : SMG_BLOCK;                                     \
-            for (int32_t i = 0; i < len; i++) term[i] = name##_term(x[at + i] - t[at + i], a); \
-            sum += (double)smg_sum8(term, len);                                                \
-        }                                                                                      \
-        OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);                                     \
-        return NULL;                                                                           \
-    }                                                                                          \
-    EXTENT(name##_dx_f32) {                                                                    \
-        EXTENT_UNUSED;                                                                         \
-        return pair_need(p, 1, need);                                                          \
-    }                                                                                          \
-    KERNEL(name##_dx_f32, "oiii", count) {                                                     \
-        float *dx = OUT(0);                                                                    \
-        const float *x = IN(2), *t = IN(3), a = (count) > 2 ? PF((count) - 1) : 0.0f;          \
-        const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);              \
-        const int32_t N = P(0);                                                                \
-        for (int32_t i = 0; i < N; i++) dx[i] = scale * name##_slope(x[i] - t[i], a);          \
-        return NULL;                                                                           \
+/* The constant of a block of `constants` more words than a Pair. */
+static float pair_constant(const int32_t *p, int constants) { return constants ? smg_f32(p[PARAMS(Pair)]) : 0.0f; }
+
+/* Terms in blocks of SMG_BLOCK, each in eight lanes (sum.h); blocks join in double. */
+#define PAIR_LOSS(name, constants)                                                                 \
+    EXTENT(name##_f32) { return pair_need(p, 0, need); }                                           \
+    KERNEL(name##_f32, "oii", PARAMS(Pair) + (constants)) {                                        \
+        const Pair v = pair_of(c->p);                                                              \
+        const float *x = IN(1), *t = IN(2), a = pair_constant(c->p, constants);                    \
+        const int32_t N = v.N;                                                                     \
+        float term[SMG_BLOCK];                                                                     \
+        double sum = 0.0;                                                                          \
+        for (int32_t at = 0, len; at < N; at += len) {                                             \
+            len = N - at < SMG_BLOCK ? N - at : SMG_BLOCK;                                         \
+            for (int32_t i = 0; i < len; i++) { term[i] = name##_term(x[at + i] - t[at + i], a); } \
+            sum += (double)smg_sum8(term, len);                                                    \
+        }                                                                                          \
+        OUT(0)[0] = reduced(sum, (double)N, v.mean, c->run);                                       \
+        return NULL;                                                                               \
+    }                                                                                              \
+    EXTENT(name##_dx_f32) { return pair_need(p, 1, need); }                                        \
+    KERNEL(name##_dx_f32, "oiii", PARAMS(Pair) + (constants)) {                                    \
+        const Pair v = pair_of(c->p);                                                              \
+        float *dx = OUT(0);                                                                        \
+        const float *x = IN(2), *t = IN(3), a = pair_constant(c->p, constants);                    \
+        const float scale = gradient_scale(IN(1)[0], (double)v.N, v.mean, c->run);                 \
+        const int32_t N = v.N;                                                                     \
+        for (int32_t i = 0; i < N; i++) { dx[i] = scale * name##_slope(x[i] - t[i], a); }          \
+        return NULL;                                                                               \
     }
 
-PAIR_LOSS(mse_loss, 2)
-PAIR_LOSS(l1_loss, 2)
-PAIR_LOSS(huber_loss, 3)     /* a: delta */
-PAIR_LOSS(smooth_l1_loss, 3) /* a: beta */
+PAIR_LOSS(mse_loss, 0)
+PAIR_LOSS(l1_loss, 0)
+PAIR_LOSS(huber_loss, 1)     /* a: delta */
+PAIR_LOSS(smooth_l1_loss, 1) /* a: beta */
 
-/* bce_with_logits. p: N, mean, W; pos_weight has W elements (1 if absent) and repeats along x. */
+/* bce_with_logits: pos_weight[W] (1 if absent) repeats along x. */
+typedef struct {
+    Pair pair;
+    int32_t W;
+} Bce;
+UNPACK(bce_of, Bce)
+
 static int bce_need(const int32_t *p, int operands, int outs, uint64_t *need) {
-    if (p[2] < 1 || pair_need(p, outs, need)) { return -1; }
-    if (operands > 3 + outs) { need[3 + outs] = (uint64_t)p[2] * 4; }
+    const Bce v = bce_of(p);
+    if (v.W < 1 || pair_need(p, outs, need)) { return -1; }
+    if (operands > 3 + outs) { need[3 + outs] = (uint64_t)v.W * 4; }
     return 0;
 }
 
@@ -261,13 +297,11 @@ static inline float bce_term(float x, float t, float w) {
 /* (1 + (w-1) t) sigmoid(x) - w t */
 static inline float bce_slope(float x, float t, float w) { return (1.0f + (w - 1.0f) * t) * smg_sigmoidf(x) - w * t; }
 
-EXTENT(bce_with_logits_f32) {
-    EXTENT_UNUSED;
-    return bce_need(p, operands, 0, need);
-}
-KERNEL(bce_with_logits_f32, "oiii?", 3) {
-    const float *x = IN(1), *t = IN(2), *weight = LABEL_WEIGHT(3);
-    const int32_t N = P(0), W = P(2);
+EXTENT(bce_with_logits_f32) { return bce_need(p, operands, 0, need); }
+KERNEL(bce_with_logits_f32, "oiii?", PARAMS(Bce)) {
+    const Bce v = bce_of(c->p);
+    const float *x = IN(1), *t = IN(2), *weight = OPTIONAL_IN(3);
+    const int32_t N = v.pair.N, W = v.W;
     float term[SMG_BLOCK];
     double sum = 0.0;
     for (int32_t at = 0, len; at < N; at += len) {
@@ -277,19 +311,17 @@ KERNEL(bce_with_logits_f32, "oiii?", 3) {
         }
         sum += (double)smg_sum8(term, len);
     }
-    OUT(0)[0] = reduced(sum, (double)N, P(1), c->run);
+    OUT(0)[0] = reduced(sum, (double)N, v.pair.mean, c->run);
     return NULL;
 }
 
-EXTENT(bce_with_logits_dx_f32) {
-    EXTENT_UNUSED;
-    return bce_need(p, operands, 1, need);
-}
-KERNEL(bce_with_logits_dx_f32, "oiiii?", 3) {
+EXTENT(bce_with_logits_dx_f32) { return bce_need(p, operands, 1, need); }
+KERNEL(bce_with_logits_dx_f32, "oiiii?", PARAMS(Bce)) {
+    const Bce v = bce_of(c->p);
     float *dx = OUT(0);
-    const float *x = IN(2), *t = IN(3), *weight = LABEL_WEIGHT(4);
-    const float scale = gradient_scale(IN(1)[0], (double)P(0), P(1), c->run);
-    const int32_t N = P(0), W = P(2);
+    const float *x = IN(2), *t = IN(3), *weight = OPTIONAL_IN(4);
+    const float scale = gradient_scale(IN(1)[0], (double)v.pair.N, v.pair.mean, c->run);
+    const int32_t N = v.pair.N, W = v.W;
     for (int32_t i = 0; i < N; i++) { dx[i] = scale * bce_slope(x[i], t[i], weight ? weight[i % W] : 1.0f); }
     return NULL;
 }
