@@ -100,7 +100,7 @@ FAULTS = [
         "tests/passes/test_update.py::test_an_update_waits_for_the_last_reader_of_the_weight",
     ),
     Fault(
-        "momentum not applied", "runtime/kernels/sink.h", "m[i] = beta1 * m[i] + g;", "m[i] = g;", MOMENTUM,
+        "momentum not applied", "runtime/kernels/update.h", "return beta1 * m + d;", "return d;", MOMENTUM,
     ),
     Fault(
         "bias correction of Adam one step late", "runtime/kernels/sink.h",

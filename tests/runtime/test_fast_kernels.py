@@ -291,6 +291,16 @@ def test_threads_do_every_piece_of_a_job_once(threads: int, folder: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_a_range_is_split_into_one_part_a_thread_and_no_piece_is_lost(threads: int, folder: Path) -> None:
+    program = folder / f"split_{threads}"
+    sources = [RUNTIME / "fast" / "threads.c", Path(__file__).parents[1] / "c" / "split.c"]
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=thread", "-Wall", "-DSMG_ISA=plain", f"-I{RUNTIME}"]
+    subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
+    done = subprocess.run([program, str(threads)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"{threads} 2\n"), done.stderr[-2000:]
+
+
 COMPILERS = [
     ("gcc", "sse2", ()),
     ("gcc", "avx2", ("-DVL=16", "-Wno-psabi")),  # as wide as avx512, on any machine

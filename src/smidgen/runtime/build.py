@@ -173,7 +173,7 @@ def compile_runtime(
             objects.append(obj)
 
         for one in sets:  # first, because they take longest
-            options = (*flags, *FAST, *one.flags, f"-DSMG_ISA={one.name}", "-include", str(HERE / "isa.h"))
+            options = (*flags, *FAST, *one.flags, f"-DSMG_ISA={one.name}")
             for path in sorted(HERE.glob("fast/*.c")) + (sorted(HERE.glob("kernels/*.c")) if one.plain else []):
                 add(path, options, f"_{one.name}")
         exact = (*EXACT, *flags, *(["-DSMG_HAS_FAST"] if sets else []))
