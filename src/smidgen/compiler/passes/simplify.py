@@ -226,7 +226,7 @@ class _Relaid:
         shape = arrays.laid_shape(old.shape, [step])  # type: ignore[arg-type]  # what is stored has no batch axis
         quant = old.quant
         if quant is not None:
-            quant = quant.reshaped(old.shape, shape) if step[0] == "reshape" else quant.permuted(step[1])
+            quant = arrays.laid_quant(quant, old.shape, step)  # type: ignore[arg-type]
             if quant is None:
                 raise Internal(f"{old} is quantized along an axis that is not one of {list(shape)}")
         self.tensors[name] = replace(old, shape=shape, quant=quant)
