@@ -93,7 +93,7 @@ $(DEMO)/.installed: pyproject.toml setup.py $(SOURCES)
 demo: $(DEMO)/.installed
 	@$(DEMO)/bin/smidgen demo
 
-# One core; ends with status 1 at the first finding.
+# One core; ends with status 1 at the first finding. FUZZ_SEED=7 repeats a run.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 

@@ -33,7 +33,8 @@ from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import Bank, Device, load_device
 from smidgen.devices.room import Limit
 from smidgen.program.plan import Plan
-from smidgen.program.program import HEADER, SECTIONS, Program
+from smidgen.program.program import Program
+from smidgen.program.writer import HEADER, SECTIONS
 from smidgen.train.job import Job
 
 from .nets import NETS, Net

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from smidgen.runtime import build as compile
-from smidgen.runtime.machine import CRun, param_words
+from smidgen.runtime.library import CRun, fault_text, param_words
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE.parent / "src" / "smidgen" / "runtime"
@@ -67,7 +67,6 @@ class FastLibrary:
         self.lib = ctypes.CDLL(str(path))
         self.lib.fast_open.restype = ctypes.c_void_p
         self.lib.fast_close.argtypes = [ctypes.c_void_p]
-        self.lib.fast_run.restype = ctypes.c_char_p
         self.lib.fast_time.restype = self.lib.fast_peak.restype = ctypes.c_double
         call = [
             ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, CRun,
@@ -95,8 +94,7 @@ class FastLibrary:
         self, name: str, operands: Sequence[Any], params: Sequence[int | float], run: tuple[int, int, int] = (1, 1, 0)
     ) -> str | None:
         _kept, call = self._call(name, operands, params, run)
-        said = self.lib.fast_run(*call)
-        return said.decode() if said else None
+        return fault_text(self.lib.fast_run(*call))
 
     def seconds(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import smidgen
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 from .nets.workloads import WORKLOADS
 
@@ -60,7 +60,7 @@ def main() -> None:
         job.train_step(data, y)
         times.append(time.perf_counter() - start)
     plain, best = sorted(times)[len(times) // 2], min(times)
-    lib = machine.library()
+    lib = library.library()
     count = ctypes.c_int.in_dll(lib, "smg_kernel_count").value
     table = (ctypes.c_void_p * count).in_dll(lib, "smg_kernels")
     names = [ctypes.cast(ctypes.cast(p, ctypes.POINTER(ctypes.c_char_p))[0], ctypes.c_char_p).value for p in table]

@@ -7,8 +7,8 @@
 SmgWork *fast_open(int threads, int wide);
 void fast_close(SmgWork *work);
 int fast_has(const char *name);
-const char *fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
-                     SmgRun run);
+SmgFault fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
+                  SmgRun run);
 
 int main(void) {
     char name[64];
@@ -32,8 +32,8 @@ int main(void) {
         }
         if (!fast_has(name)) { return 1; }
         SmgWork *work = fast_open(threads, threads == 2);
-        const char *said = fast_run(work, name, op, operands, p, params, (SmgRun){1, 1, 0});
-        if (said) { puts(said); }
+        const SmgFault fault = fast_run(work, name, op, operands, p, params, (SmgRun){1, 1, 0});
+        if (fault) { printf("fault %d\n", (int)fault); }
         fast_close(work);
         for (int i = 0; i < operands; i++) { free(op[i]); }
         cases++;

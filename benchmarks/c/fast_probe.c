@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define ENTRY(name) const char *SMG_FAST(name)(const SmgCall *c);
+#define ENTRY(name) SmgFault SMG_FAST(name)(const SmgCall *c);
 #include FAST_TABLE
 #undef ENTRY
 #define ENTRY(name) {#name, SMG_FAST(name)},
@@ -45,8 +45,8 @@ void fast_close(SmgWork *work) {
     free(work);
 }
 
-const char *fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
-                     SmgRun run) {
+SmgFault fast_run(const SmgWork *work, const char *name, void **op, int operands, const int32_t *p, int params,
+                  SmgRun run) {
     SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .work = work};
     for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     memset(work->memory, 0xFF, work->bytes); /* NaNs: nothing may be taken from an earlier call */

@@ -14,15 +14,15 @@ static double now(void) {
     clock_gettime(clock_id, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-static const char *timed(int k, const SmgCall *c) {
+static SmgFault timed(int k, const SmgCall *c) {
     const double start = now();
-    const char *why = real[k](c);
+    const SmgFault fault = real[k](c);
     seconds[k] += now() - start;
     calls[k]++;
-    return why;
+    return fault;
 }
 #define W1(k) \
-    static const char *w##k(const SmgCall *c) { return timed(0x##k, c); }
+    static SmgFault w##k(const SmgCall *c) { return timed(0x##k, c); }
 #define W16(h) \
     W1(h##0)   \
     W1(h##1)   \

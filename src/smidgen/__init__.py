@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import SmidgenError
-from .runtime.machine import load_early
+from .runtime.library import load_early
 from .train.job import Job, load
 
 if TYPE_CHECKING:

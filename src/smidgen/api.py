@@ -44,7 +44,7 @@ from .devices.room import Limit
 from .errors import BadOption, MissingPart
 from .methods import Method, Part
 from .program.rungs import entry_at
-from .runtime.machine import Work, checked_kernels, checked_page_to
+from .runtime.work import Work, checked_kernels, checked_page_to
 from .train.job import Job
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ samples are `Batch(k)`, meaning k·n with n known at run time, so one program se
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -101,18 +102,44 @@ def batch_axis(shape: Shape) -> int | None:
     return next((i for i, dim in enumerate(shape) if isinstance(dim, Batch)), None)
 
 
+_TYPES: Final[Mapping[str, tuple[int, Any]]] = {
+    "f32": (0, np.float32),
+    "i32": (1, np.int32),
+    "u8": (2, np.uint8),  # booleans, and bits packed eight to a byte
+    "i8": (3, np.int8),
+    "i16": (4, np.int16),
+    "f16": (5, np.float16),  # no kernel takes it yet
+    "bf16": (6, np.uint16),  # no kernel takes it yet; numpy has no such type, and holds its bits
+}
+"""Every fact about a type of elements: its name, its number in files and in C (SmgType of smidgen.h, where smg_types
+has the same rows), and its numpy type."""
+
+
 class DType(enum.Enum):
     F32 = "f32"
     I32 = "i32"
-    U8 = "u8"  # booleans, and bits packed eight to a byte
+    U8 = "u8"
+    I8 = "i8"
+    I16 = "i16"
+    F16 = "f16"
+    BF16 = "bf16"
+
+    def __init__(self, name: str) -> None:
+        self.code, numpy = _TYPES[name]
+        self.numpy: np.dtype[Any] = np.dtype(numpy)
+        self.bytes: int = self.numpy.itemsize
 
     @property
-    def bytes(self) -> int:
-        return 1 if self is DType.U8 else 4
+    def is_integer(self) -> bool:
+        return self.value[0] in "iu"
 
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8}[self.value])
+    @staticmethod
+    def of_code(code: int) -> DType | None:
+        """The type of a number in a file; None if there is none."""
+        return _BY_CODE.get(code)
+
+
+_BY_CODE: Final = {dtype.code: dtype for dtype in DType}
 
 
 class Role(enum.Enum):
@@ -134,12 +161,53 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Quant:
+    """What the integers of a tensor stand for: scale * (q - zero_point). One scale and zero point for all elements, or
+    one for each entry of `axis`."""
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None = None
+
+    def wrong(self, shape: Shape, dtype: DType) -> str:
+        """Why a tensor of this shape and type cannot have it; empty if it can."""
+        if not dtype.is_integer:
+            return f"{dtype.value} numbers are not quantized"
+        if len(self.scales) != len(self.zero_points):
+            return f"{len(self.scales)} scales and {len(self.zero_points)} zero points"
+        if self.axis is not None and not 0 <= self.axis < len(shape):
+            return f"there is no axis {self.axis}"
+        wanted = 1 if self.axis is None else shape[self.axis]
+        if wanted != len(self.scales):
+            return f"{len(self.scales)} scales, {wanted} needed"
+        if not all(math.isfinite(s) and s > 0 for s in self.scales):
+            return "a scale is not above zero"
+        limits = np.iinfo(dtype.numpy)
+        if not all(limits.min <= z <= limits.max for z in self.zero_points):
+            return f"a zero point is outside {dtype.value}"
+        return ""
+
+    def permuted(self, axes: tuple[int, ...]) -> Quant:
+        return self if self.axis is None else replace(self, axis=axes.index(self.axis))
+
+    def reshaped(self, old: Shape, new: Shape) -> Quant | None:
+        """None if the axis does not survive."""
+        if self.axis is None:
+            return self
+        for axis, size_ in enumerate(new):
+            if size_ == old[self.axis] and size(new[:axis]) == size(old[: self.axis]):
+                return replace(self, axis=axis)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     name: str
     shape: Shape
     dtype: DType = DType.F32
     role: Role = Role.VALUE
     paged: bool = False  # it lives in PAGE, not in RAM: only page ops touch it
+    quant: Quant | None = None  # of integers that stand for real numbers
 
     @property
     def size(self) -> Dim:

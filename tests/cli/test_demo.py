@@ -19,7 +19,7 @@ import pytest
 from smidgen import load
 from smidgen.demo import demo
 from smidgen.errors import MissingPart
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -54,7 +54,7 @@ def test_it_learns_what_drifted_and_keeps_what_it_knew_within_64_kb(told: tuple[
 
 def test_ram_is_what_this_runtime_takes() -> None:
     job = load(demo.PROGRAM)
-    assert (job.plan.context_bytes, job.plan.stack_bytes) == (machine.context_bytes(), machine.stack_bytes())
+    assert (job.plan.context_bytes, job.plan.stack_bytes) == (library.context_bytes(), library.stack_bytes())
     assert job.plan.state_bytes == job.program.state_bytes
     assert job.plan.arena_bytes == job.program.arena_bytes
     assert job.plan.ram_bytes <= demo.LIMIT_BYTES

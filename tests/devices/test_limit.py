@@ -18,7 +18,7 @@ from smidgen.cli import main
 from smidgen.errors import BadProgram, DoesNotFit
 from smidgen.program.plan import Plan
 from smidgen.program.program import checked_meta
-from smidgen.runtime.machine import Work, has_fast
+from smidgen.runtime.work import Work, has_fast
 from smidgen.train.job import Job
 from tests.support.arguments import compiled as compiled_with
 

@@ -28,7 +28,7 @@ from smidgen.compiler.torch_import.capture import import_model
 from smidgen.devices import room
 from smidgen.devices.room import Limit
 from smidgen.errors import BadOption, DoesNotFit
-from smidgen.runtime.machine import has_fast
+from smidgen.runtime.work import has_fast
 from smidgen.terminal import bytes_text
 from tests.support.arguments import compiled
 from tests.support.arguments import compiled as compiled_with
@@ -242,7 +242,7 @@ def test_what_is_no_path_to_page_to_is_said_first(wrong: Any, tmp_path: Path) ->
 
 def test_an_empty_name_of_the_library_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMIDGEN_LIBRARY", "")
-    from smidgen.runtime.machine import LIBRARY, library_path
+    from smidgen.runtime.library import LIBRARY, library_path
 
     assert library_path() == LIBRARY
     assert smidgen.compile(mlp(), torch.randn(2, 16)).predict(np.zeros((2, 16), np.float32)).shape == (2, 4)

@@ -13,7 +13,7 @@ from torch import nn
 import smidgen
 from smidgen.errors import BadData, DoesNotFit, NotFinite
 from smidgen.report.plan_text import answer
-from smidgen.runtime.machine import EXACT, Work
+from smidgen.runtime.work import EXACT, Work
 from smidgen.train.batches import order
 from tests.support.arguments import compiled as compiled_with
 

@@ -1,6 +1,6 @@
-/* Runs an entry point a second way: like vm.c, but every operand of every instruction is a copy of its own, allocated to
- * the byte. A kernel that touches a byte outside what its extent declares is found even where that byte belongs to the
- * same region; and both ways must leave the same bits behind. */
+/* Runs an entry point a second way: like vm.c, but every operand of every instruction is a copy of its own, allocated
+ * to the byte. A kernel that touches a byte outside what its extent declares is found even where that byte belongs to
+ * the same region; and both ways must leave the same bits behind. */
 #include "fuzz_program.h"
 #include <stdlib.h>
 
@@ -34,13 +34,18 @@ static uint64_t longest(uint8_t *const *place, const uint64_t *need, unsigned op
     return most;
 }
 
-static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, int32_t scale,
-                           int32_t iteration, SmgRun run) {
+static SmgFault execute(SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, int32_t scale, int32_t iteration,
+                        SmgRun run) {
     const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]];
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const unsigned operands = smg_code_operands(code);
     const uint32_t *strides = smg_code_flags(code) & FLAG_STRIDES ? code + 2 + operands : NULL;
-    SmgCall c = {.operands = (int32_t)operands, .params = (int32_t)(block[0] & 0xffffu), .run = run, .pager = x->pager};
+    const char *said = "";
+    SmgCall c = {.operands = (int32_t)operands,
+                 .params = (int32_t)(block[0] & 0xffffu),
+                 .run = run,
+                 .pager = x->pager,
+                 .said = &said};
     uint64_t need[SMG_MAX_OPERANDS] = {0};
     uint8_t *place[SMG_MAX_OPERANDS];
     SmgRole roles[SMG_MAX_OPERANDS];
@@ -69,33 +74,33 @@ static const char *execute(SmgContext *x, const uint32_t *code, const SmgBuffer 
             if (bytes) { memcpy(c.op[i], place[i], bytes); }
         }
     }
-    const char *why = kernel->run(&c);
+    const SmgFault fault = kernel->run(&c);
     for (unsigned i = 0; i < operands; i++) {
         if (roles[i].letter != 'i' && c.op[i] && c.op[i] != place[i]) { memcpy(place[i], c.op[i], need[i]); }
     }
     fuzz_apart_free();
-    return why;
+    return fault;
 }
 
-const char *fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples) {
+SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples) {
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     const SmgRun run = {samples.n, samples.total, samples.first};
-    const char *why = NULL;
-    while (at < end && !why) {
+    SmgFault fault = SMG_NO_FAULT;
+    while (at < end && !fault) {
         if (smg_code_kernel(at) != SMG_LOOP) {
-            why = execute(x, at, buffers, samples.n, 0, run);
+            fault = execute(x, at, buffers, samples.n, 0, run);
             at += smg_code_words(at);
             continue;
         }
-        const uint32_t body = at[1], *first = at + 2;
-        for (int32_t sample = 0; sample < samples.n && !why; sample++) {
-            const SmgRun one = {samples.n, samples.total, samples.first + sample};
+        const uint32_t body = at[1], trips = smg_code_operands(at) ? at[2] : 0, *first = at + smg_code_words(at);
+        for (int32_t i = 0; i < (trips ? (int32_t)trips : samples.n) && !fault; i++) {
+            const SmgRun one = {samples.n, samples.total, samples.first + (trips ? 0 : i)};
             at = first;
-            for (uint32_t i = 0; i < body && !why; i++, at += smg_code_words(at)) {
-                why = execute(x, at, buffers, 1, sample, one);
+            for (uint32_t k = 0; k < body && !fault; k++, at += smg_code_words(at)) {
+                fault = execute(x, at, buffers, trips ? samples.n : 1, i, one);
             }
         }
     }
-    return why;
+    return fault;
 }

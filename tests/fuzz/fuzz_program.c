@@ -1,7 +1,7 @@
-/* The fuzz target: opens any bytes as a program and runs whatever opens: `train` and `infer` first, then the other entry
- * points; first on plausible data, then on arbitrary bits with another number of samples.
+/* The fuzz target: opens any bytes as a program and runs whatever opens: `train` and `infer` first, then the other
+ * entry points; first on plausible data, then on arbitrary bits with another number of samples.
  *
- *   make fuzz                            20 minutes of libFuzzer with mutate.c; new inputs and findings go to build/fuzz
+ *   make fuzz                            20 minutes of libFuzzer with mutate.c; new inputs, findings: build/fuzz
  *   python -m tests.fuzz.build replay    the same target without libFuzzer (replay.c): clang or gcc
  *   python -m tests.fuzz.seeds           writes corpus/seed-*.smg anew: real networks and every op's cases
  *
@@ -94,13 +94,17 @@ static uint64_t justified_by_entry(const SmgContext *x, int entry, int32_t n, in
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     uint64_t total = 100000;
     uint32_t in_loop = 0;
+    int is_samples = 0;
+    int32_t count = 1;
     while (at < end) {
         if (smg_code_kernel(at) == SMG_LOOP) {
-            in_loop = at[1], at += 2;
+            count = smg_loop_count(at, n, &is_samples);
+            in_loop = at[1];
+            at += smg_code_words(at);
             continue;
         }
-        const uint64_t once = justified(x, at, n, in_loop ? 1 : n);
-        total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)n : 1));
+        const uint64_t once = justified(x, at, n, in_loop && is_samples ? 1 : n);
+        total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)count : 1));
         if (mark) { fuzz_kernels_run[x->kernels[smg_code_kernel(at)]] = 1; }
         in_loop -= in_loop ? 1 : 0;
         at += smg_code_words(at);
@@ -123,7 +127,7 @@ static const uint32_t unusual[] = {
 };
 
 static void fill(uint8_t *data, size_t bytes, SmgType type, int round) {
-    if (type == SMG_U8) {
+    if (smg_types[type].bytes < 4) {
         for (size_t i = 0; i < bytes; i++) { data[i] = (uint8_t)(round ? next() >> 8 : next() >> 8 & 1); }
         return;
     }
@@ -175,7 +179,8 @@ static int make_buffers(const SmgContext *x, int entry, int32_t n, int round) {
         SmgBufferInfo info;
         if (smg_buffer_info(x, entry, i, &info)) { finding("no information on a buffer", smg_entry_name(x, entry)); }
         const uint64_t bytes = smg_buffer_bytes(x, entry, i, n);
-        const size_t odd = info.type == SMG_U8 && round; /* bytes of the caller may lie at any address */
+        if (info.scale != info.scale || info.offset != info.offset) { finding("a scale that is no number", info.name); }
+        const size_t odd = smg_types[info.type].bytes < 4 && round; /* bytes of the caller may lie at any address */
         const int small = bytes <= FUZZ_LARGEST_BUFFER;
         if (!small && info.is_output) { return 0; }
         allocated[i] = small ? malloc(bytes + odd ? bytes + odd : 1) : zeros(i, bytes);
@@ -187,7 +192,9 @@ static int make_buffers(const SmgContext *x, int entry, int32_t n, int round) {
 }
 
 static void check_answer(const SmgContext *x, SmgStatus status) {
+    const SmgFault fault = smg_fault(x, NULL);
     if (status < SMG_OK || status > SMG_STOPPED) { finding("an unknown status", ""); }
+    if ((unsigned)fault >= SMG_FAULT_COUNT || !fault != !status) { finding("a fault that does not fit", smg_error(x)); }
     const size_t length = strnlen(smg_error(x), SMG_MESSAGE_BYTES);
     if (length == SMG_MESSAGE_BYTES) { finding("a message without an end", ""); }
     if (!length != (status == SMG_OK)) { finding("a message without a failure, or none with one", smg_error(x)); }
@@ -207,11 +214,15 @@ static void check_page(size_t offset, size_t bytes) {
 }
 static const char *read_page(void *self, size_t offset, void *to, size_t bytes) {
     check_page(offset, bytes);
-    return (void)self, memcpy(to, pages + offset, bytes), NULL;
+    (void)self;
+    memcpy(to, pages + offset, bytes);
+    return NULL;
 }
 static const char *write_page(void *self, size_t offset, const void *from, size_t bytes) {
     check_page(offset, bytes);
-    return (void)self, memcpy(pages + offset, from, bytes), NULL;
+    (void)self;
+    memcpy(pages + offset, from, bytes);
+    return NULL;
 }
 static const char *start_page(void *self, size_t offset, void *to, size_t bytes) {
     int i = 0;
@@ -219,7 +230,9 @@ static const char *start_page(void *self, size_t offset, void *to, size_t bytes)
     while (i < SMG_MAX_STARTED && started[i].to) { i++; }
     if (i == SMG_MAX_STARTED) { finding("too many pages are on their way", ""); }
     started[i].offset = offset, started[i].bytes = bytes, started[i].to = to;
-    return (void)self, memset(to, 0xff, bytes), NULL;
+    (void)self;
+    memset(to, 0xff, bytes);
+    return NULL;
 }
 static const char *wait_page(void *self, void *to) {
     int found = !to;
@@ -229,7 +242,8 @@ static const char *wait_page(void *self, void *to) {
         started[i].to = NULL, found = 1;
     }
     if (!found) { finding("a page is waited for that nobody started", ""); }
-    return (void)self, NULL;
+    (void)self;
+    return NULL;
 }
 static const SmgPager late = {NULL, read_page, write_page, start_page, wait_page},
                       at_once = {NULL, read_page, write_page, NULL, NULL};
@@ -259,7 +273,7 @@ static size_t keep(SmgContext *x, int entry, uint8_t *kept, int put) {
 }
 
 /* The same step once more from where it began, each operand apart: the same complaint and the same bits. */
-static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus status) {
+static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgFault stopped) {
     static uint8_t again[LARGEST_KEPT];
     const size_t bytes = keep(x, entry, after, 0);
     keep(x, entry, before, 1);
@@ -271,10 +285,10 @@ static void run_apart(SmgContext *x, int entry, SmgSamples samples, SmgStatus st
     }
     counting = 1;
     if (x->pager) { x->pager = &at_once; }
-    const char *why = fuzz_run_apart(x, entry, buffers, samples);
+    const SmgFault fault = fuzz_run_apart(x, entry, buffers, samples);
     if (x->pager) { x->pager = &late; }
     counting = 0;
-    if (!why != (status == SMG_OK)) { finding("a step ends in another way with its operands apart", why ? why : ""); }
+    if (fault != stopped) { finding("a step ends in another way with its operands apart", smg_fault_text(fault)); }
     keep(x, entry, again, 0);
     if (memcmp(after, again, bytes)) {
         finding("a step leaves other bits with its operands apart", smg_entry_name(x, entry));
@@ -308,7 +322,7 @@ static uint64_t run(SmgContext *x, int entry, int round, uint64_t left) {
         snprintf(fuzz_verdict, sizeof fuzz_verdict, "stopped: %s", smg_error(x));
     }
     left -= steps;
-    if (kept && status != SMG_BAD_PROGRAM) { run_apart(x, entry, samples, status); }
+    if (kept && status != SMG_BAD_PROGRAM) { run_apart(x, entry, samples, smg_fault(x, NULL)); }
     return left;
 }
 

@@ -10,9 +10,9 @@ extern char fuzz_verdict[256];
 /* By this build's numbers: the kernels of every step that ended well so far. */
 extern uint8_t fuzz_kernels_run[FUZZ_MAX_KERNELS];
 
-/* Runs a proved entry point with each operand in memory of its own: NULL, or why a kernel stopped. The other one frees
- * what is left if it was not allowed to end. */
-const char *fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples);
+/* Runs a proved entry point with each operand in memory of its own. The other one frees what is left if it was not
+ * allowed to end. */
+SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples);
 void fuzz_apart_free(void);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

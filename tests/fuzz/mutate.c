@@ -1,7 +1,7 @@
-/* Changes programs the way someone would who knows the format: takes a file apart, alters headers, tables, instructions,
- * parameters and data, puts it together again with the size and checksum that belong to it. About half of what comes
- * out opens. Besides altering, it writes instructions of its own: any kernel of this build, parameters that its extent
- * accepts, operands to the byte at the end of their region. */
+/* Changes programs the way someone would who knows the format: takes a file apart, alters headers, tables,
+ * instructions, parameters and data, puts it together again with the size and checksum that belong to it. About half
+ * of what comes out opens. Besides altering, it writes instructions of its own: any kernel of this build, parameters
+ * that its extent accepts, operands to the byte at the end of their region. */
 #include "fuzz_program.h"
 #include "program_parts.h"
 
@@ -18,72 +18,18 @@ static int one_in(uint32_t n) { return below(n) == 0; }
 
 /* ---- words ---- */
 
+/* clang-format off */
 static const uint32_t numbers[] = {
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    15,
-    16,
-    17,
-    31,
-    32,
-    63,
-    64,
-    65,
-    127,
-    255,
-    256,
-    511,
-    512,
-    513,
-    65535,
-    65536,
-    65537,
-    0x0fffffff,
-    0x10000000,
-    0x10000001,
-    0x1fffffff,
-    0x20000000,
-    0x3fffffff,
-    0x40000000,
-    0x40000001,
-    0x55555555,
-    0x7ffffff0,
-    0x7ffffffe,
-    0x7fffffff,
-    0x80000000,
-    0x80000001,
-    0xfffffff8,
-    0xfffffffe,
-    0xffffffff,
+    0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 63, 64, 65, 127, 255, 256, 511, 512, 513, 65535, 65536, 65537,
+    0x0fffffff, 0x10000000, 0x10000001, 0x1fffffff, 0x20000000, 0x3fffffff, 0x40000000, 0x40000001, 0x55555555,
+    0x7ffffff0, 0x7ffffffe, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffff8, 0xfffffffe, 0xffffffff,
     /* as f32: infinities, NaNs, the largest, the smallest, 1, -1, 0.5, 1e-5, 2^31, -2^31, 2^24, 88.7 */
-    0x7f800000,
-    0xff800000,
-    0x7fc00000,
-    0x7f800001,
-    0x7f7fffff,
-    0x00800000,
-    0x3f800000,
-    0xbf800000,
-    0x3f000000,
-    0x3727c5ac,
-    0x4f000000,
-    0xcf000000,
-    0x4b800000,
-    0x42b17218,
+    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0x7f7fffff, 0x00800000, 0x3f800000, 0xbf800000, 0x3f000000,
+    0x3727c5ac, 0x4f000000, 0xcf000000, 0x4b800000, 0x42b17218,
     /* as the upper word of a double: 1, 0.5, 2, infinity, NaN, 2^24 */
-    0x3ff00000,
-    0x3fe00000,
-    0x7ff00000,
-    0x7ff80000,
-    0x41700000,
+    0x3ff00000, 0x3fe00000, 0x7ff00000, 0x7ff80000, 0x41700000,
 };
+/* clang-format on */
 
 /* A word that could stand where `old` stands. */
 static uint32_t another(uint32_t old) {
@@ -158,7 +104,8 @@ static void make_room(Parts *p, uint32_t region, uint32_t bytes) {
     *size = bytes;
 }
 
-/* A new input of the entry point, large enough for an operand: its operand word, or 0. Outputs are counted after inputs. */
+/* A new input of the entry point, large enough for an operand: its operand word, or 0. Outputs are counted after
+ * inputs. */
 static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
     static uint32_t spots[MAX_SPOTS + 1];
     uint32_t *e = entry_of(p, entry), record[BUFFER_WORDS] = {0}, number = e[E_INPUTS];
@@ -262,7 +209,7 @@ static void write_instruction(Parts *p, uint32_t entry) {
 /* ---- changes ---- */
 
 static void change_instruction(Parts *p) {
-    uint32_t entry, at, copy[2 + 2 * 255 + 1];
+    uint32_t entry, at, copy[2 + 5 * 255 + 1];
     uint32_t *code = some_instruction(p, &entry, &at);
     if (!code) { return; }
     const uint32_t words = smg_code_words(code), operands = smg_code_operands(code), op = 2 + below(operands);
@@ -275,21 +222,28 @@ static void change_instruction(Parts *p) {
         return;
     case 3: code[1] = count_of(p, S_PARAMS) ? below(count_of(p, S_PARAMS)) : 0; return;
     case 4: code[0] = another(code[0]); return;
-    case 5: /* a loop around it and what follows, with or without strides */
+    case 5: /* a loop around it and what follows, over samples or not, with or without strides */
         if (!(copy[0] >> 24) && words + operands < sizeof copy / 4) {
             for (uint32_t i = 0; i < operands; i++) { copy[words + i] = one_in(2) ? 0 : 4 * below(17); }
             copy[0] |= (uint32_t)FLAG_STRIDES << 24;
             erase_code(p, entry, at, words, 1);
             insert_code(p, entry, at, copy, words + operands, 1);
         }
-        copy[0] = SMG_LOOP, copy[1] = 1 + below(3);
-        insert_code(p, entry, at, copy, 2, 1);
+        copy[0] = SMG_LOOP | (one_in(2) ? 0 : one_in(8) ? below(5) : 1) << 16;
+        copy[1] = 1 + below(3);
+        copy[2] = one_in(8) ? another(1) : below(5);
+        copy[3] = one_in(4) ? below(4) : 0;
+        copy[4] = one_in(4) ? below(4) : 0;
+        copy[5] = any();
+        insert_code(p, entry, at, copy, smg_code_words(copy), 1);
         return;
-    case 6: /* the tag that is reserved */
-        if (copy[0] >> 24 & FLAG_TAG) { return; }
-        copy[0] |= (uint32_t)FLAG_TAG << 24, copy[words] = one_in(4) ? any() : 0;
+    case 6: /* what is reserved: guard and unit, rings, strides of more loops */
+        if (copy[0] >> 24) { return; }
+        copy[0] |= (one_in(2) ? (uint32_t)FLAG_TAG : below(16)) << 24;
+        for (uint32_t i = words; i < smg_code_words(copy); i++) { copy[i] = one_in(4) ? any() : 4 * below(3); }
+        if (one_in(2)) { copy[smg_code_words(copy) - 1] = 0; }
         erase_code(p, entry, at, words, 1);
-        insert_code(p, entry, at, copy, words + 1, 1);
+        insert_code(p, entry, at, copy, smg_code_words(copy), 1);
         return;
     case 7: code[op] = (code[op] & 0x1fffffffu) | below(8) << 29; return;
     case 8: code[op] = (code[op] & 0xe0000000u) | (another(code[op] & 0x1fffffffu) & 0x1fffffffu); return;
@@ -318,6 +272,25 @@ static void change_params(Parts *p) {
     for (uint32_t i = 1 + below(2); i; i--) {
         const uint32_t k = below(words);
         block[k] = another(block[k]);
+    }
+}
+
+/* Another type, scale and offset of a buffer, or a table of types that says something else. */
+static void change_types(Parts *p) {
+    const uint32_t count = count_of(p, S_BUFFERS) / BUFFER_WORDS;
+    if (one_in(3)) {
+        const uint32_t type = below(SMG_TYPE_COUNT + 1), bytes = one_in(4) ? below(9) : smg_types[type % 7].bytes;
+        const uint32_t word = type | bytes << 8;
+        insert(p, S_TYPES, below(count_of(p, S_TYPES) + 1), &word, 1);
+        return;
+    }
+    if (!count) { return; }
+    uint32_t *b = p->words[S_BUFFERS] + below(count) * BUFFER_WORDS;
+    if (one_in(2)) { b[B_KIND] = (b[B_KIND] & 0xffffff00u) | below(SMG_TYPE_COUNT + 1); }
+    if (one_in(2)) {
+        b[B_KIND] |= (uint32_t)BUFFER_SCALED << 8;
+        b[B_SCALE] = numbers[below(sizeof numbers / 4)];
+        b[B_OFFSET] = numbers[below(sizeof numbers / 4)];
     }
 }
 
@@ -370,7 +343,7 @@ static void change(Parts *p) {
     } else if (kind == 29) {
         change_table(p, one_in(2) ? S_ENTRIES : S_BUFFERS);
     } else if (kind == 30) {
-        change_table(p, S_BUFFERS);
+        change_types(p);
     } else {
         change_table(p, one_in(2) ? S_KERNELS : one_in(2) ? S_STRINGS : S_CODE);
     }

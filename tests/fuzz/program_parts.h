@@ -1,5 +1,5 @@
-/* A program file in parts that can grow and shrink, and back: for mutate.c. Whatever the bytes were, what is put together
- * has the size and the checksum that belong to it; its tables may say anything. */
+/* A program file in parts that can grow and shrink, and back: for mutate.c. Whatever the bytes were, what is put
+ * together has the size and the checksum that belong to it; its tables may say anything. */
 #ifndef PROGRAM_PARTS_H
 #define PROGRAM_PARTS_H
 #include "format.h"
@@ -106,7 +106,7 @@ static uint32_t instructions(Parts *p, uint32_t entry, uint32_t *spots) {
     const uint32_t end = at + e[E_WORDS];
     while (end - at >= 2 && count < MAX_SPOTS) {
         const uint32_t *code = p->words[S_CODE] + at;
-        const uint32_t length = smg_code_kernel(code) == SMG_LOOP ? 2 : smg_code_words(code);
+        const uint32_t length = smg_code_words(code);
         if (length > end - at) { break; }
         spots[count++] = at, at += length;
     }

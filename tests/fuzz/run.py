@@ -1,11 +1,13 @@
 """`make fuzz`: builds the target, lets libFuzzer work on it for a while, and says in a line how it went.
 
-Exit status 0 without a finding, 1 with one; inputs, findings and the log are in build/fuzz.
+Exit status 0 without a finding, 1 with one, or if a run of a minute or more did not reach every kernel; inputs,
+findings and the log are in build/fuzz.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import shutil
 import subprocess
@@ -19,18 +21,20 @@ from .build import CORPUS, OUT, build_fuzz
 
 LIMITS = ("-max_len=16384", "-timeout=600", "-rss_limit_mb=4096", "-reload=0", "-print_final_stats=1")
 PULSE = re.compile(r"^#(\d+)\s.*?cov: (\d+).*?corp: (\d+)/", re.M)
-KERNELS = re.compile(r"^kernels that ran: (.*?);", re.M)
+KERNELS = re.compile(r"^kernels that ran: (\d+ of \d+); not:(.*)$", re.M)
+LONG_S = 60
+"""A run of so many seconds has to reach every kernel."""
 
 
-def fuzz(seconds: int) -> int:
+def fuzz(seconds: int, seed: int) -> int:
     if shutil.which("clang") is None:
         print("make fuzz needs clang and its libFuzzer: apt-get install clang", file=sys.stderr)
         return 2
     print("building the fuzz target ...", flush=True)
     target, found, log = build_fuzz(OUT / "fuzz"), OUT / "corpus", OUT / "log"
     found.mkdir(exist_ok=True)
-    options = [*LIMITS, f"-max_total_time={seconds}", f"-artifact_prefix={OUT}/finding-"]
-    print(f"fuzzing for {seconds_text(seconds)}; log in {relative(log)}", flush=True)
+    options = [*LIMITS, f"-seed={seed}", f"-max_total_time={seconds}", f"-artifact_prefix={OUT}/finding-"]
+    print(f"fuzzing for {seconds_text(seconds)} with --seed {seed}; log in {relative(log)}", flush=True)
     with log.open("w") as to, Progress("fuzzing", seconds) as bar:
         running = subprocess.Popen([target, *options, found, CORPUS], stderr=to, stdout=to)
         start = time.monotonic()
@@ -41,11 +45,14 @@ def fuzz(seconds: int) -> int:
     if running.returncode:
         report = text.find("==ERROR"), text.find("finding: "), text.find("runtime error"), len(text) - 3000
         print(text[min(at for at in report if at >= 0) :][:4000])
-        print(f"FINDING after {summary(log)}; the program is in {relative(OUT)}/finding-*")
+        print(f"FINDING after {summary(log)} with --seed {seed}; the program is in {relative(OUT)}/finding-*")
         return 1
     kernels = KERNELS.search(text)
-    print(f"no finding: {summary(log)}, kernels run {kernels[1] if kernels else '?'}")
-    return 0
+    run, missed = (kernels[1], kernels[2].split()) if kernels else ("unknown", ["the log does not say"])
+    print(f"no finding: {summary(log)}, kernels run {run}")
+    if missed:
+        print(f"never reached: {', '.join(missed)}")
+    return int(bool(missed) and seconds >= LONG_S)
 
 
 def summary(log: Path) -> str:
@@ -66,4 +73,6 @@ def relative(path: Path) -> Path:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     arguments.add_argument("--seconds", type=int, default=1200)
-    sys.exit(fuzz(arguments.parse_args().seconds))
+    arguments.add_argument("--seed", type=int, default=random.randrange(1, 2**31), help="of libFuzzer; default: fresh")
+    given = arguments.parse_args()
+    sys.exit(fuzz(given.seconds, given.seed))

@@ -164,7 +164,8 @@ def by_hand(*code: Instruction, inputs: Sequence[Buffer] = (), outputs: Sequence
 
 
 def findings() -> Iterator[tuple[str, Program]]:
-    """Each overflowed an int32 in a kernel that was given more than eight gigabytes by its caller."""
+    """Two overflowed an int32 in a kernel that was given more than eight gigabytes by its caller; one pages nothing to
+    nowhere, which opened and could not be run."""
     most = 2**31 - 1
     wide = Buffer("x", DType.F32, (most,), "input")
     place = Operand("input", 0)
@@ -180,6 +181,7 @@ def findings() -> Iterator[tuple[str, Program]]:
     ))  # fmt: skip
     both = [Buffer(name, DType.F32, (2, most), "input" if name == "x" else "output") for name in ("x", "dx")]
     yield "amax_dx-of-four-billion-ties", by_hand(ties, inputs=both[:1], outputs=both[1:])
+    yield "page_out-without-pages", by_hand(Instruction("page_out", (Operand("page", 0), Operand("arena", 0)), (0,)))
 
 
 def main() -> None:

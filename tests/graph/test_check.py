@@ -341,3 +341,10 @@ def test_faults_that_text_cannot_express() -> None:
     refused(graph.with_(data={"w": np.zeros((4, 5))}), r"the value of w: f32\[4,4\] has shape \[4, 5\]")
     square = Tensor("sq", (Batch(), Batch()), DType.F32, Role.VALUE)
     refused(graph.with_(tensors={**graph.tensors, "sq": square}), "more than one axis")
+
+
+def test_a_quantization_that_does_not_fit_is_refused() -> None:
+    check(parse("input x: i8[4] quant=((0.5,), (3,))"), "test")
+    with pytest.raises(Internal, match=r"x: i8\[4\] is not quantized so") as caught:
+        check(parse("input x: i8[4] quant=((0.5, 0.5), (3, 3), 0)"), "test")
+    assert caught.value.why == "2 scales, 4 needed"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smidgen.compiler.graph.text import BadText, canonical, parse, to_text
-from smidgen.ir import Batch, DType, Graph, Node, Role, Tensor
+from smidgen.ir import Batch, DType, Graph, Node, Quant, Role, Tensor
 
 EXAMPLE = """\
 input x: f32[n,3,8,8]
@@ -177,7 +177,7 @@ MISTAKES = {
     "x": "expected a role and a type",
     "param w": "expected a role and a type",
     "w: f32[3]": "expected a role and a type",
-    "param w: f16[3]": "expected a dtype",
+    "param w: f64[3]": "expected a dtype",
     "param w: f32[3": "expected a size",
     "y = relu(x)": "expected a declaration of 'x' above",
     "value x: f32[2] extra": "expected the end of the line",
@@ -196,3 +196,20 @@ MISTAKES = {
 def test_what_is_not_a_graph_is_refused(text: str) -> None:
     with pytest.raises(BadText, match=MISTAKES[text]):
         parse(text)
+
+
+def test_a_quantized_tensor_is_read_back_exactly() -> None:
+    given = """
+    input x: i8[n,2] quant=((0.5,), (3,))
+    const w: i8[2,2] quant=((0.5, 0.25), (0, -128), 0) = [1, 2, 3, 4]
+    h: i8[n,2] quant=((0.125,), (0,)) = feed(x)
+    output y: i8[n,2] = fetch(h)
+    """
+    graph = parse(given)
+    assert graph["x"].quant == Quant((0.5,), (3,))
+    assert graph["w"].quant == Quant((0.5, 0.25), (0, -128), 0)
+    assert (graph["h"].quant, graph["y"].quant) == (Quant((0.125,), (0,)), None)
+    assert parse(to_text(graph)).tensors == graph.tensors
+    for wrong in ("quant=3", "quant=((1.0,),)", "quant=((1.0,), (0.5,))", "quant=((1.0,), (0,), 1, 2)"):
+        with pytest.raises(BadText, match="expected scales, zero points and perhaps an axis"):
+            parse(f"input x: i8[2] {wrong}")

@@ -15,7 +15,7 @@ import pytest
 from smidgen import ops
 from smidgen.ir import Array, Tensor
 from smidgen.ops.elementwise import erf
-from smidgen.runtime import machine
+from smidgen.runtime import library
 from smidgen.runtime.build import EXACT, HERE, STRICT, table_source
 
 INF, NAN = np.inf, np.nan
@@ -29,7 +29,7 @@ def run(op: str, *arrays: Array, **attrs: float) -> Array:
     tensor = Tensor("x", arrays[0].shape)
     params = record.params(ops.Call((tensor,) * len(arrays), (tensor,), attrs))
     y = np.full_like(arrays[0], 77)
-    assert machine.run_kernel(record.kernels["f32"], [y, *arrays], [*params]) is None  # type: ignore[list-item]
+    assert library.run_kernel(record.kernels["f32"], [y, *arrays], [*params]) is None  # type: ignore[list-item]
     return y
 
 
@@ -150,8 +150,8 @@ def test_a_gradient_from_bits_equals_the_gradient_from_the_value(op: str, attrs:
     assert rule is not None
     r = rule(attrs)
     bits, dx = np.zeros((4, 5), np.uint8), np.empty_like(dy)
-    machine.run_kernel("range_bits_u8", [bits, x], [4, 37, float(r.lo), float(r.hi), int(r.closed)])
-    machine.run_kernel("bits_dx_f32", [dx, dy, bits], [4, 37, float(r.inside), float(r.outside)])
+    library.run_kernel("range_bits_u8", [bits, x], [4, 37, float(r.lo), float(r.hi), int(r.closed)])
+    library.run_kernel("bits_dx_f32", [dx, dy, bits], [4, 37, float(r.inside), float(r.outside)])
     assert np.array_equal(canonical(dx), canonical(run(op, dy, x, **attrs)))
 
 
@@ -194,9 +194,8 @@ def built(folder: Path, command: list[str]) -> ctypes.CDLL:
     )  # fmt: skip
     assert "warning" not in done.stderr, done.stderr
     lib = ctypes.CDLL(str(folder / "lib.so"))
-    lib.smg_probe_run.restype = ctypes.c_char_p
     lib.smg_probe_run.argtypes = [
-        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, machine.CRun,
+        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, library.CRun,
     ]  # fmt: skip
     return lib
 
@@ -220,6 +219,6 @@ def test_every_compiler_gives_the_same_bits(command: str, tmp_path: Path, monkey
         pytest.skip("this processor has no AVX2")
     want = all_results()
     lib = built(tmp_path, words)
-    monkeypatch.setattr(machine, "library", lambda: lib)
+    monkeypatch.setattr(library, "library", lambda: lib)
     for name, bits in all_results().items():
         assert np.array_equal(bits, want[name]), name

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from smidgen import ops
 from smidgen.errors import BadData, BadShape
 from smidgen.ir import Array, DType, Tensor
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 REDUCTIONS = ["mean", "sum"]
 
@@ -126,9 +126,9 @@ def kernel_loss_and_gradient(
     loss, dx = np.zeros(1, np.float32), np.zeros_like(x)
     rows, classes = x.size // x.shape[-1], x.shape[-1]
     params, run = [rows, classes, ignore, mean, 0.1], (len(x), total, 0)
-    assert machine.run_kernel("cross_entropy_f32", [loss, x, target], params, run) is None
+    assert library.run_kernel("cross_entropy_f32", [loss, x, target], params, run) is None
     one = np.ones(1, np.float32)
-    assert machine.run_kernel("cross_entropy_dx_f32", [dx, one, x, target], params, run) is None
+    assert library.run_kernel("cross_entropy_dx_f32", [dx, one, x, target], params, run) is None
     return loss[0], dx
 
 
@@ -157,7 +157,7 @@ def test_a_batch_of_ignored_rows_is_nan_as_in_torch() -> None:
 
 def test_ignored_rows_in_a_part_of_a_batch_are_refused() -> None:
     x, target = np.zeros((3, 5), np.float32), np.array([0, -100, 1], np.int32)
-    said = machine.run_kernel(
+    said = library.run_kernel(
         "cross_entropy_f32", [np.zeros(1, np.float32), x, target], [3, 5, -100, 1, 0.0], (3, 6, 0)
     )
     assert said == "a mean with ignored labels needs the whole batch at once"
@@ -168,10 +168,10 @@ def test_a_label_outside_the_classes_is_refused(label: int) -> None:
     x, target = np.zeros((3, 5), np.float32), np.array([0, label, 1], np.int32)
     out, one, params = np.zeros_like(x), np.ones(1, np.float32), [3, 5, -100, 1]
     message = "a label is not the number of a class"
-    assert machine.run_kernel("cross_entropy_f32", [out, x, target], [*params, 0.0]) == message
-    assert machine.run_kernel("cross_entropy_dx_f32", [out, one, x, target], [*params, 0.0]) == message
-    assert machine.run_kernel("nll_loss_f32", [out, x, target], params) == message
-    assert machine.run_kernel("nll_loss_dx_f32", [out, one, target], params) == message
+    assert library.run_kernel("cross_entropy_f32", [out, x, target], [*params, 0.0]) == message
+    assert library.run_kernel("cross_entropy_dx_f32", [out, one, x, target], [*params, 0.0]) == message
+    assert library.run_kernel("nll_loss_f32", [out, x, target], params) == message
+    assert library.run_kernel("nll_loss_dx_f32", [out, one, target], params) == message
     with pytest.raises(BadData, match=message):
         both("cross_entropy", [x, target], **CE)
 
@@ -180,7 +180,7 @@ def test_large_logits_neither_overflow_nor_lose_the_loss() -> None:
     x = np.array([[1e4, -1e4, 1e4 - 3], [3e38, -3e38, 0]], np.float32)
     target = np.array([2, 0], np.int32)
     loss = np.zeros(1, np.float32)
-    assert machine.run_kernel("cross_entropy_f32", [loss, x, target], [2, 3, -100, 0, 0.0]) is None
+    assert library.run_kernel("cross_entropy_f32", [loss, x, target], [2, 3, -100, 0, 0.0]) is None
     want = F.cross_entropy(torch.tensor(x, dtype=torch.float64), torch.tensor([2, 0]), reduction="sum")
     assert loss[0] == pytest.approx(want.item(), rel=1e-5)
 
@@ -188,7 +188,7 @@ def test_large_logits_neither_overflow_nor_lose_the_loss() -> None:
 def test_long_sums_stay_accurate() -> None:
     x = np.random.default_rng(8).uniform(0.5, 1.5, 1_000_003).astype(np.float32)
     loss = np.zeros(1, np.float32)
-    assert machine.run_kernel("mse_loss_f32", [loss, x, np.zeros_like(x)], [x.size, 1]) is None
+    assert library.run_kernel("mse_loss_f32", [loss, x, np.zeros_like(x)], [x.size, 1]) is None
     assert loss[0] == pytest.approx(np.square(x.astype(np.float64)).mean(), rel=2e-7)
 
 

@@ -8,7 +8,7 @@ import pytest
 from smidgen import ops
 from smidgen.compiler.graph import interp
 from smidgen.ir import Array, at
-from smidgen.runtime import build, machine
+from smidgen.runtime import build, library
 from tests.support.op_cases import SAMPLES, built, dtype_of, inputs_of
 from tools import make_inplace
 
@@ -53,9 +53,9 @@ def test_c_kernel_equals_ref_and_declares_its_extents(op: ops.Op, case: ops.Case
     kept = [i for i in range(len(stored)) if i not in op.shares.values()]
     operands = [*results, *[stored[i] for i in kept], *scratch]
     run = (SAMPLES, SAMPLES, 0)
-    needs = machine.kernel_needs(kernel, params, len(operands), run)
+    needs = library.kernel_needs(kernel, params, len(operands), run)
     assert needs == [a.nbytes for a in [*results, *[stored[i] for i in kept]]] + ([scratch_bytes] if scratch else [])
-    assert machine.run_kernel(kernel, operands, params, run) is None
+    assert library.run_kernel(kernel, operands, params, run) is None
     for got, want in zip(results, wanted, strict=True):
         if got.dtype.kind == "f":
             scale = max(1e-30, float(np.abs(want).max(initial=0.0)))

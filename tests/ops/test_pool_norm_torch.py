@@ -17,7 +17,7 @@ from smidgen.compiler.graph.build import Builder
 from smidgen.errors import BadShape, BatchStatistics
 from smidgen.ir import Array, DType, at
 from smidgen.ops import pool, resample
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 RNG = np.random.default_rng(5)
 
@@ -69,7 +69,7 @@ def kernel(op: str, *arrays: Array, into: int | None = None, **attrs: Any) -> li
     kept = [a for i, a in enumerate(stored) if i not in record.shares.values()]
     scratch = at(record.scratch(call), n)
     operands = [*results, *kept, *([np.zeros(scratch, np.uint8)] if scratch else [])]
-    said = machine.run_kernel(record.kernels["f32"], operands, at(tuple(record.params(call)), n), (n, n, 0))
+    said = library.run_kernel(record.kernels["f32"], operands, at(tuple(record.params(call)), n), (n, n, 0))
     if said:
         raise RuntimeError(said)
     return results

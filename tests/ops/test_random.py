@@ -10,7 +10,7 @@ import pytest
 from smidgen import ops
 from smidgen.ir import Array, Batch, DType, Tensor
 from smidgen.ops.random import hashed
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 COUNT = 1 << 16
 
@@ -85,7 +85,7 @@ def test_a_sample_gets_the_same_mask_alone_in_a_loop_and_in_the_batch(name: str,
         call = ops.Call((t, Tensor("c", (2,), DType.I32)), (t,), attrs)
         params = [v.at(run[0]) if isinstance(v, Batch) else v for v in op.params(call)]
         y = np.zeros_like(part)
-        assert machine.run_kernel(op.kernels["f32"], [y, part, state], params, run) is None
+        assert library.run_kernel(op.kernels["f32"], [y, part, state], params, run) is None
         return y
 
     np.testing.assert_array_equal(in_c(x, Batch(1), (5, 5, 0)), whole)
@@ -101,5 +101,5 @@ def test_an_empty_tensor_with_huge_other_axes_takes_no_time() -> None:
     huge, empty = 2**31 - 1, np.zeros(1, np.float32)
     for sizes in ((huge, 0, huge), (huge, huge, 0)):
         params = [*sizes, 1, 0, 0, 1.0]
-        assert machine.kernel_needs("feature_dropout_f32", params, 3) == [0, 0, 8]
-        assert machine.run_kernel("feature_dropout_f32", [empty, empty, np.zeros(2, np.int32)], params) is None
+        assert library.kernel_needs("feature_dropout_f32", params, 3) == [0, 0, 8]
+        assert library.run_kernel("feature_dropout_f32", [empty, empty, np.zeros(2, np.int32)], params) is None

@@ -23,7 +23,8 @@ from smidgen.errors import BadProgram
 from smidgen.ir import LR, Batch, DType
 from smidgen.ops.strides import copy_params
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand, OperandRegion
-from smidgen.program.program import HEADER, SECTIONS, Program
+from smidgen.program.program import Program
+from smidgen.program.writer import HEADER, SECTIONS
 from smidgen.runtime.machine import Machine
 from smidgen.train.job import Job
 from tests.support import small
@@ -281,6 +282,7 @@ GOOD = {
     "next to each other": [relu(at("arena", 0), at("arena", 16))],
     "no elements at the very end": [relu(at("arena", 128), at("arena", 128), 0)],
     "a loop": [LOOP, copy(at("arena", 0, 12), at("input", 0, 12), 3)],
+    "a loop with a count": [Instruction("", body=1, count=5), relu(at("arena", 0, 24), at("const", 0, 8), 4)],
     "a loop in place": [LOOP, relu(at("arena", 0, 32), at("arena", 0, 32))],
     "bytes at odd strides": [LOOP, copy(at("arena", 0, 5), at("input", 1, 5), 5, "copy_b1")],
 }
@@ -307,7 +309,12 @@ BAD = {
     "strides outside a loop": [relu(at("arena", 0, 4), at("const"))],
     "a loop inside a loop": [Instruction("", body=2), LOOP, relu(at("arena"), at("const"))],
     "ends within a loop": [Instruction("", body=2), relu(at("arena"), at("const"))],
-    "a loop with fields": [Instruction("")],
+    "a loop around nothing": [Instruction("")],
+    "operand 0 needs 268 bytes and has 128": [
+        Instruction("", body=1, count=6),
+        relu(at("arena", 0, 52), at("const"), 2),
+    ],
+    "operand 0 overlaps operand 1   ": [Instruction("", body=1, count=2), relu(at("arena", 0, 16), at("arena", 16))],
     "wrong number of operands": [Instruction("relu_f32", (at("arena"),), (4,))],
     "wrong number of parameters": [Instruction("relu_f32", (at("arena"), at("const")), (4, 4))],
     "the parameters are out of range": [relu(at("arena"), at("const"), -1)],

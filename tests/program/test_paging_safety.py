@@ -23,7 +23,8 @@ from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.deploy import linux_binary
 from smidgen.errors import BadProgram, SmidgenError, UnsafeLayout
 from smidgen.program.instructions import Entry, Instruction, Operand
-from smidgen.program.program import HEADER, PAGES, SECTIONS, Program
+from smidgen.program.program import Program
+from smidgen.program.writer import HEADER, PAGES, SECTIONS
 from smidgen.runtime.machine import Machine
 from smidgen.train.job import Job
 from tests.support import small
@@ -183,7 +184,7 @@ def changed(data: bytes, change: Callable[[bytearray, int], None]) -> bytes:
     ("page_bytes", "state_bytes", "why"),
     [
         (2**31, 512, "larger than 2 GB"), (256, 512, "larger than its region"), (4096, 8192, "larger than its region"),
-        (4096, 0, "larger than its region"), (512, 512, "needs 64 bytes and has 0"),
+        (4096, 0, "larger than its region"), (512, 512, "needs 64 bytes and has 0"), (0, 0, "has no pages"),
     ],
 )  # fmt: skip
 def test_sizes_of_pages_are_not_believed(page_bytes: int, state_bytes: int, why: str, tmp_path: Path) -> None:
@@ -194,6 +195,17 @@ def test_sizes_of_pages_are_not_believed(page_bytes: int, state_bytes: int, why:
     if why != "needs 64 bytes and has 0":  # extents are the runtime's business
         with pytest.raises(BadProgram):
             Program.from_bytes(wrong)
+
+
+@pytest.mark.parametrize("count", [0, 64])
+def test_a_program_that_pages_without_pages_is_refused(count: int) -> None:
+    """Even if it moves nothing: without a section there is no pager, so no entry point that pages could run."""
+    code = Instruction("page_out", (leaf(0), arena(0)), (count,))
+    data = Program(1, 16, {"train": Entry((), (code,))}, b"", b"", 64, 512).to_bytes()
+    with pytest.raises(BadProgram, match=r"train, instruction 0, page_out: operand 0 pages, and .* has no pages"):
+        Machine(data)
+    with pytest.raises(BadProgram, match="an operand pages, and the program has no pages"):
+        Program.from_bytes(data)
 
 
 def test_a_file_cut_within_its_pages_is_refused(tmp_path: Path) -> None:

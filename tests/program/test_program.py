@@ -25,7 +25,7 @@ from smidgen.ir import Array, DType, Graph, Role, at
 from smidgen.ops import N
 from smidgen.program import lazy_json
 from smidgen.program.program import Program, trimmed
-from smidgen.runtime import machine as native
+from smidgen.runtime import library
 from smidgen.runtime.machine import Machine
 from tests.support import small
 from tests.support.encoded import ALIGN, RUNNABLE, Placer, chain, encoded, looped, one_op
@@ -310,14 +310,14 @@ def test_a_call_takes_few_steps_of_python() -> None:
 
 
 def test_the_context_is_small() -> None:
-    assert native.context_bytes() <= 2048
-    assert native.stack_bytes() <= 4096
+    assert library.context_bytes() <= 2048
+    assert library.stack_bytes() <= 4096
 
 
 @pytest.fixture(scope="session", params=["as installed", "cc -O0", "tcc"])
 def some_library(request: pytest.FixtureRequest) -> Path:
     if request.param == "as installed":
-        return native.library_path()
+        return library.library_path()
     cc, *flags = request.param.split()
     if shutil.which(cc) is None:
         pytest.skip(f"needs {cc}")
@@ -334,13 +334,13 @@ def test_no_kernel_needs_more_stack_than_declared(some_library: Path) -> None:
             outputs = [np.zeros(at(graph[o].shape, SAMPLES), graph[o].dtype.numpy) for o in graph.outputs]
             used[op.name] = max(used.get(op.name, 0), machine.stack_used("step", inputs, outputs, SAMPLES))
     assert min(used.values()) > 200
-    assert {name: count for name, count in used.items() if count > native.stack_bytes()} == {}
+    assert {name: count for name, count in used.items() if count > library.stack_bytes()} == {}
 
 
 def test_checking_another_number_of_samples_stays_within_the_declared_stack(some_library: Path) -> None:
     machine = Machine(encoded({"infer": looped()}, 2).to_bytes(), some_library)
     x, y, z = (np.zeros(shape, np.float32) for shape in ((2, 3, 5), (2, 5, 3), (2, 3, 5)))
-    assert 0 < machine.stack_used("infer", [x], [y, z], 1) <= native.stack_bytes()
+    assert 0 < machine.stack_used("infer", [x], [y, z], 1) <= library.stack_bytes()
 
 
 def test_training_allocates_nothing_and_every_compiler_gives_the_same_bits(tmp_path: Path) -> None:
@@ -370,4 +370,4 @@ def test_zeros_at_the_end_of_state_are_not_stored(length: int) -> None:
 
 
 def test_the_library_is_bound_once() -> None:
-    assert native.library() is native.library(None) is native.library(native.library_path())
+    assert library.library() is library.library(None) is library.library(library.library_path())

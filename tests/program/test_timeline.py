@@ -23,7 +23,7 @@ from smidgen.program.program import Program
 from smidgen.program.timeline import Facts, Timeline
 from smidgen.report import inspect, plan_html, plan_text
 from smidgen.report.by_layer import Layer, grouped, layers_of
-from smidgen.runtime import machine
+from smidgen.runtime import library
 from smidgen.train.job import Job
 from tests.support import named, small
 from tests.support.layouts import planned
@@ -90,7 +90,7 @@ def test_whatever_an_instruction_touches_in_the_arena_is_in_one_span_alive_then(
                 continue
             n, left = (1, left - 1) if left else (program.batch, 0)
             inside = n == 1 and timeline.loop is not None
-            needs = machine.kernel_needs(
+            needs = library.kernel_needs(
                 step.kernel, step.params_at(n), len(step.operands), (program.batch if inside else n, program.batch, 0)
             )
             assert needs is not None

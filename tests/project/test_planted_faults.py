@@ -100,7 +100,7 @@ FAULTS = [
         "tests/passes/test_update.py::test_an_update_waits_for_the_last_reader_of_the_weight",
     ),
     Fault(
-        "momentum not applied", "runtime/kernels/sink.h", "m[i] = beta1 * m[i] + g;", "m[i] = g;", MOMENTUM,
+        "momentum not applied", "runtime/kernels/update.h", "return beta1 * m + d;", "return d;", MOMENTUM,
     ),
     Fault(
         "bias correction of Adam one step late", "runtime/kernels/sink.h",
@@ -128,7 +128,8 @@ FAULTS = [
     # Batches that are not full, or come in parts.
     Fault(
         "partial batch counted as full: sizes", "runtime/vm.c",
-        "why = execute(x, at, &outside, &c, n, 0);", "why = execute(x, at, &outside, &c, smg_batch(x), 0);", MOMENTUM,
+        "fault = execute(x, at, &outside, &c, n, 0);", "fault = execute(x, at, &outside, &c, smg_batch(x), 0);",
+        MOMENTUM,
     ),
     Fault(
         "partial batch counted as full: mean", "runtime/vm.c",
@@ -180,7 +181,7 @@ FAULTS = [
     ),
     Fault(
         "checksums of pages not compared", "runtime/kernels/page.c",
-        "if (stored && stored != checksum(data, bytes))", "if (0 && stored != checksum(data, bytes))",
+        "if (!why && stored && stored != checksum(data, bytes))", "if (0 && stored != checksum(data, bytes))",
         f"{PAGES}_a_build_with_checksums_finds_a_page_that_changed[0]",
     ),
     Fault(

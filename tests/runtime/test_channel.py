@@ -15,7 +15,8 @@ from smidgen import api
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import SGD
 from smidgen.program.program import Program
-from smidgen.runtime.machine import BAD_CALL, STOPPED, CBuffer, CSamples, Machine
+from smidgen.runtime.library import BAD_CALL, STOPPED, CBuffer, CSamples
+from smidgen.runtime.machine import Machine
 
 READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 

@@ -20,7 +20,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.errors import BadOption
 from smidgen.ir import Array
 from smidgen.report.parity import relative
-from smidgen.runtime.machine import FastProbe, run_kernel
+from smidgen.runtime.library import FastProbe, run_kernel
 from smidgen.train.job import Job
 
 
@@ -97,7 +97,7 @@ def test_fast_kernels_stay_within_the_declared_stack(program: object) -> None:
     machine = trained(program, "fast")._machine
     x, y = batch()
     used = machine.stack_used("train", [x, y.astype(np.int32)], [np.zeros((), np.float32)], 6)
-    assert 0 < used <= smidgen.runtime.machine.stack_bytes()
+    assert 0 < used <= smidgen.runtime.library.stack_bytes()
 
 
 def test_wrong_choices_are_errors(program: object) -> None:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.fast_library import HERE, RUNTIME, FastLibrary, best_set, build
 from smidgen import ops
 from smidgen.ir import Array, at
-from smidgen.runtime import machine
+from smidgen.runtime import library as native
 from tests.support.op_cases import SAMPLES, built, inputs_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fast_kernels")]  # the kernels are compiled once for all
@@ -69,9 +69,9 @@ def agree(libraries: Sequence[FastLibrary], case: Case, sink: str = "", seed: in
     kernel, arrays, params = operands_of(case, sink, np.random.default_rng(seed))
     outs = {"_momentum": 2, "_adam": 3}.get(sink, 1)
     exact = [exactly(a) if a.dtype == np.float32 else a for a in arrays]
-    needs = machine.kernel_needs(kernel, params, len(arrays), RUN)
+    needs = native.kernel_needs(kernel, params, len(arrays), RUN)
     assert needs == [a.nbytes for a in arrays], (kernel, params)
-    assert machine.run_kernel(kernel, exact, params, RUN) is None
+    assert native.run_kernel(kernel, exact, params, RUN) is None
     results = []
     for library in libraries:
         mine = [exactly(a) if a.dtype == np.float32 else a for a in arrays]
@@ -266,7 +266,7 @@ def sanitizer_cases() -> str:
             kernel, arrays, params = operands_of(case, sink, rng)
             if sum(a.nbytes for a in arrays) > 1 << 19:
                 continue
-            words = machine.param_words(params)
+            words = native.param_words(params)
             sizes = " ".join(str(a.nbytes) for a in arrays)
             lines.append(f"{kernel} {1 + seed % 3} {len(arrays)} {sizes} {len(words)} {' '.join(map(str, words))}")
     return "\n".join(lines)
@@ -289,6 +289,16 @@ def test_threads_do_every_piece_of_a_job_once(threads: int, folder: Path) -> Non
     subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
     done = subprocess.run([program, str(threads), "20000"], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_a_range_is_split_into_one_part_a_thread_and_no_piece_is_lost(threads: int, folder: Path) -> None:
+    program = folder / f"split_{threads}"
+    sources = [RUNTIME / "fast" / "threads.c", Path(__file__).parents[1] / "c" / "split.c"]
+    flags = ["-std=c11", "-O1", "-g", "-fsanitize=thread", "-Wall", "-DSMG_ISA=plain", f"-I{RUNTIME}"]
+    subprocess.run(["cc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], check=True)
+    done = subprocess.run([program, str(threads)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"{threads} 2\n"), done.stderr[-2000:]
 
 
 COMPILERS = [

@@ -32,7 +32,7 @@ from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
-from smidgen.runtime import machine as native
+from smidgen.runtime import library
 from smidgen.runtime.build import EXACT, HERE, sources
 from smidgen.runtime.machine import Machine
 from tests.support import small
@@ -174,7 +174,7 @@ def test_training_allocates_nothing_after_open(made: Program, harness: Path, tmp
     assert (done.returncode, done.stderr) == (0, "")
     said = dict(line.split() for line in done.stdout.splitlines())
     mapped, context = int(said["mapped_bytes"]), int(said["context_bytes"])
-    assert mapped + context + native.stack_bytes() == Plan.from_json(made.meta["plan"]).ram_bytes
+    assert mapped + context + library.stack_bytes() == Plan.from_json(made.meta["plan"]).ram_bytes
 
 
 @pytest.fixture(scope="module")
@@ -233,8 +233,8 @@ def test_ram_planned_is_mapped_plus_context_plus_stack_to_the_byte(made: Program
     plan, machine = Plan.from_json(made.meta["plan"]), Machine(made.to_bytes())
     assert (plan.state_bytes, plan.arena_bytes) == (len(machine.state), len(machine.arena))
     assert plan.arena_bytes == max(plan.arena_by_entry.values())
-    assert (plan.context_bytes, plan.stack_bytes) == (native.context_bytes(), native.stack_bytes())
-    assert plan.ram_bytes == machine.mapped_bytes + native.context_bytes() + native.stack_bytes()
+    assert (plan.context_bytes, plan.stack_bytes) == (library.context_bytes(), library.stack_bytes())
+    assert plan.ram_bytes == machine.mapped_bytes + library.context_bytes() + library.stack_bytes()
 
 
 def test_every_entry_stays_within_the_declared_stack(made: Program) -> None:
@@ -245,7 +245,7 @@ def test_every_entry_stays_within_the_declared_stack(made: Program) -> None:
         for entry, inputs, outputs in calls(machine, n, n):
             used[entry, n] = machine.stack_used(entry, inputs, outputs, n)
     assert min(used.values()) > 0, "not measured"
-    assert {call: count for call, count in used.items() if count > native.stack_bytes()} == {}
+    assert {call: count for call, count in used.items() if count > library.stack_bytes()} == {}
 
 
 def test_a_plan_of_lenet_one_alignment_unit_smaller_is_refused() -> None:

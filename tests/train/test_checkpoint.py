@@ -315,8 +315,9 @@ def test_messages_about_files_are_exact(plain: Program, tmp_path: Path) -> None:
             f'the file is not a checkpoint\n  at   {path}\n  help: job.checkpoint("run.ckpt") writes one',
         ),
         (
-            good[:4] + struct.pack("<I", 2) + good[8:],
-            f"the checkpoint has version 2, this smidgen reads 1\n  at   {path}",
+            good[:4] + struct.pack("<I", 1) + good[8:],
+            f"the checkpoint has version 1, this smidgen reads 2\n  at   {path}\n"
+            "  help: resume it with the smidgen that wrote it, or begin the run again",
         ),
     ):
         path.write_bytes(data)

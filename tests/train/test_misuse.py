@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import smidgen
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.ir import DType
 from smidgen.program.program import Program
-from smidgen.runtime import machine
+from smidgen.runtime import library
 from smidgen.train.job import Job
 from tests.support import small
 from tests.support.jobs import job_of, said
@@ -297,7 +298,16 @@ def test_statistics_of_one_sample_are_refused_with_help(normed: tuple[Program, N
     assert job.step == 0
 
 
-def test_the_runtime_says_what_the_help_is_for() -> None:
-    kernels = "".join(p.read_text() for p in (machine.LIBRARY.parent / "kernels").glob("*.c"))
-    for text in (machine.TOO_FEW, *machine.HELP):
-        assert f'"{text}"' in kernels
+def test_python_knows_the_faults_of_the_runtime() -> None:
+    header = (library.LIBRARY.parent / "smidgen.h").read_text()
+    (listed,) = re.findall(r"typedef enum \{([^}]*)\} SmgFault;", header)
+    numbers = dict(re.findall(r"SMG_FAULT_(\w+) = (\d+)", listed))
+    assert {f.name: str(f.value) for f in library.Fault if f} == numbers
+    assert "SMG_NO_FAULT = 0" in listed
+    assert [int(n) for n in numbers.values()] == list(range(1, len(library.Fault)))
+    texts = [library.fault_text(f) for f in library.Fault if library.Fault.LABEL <= f < library.Fault.SLOTS]
+    assert all(texts)
+    assert len(set(texts)) == len(texts)
+    # What is wrong with a file, a call or slots has its text where it is found.
+    assert {library.fault_text(f) for f in (1, 6, library.Fault.SLOTS, len(library.Fault), 99, -1)} == {""}
+    assert library.fault_text(0) is None

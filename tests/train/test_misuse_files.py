@@ -11,7 +11,7 @@ import pytest
 
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.program.program import Program
-from smidgen.runtime import machine
+from smidgen.runtime import library
 from smidgen.train.job import Job, load
 from tests.support.encoded import encoded
 from tests.support.jobs import job_of, said
@@ -105,7 +105,7 @@ def test_constants_of_a_loaded_program_stay_in_the_file(tmp_path: Path) -> None:
     made.save(tmp_path / "net.smg")
     data = np.ones((2, 1500), np.float32)
     want = made.predict(data)
-    machine.release_freed()
+    library.release_freed()
     before = _anonymous_bytes()
     job = load(tmp_path / "net.smg")
     np.testing.assert_array_equal(job.predict(data), want)

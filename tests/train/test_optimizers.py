@@ -13,7 +13,7 @@ from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.errors import BadOption
 from smidgen.ir import Array, DType, Tensor, at
 from smidgen.ops.optim import SINKS
-from smidgen.runtime import machine
+from smidgen.runtime import library
 
 SAMPLES = 3
 STEPS = 10
@@ -80,7 +80,7 @@ def test_ten_steps_in_c_equal_torch_to_single_precision(optimizer: Optimizer, ma
     params = at(tuple(op.params(ops.Call((t,), (t,), optimizer.attrs))), 1)
     for step, (g, want) in enumerate(zip(gradients(np.float32), torch_weights(make), strict=True)):
         operands = [*state, g, *settings(optimizer, step, np.float32)]
-        assert machine.run_kernel(f"{optimizer.op}_f32", operands, params) is None
+        assert library.run_kernel(f"{optimizer.op}_f32", operands, params) is None
         np.testing.assert_allclose(state[0], want, rtol=2e-6, atol=2e-6)
 
 
@@ -92,7 +92,7 @@ def test_late_steps_of_adam_have_their_bias_corrections_in_double() -> None:
         ins = [np.ones(1), np.full(1, 0.5), np.full(1, 0.1), np.full(1, 0.2), *settings(optimizer, step, np.float64)]
         want = ops.get("adam").ref(*ins, **optimizer.attrs)
         w, g, m, v, lr = (a.astype(np.float32) for a in ins[:5])
-        assert machine.run_kernel("adam_f32", [w, m, v, g, lr, ins[5]], params) is None
+        assert library.run_kernel("adam_f32", [w, m, v, g, lr, ins[5]], params) is None
         np.testing.assert_allclose([w, m, v], want, rtol=3e-7)
 
 
@@ -124,22 +124,22 @@ def test_a_fused_update_has_the_bits_of_gradient_then_update(op: ops.Op, sink: A
     fused, alone = state(), state()
     params, room = call(f"{op.name}_{sink.name}", tensors, len(sink.state), case.attrs)
     assert (
-        machine.run_kernel(f"{op.name}_{sink.name}_f32", [*fused, *arrays[:first], *kept, *room], params, run) is None
+        library.run_kernel(f"{op.name}_{sink.name}_f32", [*fused, *arrays[:first], *kept, *room], params, run) is None
     )
     own = {k: v for k, v in case.attrs.items() if k not in sink.attrs}
     gradient = np.full_like(alone[0], 7)
     params, room = call(op.name, tensors[:first], 1, own)
-    assert machine.run_kernel(f"{op.name}_f32", [gradient, *arrays[:first], *room], params, run) is None
+    assert library.run_kernel(f"{op.name}_f32", [gradient, *arrays[:first], *room], params, run) is None
     if sink.name == "acc":  # an accumulator is continued, not added to: start from nothing to compare
         for a in fused:
             a[...] = 0
         params, room = call(f"{op.name}_acc", tensors, 1, case.attrs)
-        assert machine.run_kernel(f"{op.name}_acc_f32", [*fused, *arrays[:first], *room], params, run) is None
+        assert library.run_kernel(f"{op.name}_acc_f32", [*fused, *arrays[:first], *room], params, run) is None
         np.testing.assert_array_equal(fused[0], gradient)
         return
     update = {k: v for k, v in case.attrs.items() if k in sink.attrs}
     params, _ = call(sink.alone, [weight], len(sink.state), update)
-    assert machine.run_kernel(f"{sink.alone}_f32", [*alone, gradient, *kept], params, run) is None
+    assert library.run_kernel(f"{sink.alone}_f32", [*alone, gradient, *kept], params, run) is None
     for a, b in zip(fused, alone, strict=True):
         np.testing.assert_array_equal(a.view(np.int32), b.view(np.int32))
 

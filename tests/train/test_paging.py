@@ -22,8 +22,8 @@ from smidgen.errors import BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
 from smidgen.program.plan import Plan
 from smidgen.report.plan_text import answer
-from smidgen.runtime import machine as native
 from smidgen.runtime.machine import Machine
+from smidgen.runtime.work import has_fast
 from smidgen.train.job import Job
 from tests.support import small
 from tests.support.disk import CRead, Disk
@@ -40,7 +40,7 @@ def test_a_program_that_pages_gives_the_same_bits_and_moves_what_the_plan_says(a
 
 def test_fast_kernels_page_too(tmp_path: Path) -> None:
     entries = small.entries()
-    if not native.has_fast():
+    if not has_fast():
         pytest.skip("the runtime has no fast kernels")
     plain = Job(encode(entries), kernels="fast", threads=2)
     job = Job(encode(paged(entries)), kernels="fast", threads=2, page_to=tmp_path / "page")
@@ -167,6 +167,7 @@ FULL = """
 import resource, sys
 import numpy as np
 from smidgen.errors import CannotWrite
+from smidgen.runtime.work import has_fast
 import smidgen
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

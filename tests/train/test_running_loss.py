@@ -16,7 +16,7 @@ import smidgen
 from smidgen import ops
 from smidgen.ir import Batch, DType, Tensor, at, batch_axis
 from smidgen.ops.registry import Case, Op, Run
-from smidgen.runtime import machine
+from smidgen.runtime import library
 from tests.support.arguments import compiled as compiled_with
 
 SAMPLES, CLASSES = 37, 11
@@ -186,4 +186,4 @@ def _run(op: Op, outs: list[np.ndarray], ins: list[np.ndarray], attrs: Any, run:
     params = [at(p, run.n) for p in op.params(ops.Call((*plain[1:], *given), tuple(plain), attrs))]
     (kernel,) = op.kernels.values()
     operands = [*outs, *(np.ascontiguousarray(a) for a in ins)]
-    assert machine.run_kernel(kernel, operands, params, (run.n, run.total, 0)) is None
+    assert library.run_kernel(kernel, operands, params, (run.n, run.total, 0)) is None

@@ -11,7 +11,7 @@ from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..ir import ALIGN, Graph, Role
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
-from ..runtime.machine import Work
+from ..runtime.work import Work
 from . import verify
 from .effort import meter
 from .encode import encode as encode_program

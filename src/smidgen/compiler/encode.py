@@ -23,7 +23,8 @@ from ..program.instructions import (
     OperandRegion,
     Word,
 )
-from ..program.program import REGION_BYTES, Program, checked_meta, trimmed
+from ..program.program import Program, checked_meta, trimmed
+from ..program.reader import REGION_BYTES
 from .graph.build import typed
 from .place.layout import Layout, Slot
 

@@ -16,7 +16,7 @@ from .. import ops
 from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor
 from ..program.program import Instruction, Program
-from ..runtime import machine
+from ..runtime import library
 from .graph.build import typed
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
@@ -151,7 +151,7 @@ class _Replay:
     def _loop(self, loop: Node, body: Sequence[Node], steps: Sequence[Instruction], cursor: int) -> int:
         working = [node for node in body if not ops.get(node.op).is_view]
         head = self._at(steps, cursor, loop)
-        if not head.is_loop or head.body != len(working):
+        if head != Instruction("", body=len(working)):
             raise self._unsafe("the program's loop is not the graph's", loop, "")
         self.body_tensors = {o for node in body for o in node.outs}
         for index in range(self.n):
@@ -231,9 +231,11 @@ class _Replay:
         extra = len(step.operands) - len(names)
         names, kinds = names + [""] * extra, kinds + ["s"] * extra
         run = (n if self.index < 0 else self.n, self.n, max(self.index, 0))
-        needs = machine.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
+        needs = library.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
         if extra not in (0, 1) or needs is None:
             raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
+        if step.guard or step.unit or any(op.outer or op.ring for op in step.operands):
+            raise self._unsafe(f"kernel '{kernel}' has a guard, a unit, rings or strides of outer loops", node, "")
         index = max(self.index, 0)
         return [
             Access(name, kind, op.region, op.offset + index * op.stride, need)

@@ -200,7 +200,7 @@ def config_header(sizes: Limits) -> str:
         "/* Limits of the runtime, which decide how large SmgContext is. A program that is loaded later, over the air,",
         " * may need larger ones; it is refused otherwise. */",
         f"#define SMG_MAX_KERNELS {sizes.kernels}", f"#define SMG_MAX_ENTRIES {sizes.entries}",
-        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}",
+        f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}", "#define SMG_RULES 0",
         f"#define SMG_PAGES {int(sizes.pages)}", "",
     ])  # fmt: skip
 

@@ -7,8 +7,10 @@ from typing import Final
 from ..runtime.build import EXACT, HERE
 
 PORT: Final = HERE / "ports" / "cortex_m"
-RUNTIME_SOURCES: Final = ("vm.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
-RUNTIME_HEADERS: Final = ("smidgen.h", "smidgen_train.h", "kernel.h", "format.h", "extents.h", "exact_math.h")
+RUNTIME_SOURCES: Final = ("vm.c", "faults.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
+RUNTIME_HEADERS: Final = (
+    "smidgen.h", "smidgen_train.h", "kernel.h", "split.h", "format.h", "extents.h", "exact_math.h", "contraction.h",
+)  # fmt: skip
 # For applications: state that survives power loss, and new classes. The linker drops what main.c does not call.
 MORE_SOURCES: Final = ("slots.c", "classes.c")
 MORE_HEADERS: Final = ("slots.h", "classes.h", "crc.h")

@@ -19,7 +19,7 @@ from ..program.program import Program
 from . import stack
 
 TABLE = Path(__file__).parent / "stack.json"
-MESSAGE_BYTES = 128
+MESSAGE_BYTES = 120
 PAGER_BYTES = 536 + 20  # SmgBlocks and SmgPager with 32-bit pointers; the build asserts it
 SPARE = 16  # bytes of stack: frames differ a little between versions of a compiler
 
@@ -36,7 +36,7 @@ class Limits:
     @property
     def struct_bytes(self) -> int:
         """sizeof(SmgContext) with 32-bit pointers; the build asserts it."""
-        fields = 4 * 4 + 2 * self.kernels + 4 * self.entries + 4 * self.words + 2 * 4 + MESSAGE_BYTES
+        fields = 4 * 4 + 2 * self.kernels + 4 * self.entries + 4 * self.words + 2 * 4 + 8 + MESSAGE_BYTES
         return fields + (2 * 4 if self.pages else 0)
 
     @property

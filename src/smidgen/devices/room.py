@@ -8,8 +8,10 @@ from typing import Final
 
 from ..errors import BadOption
 from ..ir import ALIGN
-from ..program.program import REGION_BYTES, Program
-from ..runtime import machine
+from ..program.program import Program
+from ..program.reader import REGION_BYTES
+from ..runtime import library
+from ..runtime.work import Work
 from . import overhead
 from .cores import core_of, is_ported
 from .device import Bank, Device
@@ -34,12 +36,12 @@ def device_overhead(device: Device | None, program: Program) -> Overhead:
         core = core_of(device).name
         return Overhead(overhead.limits([program]).context_bytes, overhead.stack_bytes([program], core))
     if device is not None and device.is_bare:
-        return Overhead(CONTEXT_BYTES_32, machine.stack_bytes())
+        return Overhead(CONTEXT_BYTES_32, library.stack_bytes())
     return host_overhead()
 
 
 def host_overhead() -> Overhead:
-    return Overhead(machine.context_bytes(), machine.stack_bytes())
+    return Overhead(library.context_bytes(), library.stack_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Need:
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.overhead.context_bytes + self.overhead.stack_bytes
 
-    def with_work(self, work: machine.Work) -> int:
+    def with_work(self, work: Work) -> int:
         """RAM, with what the kernels take beside the program."""
         return self.ram_bytes + work.beside(self.state_bytes + self.arena_bytes)
 

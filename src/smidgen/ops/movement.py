@@ -301,7 +301,7 @@ KIND = {DType.F32: 0, DType.I32: 1, DType.U8: 2}
 
 
 def _cast_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
-    if attrs["dtype"] not in {d.value for d in DType}:
+    if attrs["dtype"] not in {d.value for d in KIND}:
         raise BadShape(f"cast to '{attrs['dtype']}'", help="one of f32, i32, u8")
     return [(ins[0].shape, DType(attrs["dtype"]))]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData, BadOption
-from ..ir import Array, DType, Step, batch_axis
+from ..ir import Array, DType, Quant, Step, batch_axis
 from .instructions import Buffer
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -142,6 +142,12 @@ def laid_shape(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]
             raise ValueError(f"{kind} {arg} does not fit {shape}")
         shape = tuple(arg) if kind == "reshape" else tuple(shape[axis] for axis in arg)
     return shape
+
+
+def laid_quant(quant: Quant, shape: tuple[int, ...], step: Step) -> Quant | None:
+    """Of a quantized value of that shape after the step; None if the axis of its scales does not survive."""
+    kind, arg = step
+    return quant.reshaped(shape, arg) if kind == "reshape" else quant.permuted(arg)
 
 
 def added_step(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:

@@ -14,7 +14,8 @@ from ..errors import BadProgram
 from ..ir import COUNTER, LR
 from ..program.instructions import Buffer
 from ..program.plan import Plan
-from ..program.program import HEADER, SECTIONS, VERSION, Program
+from ..program.program import Program
+from ..program.writer import HEADER, SECTIONS, VERSION
 from ..runtime.machine import check_program
 from ..terminal import bytes_text, count_text, paint
 from ..train.state import State, checked_facts

@@ -18,7 +18,9 @@ static const char *read_blocks(void *self, size_t offset, void *to, size_t bytes
             if (b->read(b->self, block, b->piece, 1)) { return CANNOT_READ; }
             memcpy(at, b->piece + skip, count);
         }
-        at += count, offset += count, bytes -= count;
+        at += count;
+        offset += count;
+        bytes -= count;
     }
     return NULL;
 }
@@ -38,7 +40,9 @@ static const char *write_blocks(void *self, size_t offset, const void *from, siz
             memcpy(b->piece + skip, at, count);
             if (b->write(b->self, block, b->piece, 1)) { return CANNOT_WRITE; }
         }
-        at += count, offset += count, bytes -= count;
+        at += count;
+        offset += count;
+        bytes -= count;
     }
     return NULL;
 }

@@ -6,8 +6,8 @@
  *     pager = smg_block_pager(&card);
  *     if (smg_set_pager(&x, &pager)) fail(smg_error(&x));
  *
- * Whole blocks go straight between the device and the arena; the end of a piece goes through `piece`, which is read before
- * it is written. */
+ * Whole blocks go straight between the device and the arena; the end of a piece goes through `piece`, which is read
+ * before it is written. */
 #ifndef SMIDGEN_BLOCKS_H
 #define SMIDGEN_BLOCKS_H
 #include "smidgen.h"

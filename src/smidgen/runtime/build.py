@@ -112,7 +112,7 @@ def table_source(
             f"smg_fast_{one.name}_{name}" if name in fast else f"smg_plain_{plain}_{name}" if can_plain else ""
             for name in names
         ]
-        lines += [f"const char *{symbol}(const SmgCall *c);" for symbol in symbols if symbol]
+        lines += [f"SmgFault {symbol}(const SmgCall *c);" for symbol in symbols if symbol]
         lines += [f"static const SmgKernelFn runs_{one.name}[] = {{"]
         lines += [f"    {symbol or 0}, /* {name} */" for symbol, name in zip(symbols, names, strict=True)]
         lines += ["};"]
@@ -150,7 +150,7 @@ def compile_runtime(
             objects.append(obj)
 
         for one in sets:  # first, because they take longest
-            options = (*flags, *FAST, *one.flags, f"-DSMG_ISA={one.name}", "-include", str(HERE / "isa.h"))
+            options = (*flags, *FAST, *one.flags, f"-DSMG_ISA={one.name}")
             for path in sorted(HERE.glob("fast/*.c")) + (sorted(HERE.glob("kernels/*.c")) if one.plain else []):
                 add(path, options, f"_{one.name}")
         exact = (*EXACT, *flags, *(["-DSMG_HAS_FAST"] if sets else []))

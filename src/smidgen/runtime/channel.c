@@ -1,6 +1,6 @@
-/* Copies between the arena and a buffer that has no memory: the walk of copy_b4 and copy_b1 (kernels/movement.c), with the
- * caller's functions on one side. Runs of the outside that are runs of the arena too go straight there; others, where
- * axes change their order, through a few words of stack. */
+/* Copies between the arena and a buffer that has no memory: the walk of copy_b4 and copy_b1 (kernels/movement.c), with
+ * the caller's functions on one side. Runs of the outside that are runs of the arena too go straight there; others,
+ * where axes change their order, through a few words of stack. */
 #include "format.h"
 
 #define PIECE 128 /* bytes of stack */
@@ -60,9 +60,11 @@ int smg_channel_copy(const SmgChannel *channel, int buffer, int is_output, size_
         int32_t axis = rank - 1;
         for (; axis >= 0; axis--) { /* an odometer over the other axes */
             if (axis == along) { continue; }
-            outside += (size_t)out[axis], inside += (size_t)in[axis];
+            outside += (size_t)out[axis];
+            inside += (size_t)in[axis];
             if (++at[axis] < dims[axis]) { break; }
-            outside -= (size_t)dims[axis] * (size_t)out[axis], inside -= (size_t)dims[axis] * (size_t)in[axis];
+            outside -= (size_t)dims[axis] * (size_t)out[axis];
+            inside -= (size_t)dims[axis] * (size_t)in[axis];
             at[axis] = 0;
         }
         if (axis < 0) { return 0; }

@@ -13,25 +13,33 @@ typedef struct {
     int entry;
     uint32_t instruction;
     const char *kernel;
+    unsigned flags; /* of the kernel */
     const uint32_t *record;
     int32_t n;     /* samples at hand */
-    int32_t scale; /* n as it enters sizes: 1 inside a loop */
-    int32_t count; /* iterations: n inside a loop, else 1 */
+    int32_t scale; /* n as it enters sizes: 1 inside a loop over samples */
+    int32_t count; /* iterations of the loop around it, else 1 */
 #if SMG_PAGES
     int in_loop, pending;
     Started started[SMG_MAX_STARTED]; /* pages on their way, `pending` of them */
 #endif
 } Check;
 
-static SmgStatus refuse(const Check *c, const char *why) {
-    return smg_say_at(c->x, SMG_BAD_PROGRAM, c->entry, c->instruction, c->kernel, why);
+static SmgStatus refuse_as(const Check *c, SmgFault fault, const char *why) {
+    return smg_say_at(c->x, fault, c->entry, c->instruction, c->kernel, why);
+}
+
+static SmgStatus refuse(const Check *c, const char *why) { return refuse_as(c, SMG_FAULT_PROGRAM, why); }
+
+static SmgStatus refuse_operand_as(const Check *c, SmgFault fault, unsigned operand, const char *why) {
+    refuse_as(c, fault, "operand ");
+    smg_add_number(c->x, operand);
+    smg_add_text(c->x, " ");
+    smg_add_text(c->x, why);
+    return SMG_BAD_PROGRAM;
 }
 
 static SmgStatus refuse_operand(const Check *c, unsigned operand, const char *why) {
-    refuse(c, "operand ");
-    smg_add_number(c->x, operand);
-    smg_add_text(c->x, why);
-    return SMG_BAD_PROGRAM;
+    return refuse_operand_as(c, SMG_FAULT_PROGRAM, operand, why);
 }
 
 int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
@@ -39,7 +47,8 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
     int many = 0;
     for (const char *p = s; *p; p++) {
         if (*p == '?') {
-            sure--, optional++;
+            sure--;
+            optional++;
         } else if (*p == '+') {
             many = 1;
         } else {
@@ -52,16 +61,11 @@ int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
         if (*p == '?' || *p == '+') { continue; }
         const int may = p[1] == '?';
         if (may && seen++ >= optional - left_out) { continue; }
-        roles[at].letter = *p, roles[at++].optional = (uint8_t)may;
+        roles[at].letter = *p;
+        roles[at].optional = (uint8_t)may;
+        at++;
     }
     for (; at < operands; at++) { roles[at] = roles[at - 1]; }
-    return 0;
-}
-
-static int ends_with(const char *name, const char *end) {
-    for (; *name; name++) {
-        if (strcmp(name, end) == 0) { return 1; }
-    }
     return 0;
 }
 
@@ -75,43 +79,45 @@ static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgR
     const int writes = role.letter != 'i';
     if (region == R_NONE) {
         *bytes = 0;
-        if (word != SMG_NONE || !role.optional) { return refuse_operand(c, operand, " must not be absent"); }
+        if (word != SMG_NONE || !role.optional) { return refuse_operand(c, operand, RULE("must not be absent")); }
         return SMG_OK;
     }
+    if (region == R_LIST) { return refuse_operand_as(c, SMG_FAULT_LATER, operand, "is an index list"); }
     if (region == R_INPUT || region == R_OUTPUT) {
         const uint32_t inputs = c->record[E_INPUTS], outputs = c->record[E_OUTPUTS];
         if (region == R_INPUT ? role.letter != 'i' || at >= inputs
                               : role.letter != 'o' || at < inputs || at >= inputs + outputs) {
-            return refuse_operand(c, operand, " is no such buffer of the caller");
+            return refuse_operand(c, operand, RULE("is no such buffer of the caller"));
         }
         const uint32_t *b = smg_section(c->x, S_BUFFERS) + (size_t)(c->record[E_BUFFER] + at) * BUFFER_WORDS;
         /* Bytes of the caller may lie anywhere; only kernels that move single bytes can take them there. */
-        if ((b[B_KIND] & 0xff) == SMG_U8 && !ends_with(c->kernel, "_b1")) {
-            return refuse_operand(c, operand, " is not aligned for this kernel");
+        if (smg_types[b[B_KIND] & 0xff].bytes < 4 && !(c->flags & SMG_BYTES)) {
+            return refuse_operand(c, operand, RULE("is not aligned for this kernel"));
         }
         *bytes = smg_buffer_size(b, c->n);
         return SMG_OK;
     }
 #if SMG_PAGES
-    if ((region == R_PAGE) != is_page(role)) { return refuse_operand(c, operand, " is not where pages are"); }
+    if ((region == R_PAGE) != is_page(role)) { return refuse_operand(c, operand, RULE("is not where pages are")); }
     if (region == R_PAGE) {
         const uint64_t pages = smg_page_bytes(c->x), from = (uint64_t)at * 4;
-        if (c->in_loop) { return refuse_operand(c, operand, " pages inside a loop"); }
-        if (at % (SMG_PAGE_ALIGN / 4)) { return refuse_operand(c, operand, " does not start where pages start"); }
-        if (from > pages) { return refuse_operand(c, operand, " starts behind its region"); }
+        if (!pages) { return refuse_operand(c, operand, RULE("pages, and the program has no pages")); }
+        if (c->in_loop) { return refuse_operand(c, operand, RULE("pages inside a loop")); }
+        if (at % (SMG_PAGE_ALIGN / 4)) { return refuse_operand(c, operand, RULE("does not start where pages start")); }
+        if (from > pages) { return refuse_operand(c, operand, RULE("starts behind its region")); }
         *bytes = pages - from;
         return SMG_OK;
     }
     if ((role.letter == 'b' || role.letter == 'w') && region != R_ARENA) {
-        return refuse_operand(c, operand, " must be in the arena");
+        return refuse_operand(c, operand, RULE("must be in the arena"));
     }
 #endif
-    if (region > R_ARENA) { return refuse_operand(c, operand, " is in an unknown region"); }
+    if (region > R_ARENA) { return refuse_operand(c, operand, RULE("is in an unknown region")); }
     if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA)) {
-        return refuse_operand(c, operand, " must not be written there");
+        return refuse_operand(c, operand, RULE("must not be written there"));
     }
     const uint64_t size = smg_words(c->x)[F_CONST + region], start = (uint64_t)at * 4;
-    if (start > size) { return refuse_operand(c, operand, " starts behind its region"); }
+    if (start > size) { return refuse_operand(c, operand, RULE("starts behind its region")); }
     *bytes = size - start;
     return SMG_OK;
 }
@@ -148,7 +154,7 @@ static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint6
                 apart = !len_a || !len_b || a + len_a <= b || b + len_b <= a;
             }
             if (!apart) {
-                refuse_operand(c, i, " overlaps operand ");
+                refuse_operand(c, i, RULE("overlaps operand "));
                 smg_add_number(c->x, j);
                 return SMG_BAD_PROGRAM;
             }
@@ -172,7 +178,7 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
                (c->started[k].to != ops[0] || c->started[k].page != ops[1] || c->started[k].bytes != need[0])) {
             k++;
         }
-        if (k == c->pending) { return refuse(c, "no such page was started"); }
+        if (k == c->pending) { return refuse(c, RULE("no such page was started")); }
         c->started[k] = c->started[--c->pending];
     }
     for (unsigned i = 0; i < operands; i++) {
@@ -183,12 +189,12 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
             const Started *s = &c->started[k];
             const uint64_t from = (uint64_t)((region == R_ARENA ? s->to : s->page) & 0x1fffffffu) * 4;
             if (bytes && s->bytes && !is_apart(at, bytes, from, s->bytes)) {
-                return refuse_operand(c, i, " is used by a page that is on its way");
+                return refuse_operand(c, i, RULE("is used by a page that is on its way"));
             }
         }
     }
     if (roles[0].letter == 'b') {
-        if (c->pending == SMG_MAX_STARTED) { return refuse(c, "too many pages are on their way"); }
+        if (c->pending == SMG_MAX_STARTED) { return refuse(c, RULE("too many pages are on their way")); }
         c->started[c->pending++] = (Started){ops[0], (uint32_t)need[0], ops[1]};
     }
     return SMG_OK;
@@ -197,41 +203,48 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
 
 static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     SmgContext *x = c->x;
-    const unsigned operands = smg_code_operands(code), flags = smg_code_flags(code);
+    const unsigned operands = smg_code_operands(code);
     const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
     SmgRole roles[SMG_MAX_OPERANDS] = {{0, 0}};
     uint64_t need[SMG_MAX_OPERANDS] = {0};
-    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) { return refuse(c, "unknown kernel number"); }
+    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) {
+        return refuse(c, RULE("unknown kernel number"));
+    }
     const int number = x->kernels[smg_code_kernel(code)];
     const SmgKernel *kernel = smg_kernels[number];
     c->kernel = kernel->name;
-    if (smg_roles(kernel->signature, operands, roles)) { return refuse(c, "wrong number of operands"); }
+    c->flags = kernel->flags;
+    if (smg_roles(kernel->signature, operands, roles)) { return refuse(c, RULE("wrong number of operands")); }
 
-    if (code[1] >= params_words) { return refuse(c, "the parameters lie outside their section"); }
+    if (code[1] >= params_words) { return refuse(c, RULE("the parameters lie outside their section")); }
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
     if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1]) {
-        return refuse(c, "the parameters lie outside their section");
+        return refuse(c, RULE("the parameters lie outside their section"));
     }
-    if (maps && params > SMG_MAX_WORDS) { return refuse(c, "more parameters than this build has room for"); }
-    if (kernel->params >= 0 && params != (uint32_t)kernel->params) { return refuse(c, "wrong number of parameters"); }
+    if (maps && params > SMG_MAX_WORDS) {
+        return refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
+    }
+    if (kernel->params >= 0 && params != (uint32_t)kernel->params) {
+        return refuse(c, RULE("wrong number of parameters"));
+    }
     const int32_t *p = smg_scaled(x, block, c->scale);
-    if (!p) { return refuse(c, "a size does not fit 32 bits"); }
+    if (!p) { return refuse(c, RULE("a size does not fit 32 bits")); }
     const SmgRun run = {c->n, c->n, 0};
     if (kernel->extent(p, (int)params, (int)operands, run, need)) {
-        return refuse(c, "the parameters are out of range");
+        return refuse(c, RULE("the parameters are out of range"));
     }
 
-    const uint32_t *ops = code + 2, *strides = flags & FLAG_STRIDES ? ops + operands : NULL;
+    const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     for (unsigned i = 0; i < operands; i++) {
         uint64_t bytes;
         const uint32_t stride = strides ? strides[i] : 0;
         const SmgStatus status = available(c, i, ops[i], roles[i], &bytes);
         if (status) { return status; }
         /* Words are read at multiples of four bytes; an operand with an odd size consists of bytes. */
-        if (stride % 4 && need[i] % 4 == 0) { return refuse_operand(c, i, " advances by an odd stride"); }
+        if (stride % 4 && need[i] % 4 == 0) { return refuse_operand(c, i, RULE("advances by an odd stride")); }
         if (need[i] == SMG_TOO_MUCH || span(c, need[i], stride) > bytes) {
-            refuse_operand(c, i, " needs ");
+            refuse_operand(c, i, RULE("needs "));
             smg_add_number(x, span(c, need[i], stride));
             smg_add_text(x, " bytes and has ");
             smg_add_number(x, bytes);
@@ -250,44 +263,70 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     return check_overlap(c, code, need, roles, smg_kernel_inplace[number]);
 }
 
+/* A loop that this runtime can run: `left` instructions are left of the one around it. */
+static SmgStatus check_loop(Check *c, const uint32_t *code, uint32_t left) {
+    const uint32_t words = smg_code_words(code);
+    int is_samples;
+    if (smg_code_flags(code) || words > 5 || words == 4) {
+        return refuse(c, RULE("a loop with fields it cannot have"));
+    }
+    if (words > 2 && code[2] > INT32_MAX) { return refuse(c, RULE("a loop with a negative count")); }
+    if (code[1] == 0) { return refuse(c, RULE("a loop around nothing")); }
+    if (left) { return refuse_as(c, SMG_FAULT_LATER, "a loop inside a loop"); }
+    if (words == 5) { return refuse_as(c, SMG_FAULT_LATER, "a loop with a period"); }
+    c->count = smg_loop_count(code, c->n, &is_samples);
+    c->scale = is_samples ? 1 : c->n;
+    return SMG_OK;
+}
+
+/* Of an instruction that is no loop: what it says of itself beside kernel and operands. */
+static SmgStatus check_flags(const Check *c, const uint32_t *code, int in_loop) {
+    const uint32_t flags = smg_code_flags(code), levels = flags & FLAG_LEVELS;
+    if (flags & ~(uint32_t)FLAGS_ALL) { return refuse_as(c, SMG_FAULT_LATER, "flags of a later version"); }
+    if (flags & FLAG_RINGS) { return refuse_as(c, SMG_FAULT_LATER, "operands in rings"); }
+    if (flags & FLAG_TAG && code[smg_code_words(code) - 1]) {
+        return refuse_as(c, SMG_FAULT_LATER, "an instruction with a guard, or for another unit");
+    }
+    if (levels > 1) { return refuse_as(c, SMG_FAULT_LATER, "strides of a loop inside a loop"); }
+    return levels && !in_loop ? refuse(c, RULE("strides outside a loop")) : SMG_OK;
+}
+
 SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
-    uint32_t in_loop = 0;
+    uint32_t left = 0; /* instructions of the loop around */
     Check c = {.x = x, .entry = entry, .kernel = "", .record = record, .n = n};
     x->checked[entry] = 0;
     for (; at < end; c.instruction++) {
+        SmgStatus status;
         c.kernel = "";
-        if (end - at < 2) { return refuse(&c, "the code ends within an instruction"); }
+        if (end - at < 2 || smg_code_words(at) > (uint64_t)(end - at)) {
+            return refuse(&c, RULE("the code ends within an instruction"));
+        }
         if (smg_code_kernel(at) == SMG_LOOP) {
-            if (in_loop) { return refuse(&c, "a loop inside a loop"); }
-            if (at[0] != SMG_LOOP || at[1] == 0) { return refuse(&c, "a loop with fields it cannot have"); }
-            in_loop = at[1];
-            at += 2;
-            continue;
-        }
-        const uint32_t words = smg_code_words(at), flags = smg_code_flags(at);
-        if (words > (uint64_t)(end - at)) { return refuse(&c, "the code ends within an instruction"); }
-        if (flags & ~(uint32_t)(FLAG_STRIDES | FLAG_TAG) || (flags & FLAG_TAG && at[words - 1] != 0)) {
-            return refuse(&c, "flags of a later version");
-        }
-        if (flags & FLAG_STRIDES && !in_loop) { return refuse(&c, "strides outside a loop"); }
-        c.count = in_loop ? n : 1;
-        c.scale = in_loop ? 1 : n;
+            status = check_loop(&c, at, left);
+            left = at[1];
+        } else {
+            if (!left) {
+                c.count = 1;
+                c.scale = n;
+            }
 #if SMG_PAGES
-        c.in_loop = in_loop != 0;
+            c.in_loop = left != 0;
 #endif
-        const SmgStatus status = check_instruction(&c, at);
+            status = check_flags(&c, at, left != 0);
+            if (!status) { status = check_instruction(&c, at); }
+            left -= left ? 1 : 0;
+        }
         if (status) { return status; }
-        in_loop -= in_loop ? 1 : 0;
-        at += words;
+        at += smg_code_words(at);
     }
     c.kernel = "";
-    if (in_loop) { return refuse(&c, "the code ends within a loop"); }
+    if (left) { return refuse(&c, RULE("the code ends within a loop")); }
 #if SMG_PAGES
-    if (c.pending) { return refuse(&c, "a page was started that nobody waits for"); }
+    if (c.pending) { return refuse(&c, RULE("a page was started that nobody waits for")); }
 #endif
-    if (c.instruction != record[E_INSTRUCTIONS]) { return refuse(&c, "the number of instructions is wrong"); }
+    if (c.instruction != record[E_INSTRUCTIONS]) { return refuse(&c, RULE("the number of instructions is wrong")); }
     x->checked[entry] = n;
     return SMG_OK;
 }

@@ -18,7 +18,7 @@ int smg_class_count(const SmgContext *x, const SmgClasses *c) {
 }
 
 static int refused(SmgContext *x, const char *why) {
-    smg_say(x, SMG_BAD_CALL, why);
+    smg_say(x, SMG_FAULT_CALL, why);
     return -1;
 }
 
@@ -33,7 +33,7 @@ int smg_add_class(SmgContext *x, const SmgClasses *c, const char *name) {
     memset(to, 0, c->name_bytes);
     memcpy(to, name, length);
     ((float *)(void *)(x->state + c->mask))[number] = 0.0f; /* last: from here on the class is in use */
-    smg_say(x, SMG_OK, "");
+    smg_say(x, SMG_NO_FAULT, "");
     return number;
 }
 

@@ -6,6 +6,7 @@
 #define SMG_EXACT_MATH_H
 #include <stdint.h>
 #include <string.h>
+#include "contraction.h"
 
 static inline uint32_t smg_bits(float x) {
     uint32_t u;
@@ -50,7 +51,10 @@ static inline float smg_sqrtf(float x) {
     uint32_t m = u & 0x7fffffu;
     if (e == 0) { /* denormal: shift the leading one into place */
         e = 1;
-        while (!(m & 0x800000u)) { m <<= 1, e--; }
+        while (!(m & 0x800000u)) {
+            m <<= 1;
+            e--;
+        }
     } else {
         m |= 0x800000u;
     }
@@ -65,7 +69,10 @@ static inline float smg_sqrtf(float x) {
     uint32_t q = r >> 1, half = r & 1;
     if (half && (sticky || (q & 1))) { q++; }
     int32_t re = (e - (e & 1)) / 2 + 127;
-    if (q >> 24) { q >>= 1, re++; }
+    if (q >> 24) {
+        q >>= 1;
+        re++;
+    }
     return smg_from_bits(((uint32_t)re << 23) | (q & 0x7fffffu));
 #endif
 }
@@ -123,7 +130,8 @@ static inline float smg_log_plus(float x, float c) {
     q = q * z + 4.00009722e-1f;
     q = q * z + 6.66666627e-1f;
     const float y = k * SMG_LN2_HI - ((half - (s * (half + z * q) + (k * SMG_LN2_LO + c))) - f);
-    const float outside = x > 0 ? x : x == 0 ? -SMG_INF : SMG_NAN; /* inf, 0, and negative or NaN */
+    const float at_most_0 = x == 0 ? -SMG_INF : SMG_NAN; /* 0, and negative or NaN */
+    const float outside = x > 0 ? x : at_most_0;         /* infinity */
     return x > 0 && x < SMG_INF ? y : outside;
 }
 
@@ -237,8 +245,9 @@ static inline float smg_pow_core(float x, float y) {
     q = q * z + 0.2000016759712605;
     q = q * z + 0.33333332822718476;
     double log2 = (double)((int32_t)(u >> 52) - 1023) + 2.8853900817779268 * (s + s * z * q);
-    log2 = d == 0 ? -SMG_INF : d < SMG_INF ? log2 : d; /* d: infinity or NaN */
-    double v = d == 1 ? 0.0 : y * log2;                /* also 1^inf */
+    log2 = d < SMG_INF ? log2 : d; /* d: infinity or NaN */
+    log2 = d == 0 ? -SMG_INF : log2;
+    double v = d == 1 ? 0.0 : y * log2; /* also 1^inf */
     v = v > 200.0 ? 200.0 : v;
     v = v < -200.0 ? -200.0 : v;
     const double t = v + 6755399441055744.0, r = v - (t - 6755399441055744.0);

@@ -17,8 +17,12 @@ SMG_EXTENTS int64_t smg_div(int64_t a, int64_t b) {
     if ((a | b) >> 31 == 0) { return (int32_t)a / (int32_t)b; }
     uint64_t rest = 0, quotient = 0;
     for (int bit = 62; bit >= 0; bit--) {
-        rest = rest << 1 | ((uint64_t)a >> bit & 1), quotient <<= 1;
-        if (rest >= (uint64_t)b) { rest -= (uint64_t)b, quotient |= 1; }
+        rest = rest << 1 | ((uint64_t)a >> bit & 1);
+        quotient <<= 1;
+        if (rest >= (uint64_t)b) {
+            rest -= (uint64_t)b;
+            quotient |= 1;
+        }
     }
     return (int64_t)quotient;
 #else

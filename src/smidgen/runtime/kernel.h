@@ -4,6 +4,8 @@
  *                                      P writes and p reads PAGE, b begins to be written and w is waited for,
  *                                      ? after a letter: may be absent; + after the last: one or more), parameters
  *                                      (-1: the count varies and the extent function checks it)
+ *   KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES)
+ *                                      the same with what the runtime has to know beside (SmgKernelFlag)
  *   EXTENT(relu_f32)                   bytes needed of each operand for given parameters; 0, or -1 to refuse them
  *
  * Parameters come from a file that may be hostile: EXTENT must refuse whatever could make the kernel divide by
@@ -15,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "contraction.h"
 #include "smidgen.h"
 
 #define SMG_MAX_OPERANDS 24
@@ -37,16 +40,23 @@ typedef struct {
     const struct SmgWork *work; /* threads and their memory, for fast kernels (fast/fast.h); else NULL */
 #if SMG_PAGES
     const SmgPager *pager;
+    const char **said; /* where a pager's text goes, with SMG_FAULT_PAGER */
 #endif
 } SmgCall;
 
-/* NULL, or a static sentence that says what is wrong with the data (a label out of range, …). */
-typedef const char *(*SmgKernelFn)(const SmgCall *c);
+/* SMG_NO_FAULT, or what is wrong with the data (a label out of range, …). */
+typedef SmgFault (*SmgKernelFn)(const SmgCall *c);
 typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
+
+typedef enum {
+    SMG_COPIES = 1, /* nothing but a strided copy: a channel can take the place of one side */
+    SMG_BYTES = 2   /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+} SmgKernelFlag;
 
 typedef struct {
     const char *name, *signature;
-    int params;
+    int16_t params;
+    uint16_t flags; /* SMG_COPIES, SMG_BYTES */
     SmgKernelFn run;
     SmgExtentFn extent;
 } SmgKernel;
@@ -67,30 +77,65 @@ static inline float smg_f32(int32_t bits) {
     memcpy(&f, &bits, 4);
     return f;
 }
+/* A double from two parameters, the low word first whatever the target's byte order. */
+static inline double smg_f64(const int32_t *words) {
+    const uint64_t bits = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
+    double d;
+    memcpy(&d, &bits, 8);
+    return d;
+}
 
+#define KERNEL(name_, signature_, params_) KERNEL_FLAGS(name_, signature_, params_, 0)
 #ifdef SMG_ISA /* once more for one instruction set and with relaxed arithmetic: only the functions are wanted */
 #include "isa.h"
-#define KERNEL(name_, signature_, params_)          \
-    const char *SMG_PLAIN(name_)(const SmgCall *c); \
-    const char *SMG_PLAIN(name_)(const SmgCall *c)
-#define EXTENT(name_)                                                                                         \
-    __attribute__((unused)) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, \
-                                                      uint64_t *need)
+#define KERNEL_FLAGS(name_, signature_, params_, flags_) \
+    SmgFault SMG_PLAIN(name_)(const SmgCall *c);         \
+    SmgFault SMG_PLAIN(name_)(const SmgCall *c)
+#define EXTENT(name_) SMG_UNUSED static int name_##_extent(EXTENT_ARGUMENTS)
 #else
+#define SMG_EXTERN(name) smg_##name /* isa.h */
 /* The texts are variables, so that the linker drops them together with a kernel that is not used. */
-#define KERNEL(name_, signature_, params_)                                                                        \
-    static const char *name_##_run(const SmgCall *c);                                                             \
-    static const char name_##_name[] = #name_, name_##_signature[] = signature_;                                  \
-    const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_, name_##_run, name_##_extent}; \
-    static const char *name_##_run(const SmgCall *c)
-#define EXTENT(name_) static int name_##_extent(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need)
+#define KERNEL_FLAGS(name_, signature_, params_, flags_)                                    \
+    static SmgFault name_##_run(const SmgCall *c);                                          \
+    static const char name_##_name[] = #name_, name_##_signature[] = signature_;            \
+    const SmgKernel smg_kernel_##name_ = {name_##_name, name_##_signature, params_,         \
+                                          flags_,       name_##_run,       name_##_extent}; \
+    static SmgFault name_##_run(const SmgCall *c)
+#define EXTENT(name_) static int name_##_extent(EXTENT_ARGUMENTS)
 #endif
-/* Silences warnings about extent arguments that a function does not look at. */
-#define EXTENT_UNUSED (void)p, (void)params, (void)operands, (void)run
+/* Most extents follow from the parameters alone. */
+#define SMG_UNUSED __attribute__((unused))
+#define EXTENT_ARGUMENTS \
+    SMG_UNUSED const int32_t *p, SMG_UNUSED int params, SMG_UNUSED int operands, SMG_UNUSED SmgRun run, uint64_t *need
 
-#define OUT(i)    ((float *)c->op[i])
-#define IN(i)     ((const float *)c->op[i])
-#define IN_I32(i) ((const int32_t *)c->op[i])
-#define P(i)      (c->p[i])
-#define PF(i)     smg_f32(c->p[i])
+/* A family of kernels states its block of parameters as a struct of four-byte fields, int32_t or float, in the order
+ * of the block. PARAMS(Type) counts them, for KERNEL: the loader refuses a block of any other length, so that
+ *     UNPACK(type_of, Type)      defines      Type type_of(const int32_t *p)
+ * reads only what is there. A block whose length varies begins with such a struct, and its extent compares `params`. */
+#define PARAMS(type) ((int)(sizeof(type) / sizeof(int32_t)))
+#if defined(__GNUC__) && !defined(__TINYC__) /* only the fields that are used are loaded, and nothing is copied */
+#define UNPACK(function, type)                                                     \
+    typedef struct {                                                               \
+        type v;                                                                    \
+    } __attribute__((may_alias)) function##_block;                                 \
+    __attribute__((always_inline)) static inline type function(const int32_t *p) { \
+        return ((const function##_block *)p)->v;                                   \
+    }
+#else
+#define UNPACK(function, type)                      \
+    static inline type function(const int32_t *p) { \
+        type v;                                     \
+        memcpy(&v, p, sizeof v);                    \
+        return v;                                   \
+    }
+#endif
+
+/* Operand i of the call c, as an array of `type`: to write and to read. */
+#define OUT_AS(type, i) ((type *)c->op[i])
+#define IN_AS(type, i)  ((const type *)c->op[i])
+#define OUT(i)          OUT_AS(float, i)
+#define IN(i)           IN_AS(float, i)
+#define OPTIONAL_IN(i)  (c->operands > (i) ? IN(i) : NULL)
+#define P(i)            (c->p[i])
+#define PF(i)           smg_f32(c->p[i])
 #endif

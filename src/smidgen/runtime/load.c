@@ -8,7 +8,7 @@ _Static_assert(SMG_MAX_RANK == 8, "SmgBufferInfo.dims");
 _Static_assert(SMG_MAX_ENTRIES <= 32, "SmgContext.paging");
 _Static_assert(sizeof(SmgContext) <= 2048, "the context is RAM too");
 
-#define BAD(text) smg_say(x, SMG_BAD_PROGRAM, text)
+#define BAD(text) smg_say(x, SMG_FAULT_PROGRAM, RULE(text))
 
 static int is_aligned(const void *pointer, uint32_t align) { return ((uintptr_t)pointer & (align - 1)) == 0; }
 
@@ -16,19 +16,20 @@ static uint32_t header_bytes(const uint32_t *w) { return SMG_HEADER_BYTES + (w[F
 
 SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
     memset(x, 0, sizeof *x);
+    x->fault_entry = -1;
     if (!file || bytes < SMG_HEADER_BYTES) { return BAD("the file is shorter than its header"); }
-    if (!is_aligned(file, 4)) { return smg_say(x, SMG_BAD_CALL, "the file must start at a multiple of 4 bytes"); }
+    if (!is_aligned(file, 4)) { return smg_say(x, SMG_FAULT_CALL, "the file must start at a multiple of 4 bytes"); }
     const uint32_t *w = (const uint32_t *)file;
-    if (w[F_MAGIC] != SMG_MAGIC) { return BAD("not a smidgen program"); }
+    if (w[F_MAGIC] != SMG_MAGIC) { return smg_say(x, SMG_FAULT_PROGRAM, "not a smidgen program"); }
     if (w[F_VERSION] != SMG_VERSION) {
-        BAD("the file has format version ");
+        smg_say(x, SMG_FAULT_VERSION, "the file has format version ");
         smg_add_number(x, w[F_VERSION]);
         smg_add_text(x, ", this runtime reads version ");
         smg_add_number(x, SMG_VERSION);
         return SMG_BAD_PROGRAM;
     }
     if (w[F_TOTAL] > bytes) {
-        BAD("the file is cut off: ");
+        smg_say(x, SMG_FAULT_PROGRAM, "the file is cut off: ");
         smg_add_number(x, bytes);
         smg_add_text(x, " of ");
         smg_add_number(x, w[F_TOTAL]);
@@ -43,8 +44,8 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         return BAD("a region is larger than 2 GB");
     }
     if (w[F_SECTIONS] != SECTIONS && (w[F_SECTIONS] != SECTIONS + 1 || !SMG_PAGES)) {
-        return BAD(w[F_SECTIONS] == SECTIONS + 1 ? "this runtime is built without paging"
-                                                 : "the number of sections is wrong");
+        if (w[F_SECTIONS] != SECTIONS + 1) { return BAD("the number of sections is wrong"); }
+        return smg_say(x, SMG_FAULT_LATER, "this runtime is built without paging");
     }
     if (w[F_SECTIONS] > SECTIONS) { /* the one section whose content says how much memory is needed */
         const uint32_t offset = w[F_TABLE + 2 * S_PAGES], count = w[F_TABLE + 2 * S_PAGES + 1];
@@ -54,6 +55,7 @@ SmgStatus smg_measure(SmgContext *x, const void *file, size_t bytes) {
         }
         const uint32_t *pages = w + offset / 4;
         if (pages[PAGES_BYTES] > INT32_MAX) { return BAD("a region is larger than 2 GB"); }
+        if (!pages[PAGES_BYTES]) { return BAD("the section on pages has no pages"); }
         if (pages[PAGES_STATE] > pages[PAGES_BYTES] || count - PAGES_VALUES * 4 > pages[PAGES_STATE]) {
             return BAD("the initial state in pages is larger than its region");
         }
@@ -72,8 +74,9 @@ static SmgStatus check_sections(SmgContext *x) {
         end = (uint64_t)offset + bytes;
         if (end > w[F_TOTAL]) { return BAD("a section ends behind the file"); }
     }
-    if (smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) || smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) ||
-        smg_section_bytes(x, S_KERNELS) % 4 || smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4) {
+    if (smg_section_bytes(x, S_TYPES) % 4 || smg_section_bytes(x, S_ENTRIES) % (ENTRY_WORDS * 4) ||
+        smg_section_bytes(x, S_BUFFERS) % (BUFFER_WORDS * 4) || smg_section_bytes(x, S_KERNELS) % 4 ||
+        smg_section_bytes(x, S_CODE) % 4 || smg_section_bytes(x, S_PARAMS) % 4) {
         return BAD("a section does not hold whole records");
     }
     if (smg_has_pages(x) && smg_page_state_bytes(x) && !w[F_ARENA]) {
@@ -82,7 +85,7 @@ static SmgStatus check_sections(SmgContext *x) {
     if (smg_section_bytes(x, S_CONST) != w[F_CONST]) { return BAD("the constants do not fill their region"); }
     if (smg_section_bytes(x, S_STATE) > w[F_STATE]) { return BAD("the initial state is larger than its region"); }
     if (!is_aligned(smg_section(x, S_CONST), w[F_ALIGN])) {
-        return smg_say(x, SMG_BAD_CALL, "the file does not start at a multiple of its alignment");
+        return smg_say(x, SMG_FAULT_CALL, "the file does not start at a multiple of its alignment");
     }
     const uint32_t strings = smg_section_bytes(x, S_STRINGS);
     if (strings && smg_name(x, 0)[strings - 1] != 0) { return BAD("the last name does not end"); }
@@ -92,17 +95,33 @@ static SmgStatus check_sections(SmgContext *x) {
 /* Every name in the file ends inside its section if it starts there. */
 static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
 
+static SmgStatus check_types(SmgContext *x) {
+    for (uint32_t i = 0; i < smg_section_bytes(x, S_TYPES) / 4; i++) {
+        const uint32_t word = smg_section(x, S_TYPES)[i], code = word & 0xff;
+        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) {
+            return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
+        }
+    }
+    return SMG_OK;
+}
+
+static int is_finite(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
+
 static SmgStatus check_buffers(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
-        const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24;
+        const uint32_t rank = kind >> 16 & 0xff, batch_axis = kind >> 24, bits = kind >> 8 & 0xff;
+        const uint32_t most = bits & BUFFER_SCALED ? SMG_MAX_RANK - 2 : SMG_MAX_RANK;
         if (!is_name(x, b[B_NAME])) { return BAD("a buffer has no name"); }
-        if ((kind & 0xff) > SMG_U8 || (kind >> 8 & 0xff) > 1 || rank > SMG_MAX_RANK ||
+        if ((kind & 0xff) >= SMG_TYPE_COUNT || bits > (BUFFER_OUTPUT | BUFFER_SCALED) || rank > most ||
             (batch_axis != 0xff && batch_axis >= rank)) {
             return BAD("a buffer has an unknown type or rank");
         }
-        for (uint32_t d = 0; d < SMG_MAX_RANK; d++) {
+        if (bits & BUFFER_SCALED && !(is_finite(b[B_SCALE]) && is_finite(b[B_OFFSET]))) {
+            return BAD("the scale of a buffer is not a number");
+        }
+        for (uint32_t d = 0; d < most; d++) {
             if (b[B_DIMS + d] > INT32_MAX) { return BAD("a buffer has a negative size"); }
         }
     }
@@ -113,7 +132,7 @@ static SmgStatus check_entries(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4);
     const uint32_t buffers = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     const uint32_t words = smg_section_bytes(x, S_CODE) / 4;
-    if (count > SMG_MAX_ENTRIES) { return BAD("too many entry points"); }
+    if (count > SMG_MAX_ENTRIES) { return smg_say(x, SMG_FAULT_ROOM, "too many entry points"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *e = smg_entry_record(x, (int)i);
         if (!is_name(x, e[E_NAME])) { return BAD("an entry point has no name"); }
@@ -131,14 +150,14 @@ static SmgStatus check_entries(SmgContext *x) {
 
 static SmgStatus find_kernels(SmgContext *x) {
     const uint32_t count = smg_section_bytes(x, S_KERNELS) / 4;
-    if (count > SMG_MAX_KERNELS) { return BAD("the program uses too many different kernels"); }
+    if (count > SMG_MAX_KERNELS) { return smg_say(x, SMG_FAULT_ROOM, "the program uses too many different kernels"); }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t offset = smg_section(x, S_KERNELS)[i];
         if (!is_name(x, offset)) { return BAD("a kernel has no name"); }
         int k = 0;
         while (k < smg_kernel_count && strcmp(smg_kernels[k]->name, smg_name(x, offset))) { k++; }
         if (k == smg_kernel_count) {
-            BAD("this runtime has no kernel '");
+            smg_say(x, SMG_FAULT_KERNEL, "this runtime has no kernel '");
             smg_add_text(x, smg_name(x, offset));
             smg_add_text(x, "'");
             return SMG_BAD_PROGRAM;
@@ -153,9 +172,10 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
     if (status) { return status; }
     const uint32_t *w = smg_words(x);
     if (smg_crc32(0, (const uint8_t *)file + SMG_CRC_FROM, w[F_TOTAL] - SMG_CRC_FROM) != w[F_CRC]) {
-        status = BAD("the checksum does not match: the file is damaged");
+        status = smg_say(x, SMG_FAULT_PROGRAM, "the checksum does not match: the file is damaged");
     }
     if (!status) { status = check_sections(x); }
+    if (!status) { status = check_types(x); }
     if (!status) { status = check_buffers(x); }
     if (!status) { status = check_entries(x); }
     if (!status) { status = find_kernels(x); }
@@ -168,13 +188,13 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
 SmgStatus smg_take(SmgContext *x, void *state, size_t state_bytes, void *arena, size_t arena_bytes) {
     const uint32_t *w = smg_words(x);
     if (state_bytes < w[F_STATE] || arena_bytes < w[F_ARENA] || (w[F_STATE] && !state) || (w[F_ARENA] && !arena)) {
-        smg_say(x, SMG_BAD_CALL, "the program needs ");
+        smg_say(x, SMG_FAULT_CALL, "the program needs ");
         smg_add_number(x, w[F_STATE]);
         smg_add_text(x, " bytes of state and ");
         smg_add_number(x, w[F_ARENA]);
         smg_add_text(x, " bytes of arena");
     } else if (!is_aligned(state, w[F_ALIGN]) || !is_aligned(arena, w[F_ALIGN])) {
-        smg_say(x, SMG_BAD_CALL, "state and arena must be aligned as the program says");
+        smg_say(x, SMG_FAULT_CALL, "state and arena must be aligned as the program says");
     } else {
         /* An empty region has an address too, so that an operand without bytes is not NULL. */
         x->state = state ? (uint8_t *)state : (uint8_t *)x;

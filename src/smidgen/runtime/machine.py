@@ -1,12 +1,10 @@
-"""The C runtime from Python, through ctypes. The only file that knows the library's C signatures. Needs numpy only."""
+"""A program, open in the C runtime: its memory, its entry points, and its errors as ours. Needs numpy only."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,22 +25,29 @@ from ..errors import (
     SmidgenError,
     did_you_mean,
 )
-from ..ir import Array
+from ..ir import Array, DType
+from . import library as native
+from .library import (
+    BAD_CALL,
+    BAD_PROGRAM,
+    MESSAGE_BYTES,
+    STOPPED,
+    CBuffer,
+    CBufferInfo,
+    CPlace,
+    CSamples,
+    Fault,
+    fault_text,
+)
+from .work import checked_page_to
 
-LIBRARY: Final = Path(__file__).parent / "libsmidgen.so"
-MESSAGE_BYTES: Final = 192
-TYPES: Final = (np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8))
-BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
-DAMAGED: Final = "a page does not read as it was written"  # as runtime/kernels/page.c says it
-TOO_FEW: Final = "batch statistics need more than one value per channel"  # as runtime/kernels/batch_norm.c says it
 HELP: Final = {
-    "a label is not the number of a class": "labels must be below the number of classes, and at least 0",
-    "a label is that of a spare class that was not added": "job.add_class takes a spare class into use",
-    "a mean with ignored labels needs the whole batch at once": (
-        "leave ignored samples out, or compile with a batch that takes all samples of a step"
-    ),
+    Fault.LABEL: "labels must be below the number of classes, and at least 0",
+    Fault.SPARE_LABEL: "job.add_class takes a spare class into use",
+    Fault.IGNORED_LABELS: "leave ignored samples out, or compile with a batch that takes all samples of a step",
+    Fault.TOO_FEW: "give more samples per step, or bn='frozen'",
 }
-"""What a kernel says of the data → what to do."""
+"""What went wrong → what to do about it."""
 
 
 class Paged(NamedTuple):
@@ -53,230 +58,11 @@ class Paged(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Where a run stopped: entry point and number of the instruction; and what that said."""
+    """Where a run stopped: entry point and number of the instruction; and why."""
 
     entry: str
     at: int
-    why: str
-
-
-class CRun(ctypes.Structure):
-    _fields_ = [("n", ctypes.c_int32), ("total", ctypes.c_int32), ("index", ctypes.c_int32)]
-
-
-class CSamples(ctypes.Structure):
-    _fields_ = [("n", ctypes.c_int32), ("total", ctypes.c_int32), ("first", ctypes.c_int32)]
-
-
-class CBuffer(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
-
-
-class CBufferInfo(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p), ("type", ctypes.c_int), ("is_output", ctypes.c_int), ("rank", ctypes.c_int),
-        ("batch_axis", ctypes.c_int), ("dims", ctypes.c_int32 * 8),
-    ]  # fmt: skip
-
-
-def library_path() -> Path:
-    """The library of this installation, or the one named by SMIDGEN_LIBRARY."""
-    return Path(os.environ.get("SMIDGEN_LIBRARY") or LIBRARY)
-
-
-def library(path: Path | None = None) -> ctypes.CDLL:
-    return _opened(path or library_path())
-
-
-@functools.cache
-def _opened(path: Path) -> ctypes.CDLL:
-    if not path.exists():
-        raise MissingPart(
-            "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.build (needs a C compiler)"
-        )
-    lib = ctypes.CDLL(str(path))
-    lib.smg_probe_signature.restype = ctypes.c_char_p
-    lib.smg_probe_run.restype = ctypes.c_char_p
-    lib.smg_probe_extent.argtypes = [
-        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, CRun, ctypes.c_void_p,
-    ]  # fmt: skip
-    lib.smg_probe_run.argtypes = [
-        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, CRun,
-    ]  # fmt: skip
-    _declare(lib)
-    return lib
-
-
-_library = library  # where an argument has the same name
-
-
-def load_early() -> None:
-    """With the import, so that a job's memory is its own. Where there is no library, whoever needs it says so."""
-    with contextlib.suppress(MissingPart, OSError):
-        library()
-
-
-def _declare(lib: ctypes.CDLL) -> None:
-    """Signatures of smidgen.h and ports/posix.h."""
-    handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
-    run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "smg_posix_open": (handle, [text, text, size, ctypes.c_uint, ctypes.POINTER(number), text]),
-        "smg_posix_close": (None, [handle]),
-        "smg_posix_use_fast": (text, [handle, text, number]),
-        "smg_posix_set": (text, [handle]),
-        "smg_posix_work_bytes": (size, [number, size]),
-        "smg_posix_wide_from": (size, []),
-        "smg_posix_context": (handle, [handle]),
-        "smg_posix_state": (handle, [handle]),
-        "smg_posix_arena": (handle, [handle]),
-        "smg_posix_mapped_bytes": (size, [handle]),
-        "smg_posix_trim": (None, [handle, size]),
-        "smg_posix_stack_used": (number, [*run, ctypes.POINTER(size)]),
-        "smg_posix_page_to": (number, [handle, text, text]),
-        "smg_posix_paged": (None, [handle, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]),
-        "smg_posix_page_read": (text, [handle, size, ctypes.c_void_p, size]),
-        "smg_posix_page_write": (text, [handle, size, ctypes.c_void_p, size]),
-        "smg_page_bytes": (ctypes.c_uint32, [handle]),
-        "smg_page_state_bytes": (ctypes.c_uint32, [handle]),
-        "smg_run": (number, run),
-        "smg_reset_state": (number, [handle]),
-        "smg_error": (text, [handle]),
-        "smg_batch": (ctypes.c_int32, [handle]),
-        "smg_state_bytes": (ctypes.c_uint32, [handle]),
-        "smg_arena_bytes": (ctypes.c_uint32, [handle]),
-        "smg_entry_count": (number, [handle]),
-        "smg_entry_name": (text, [handle, number]),
-        "smg_buffer_count": (number, [handle, number]),
-        "smg_buffer_info": (number, [handle, number, number, ctypes.POINTER(CBufferInfo)]),
-        "smg_context_bytes": (size, []),
-        "smg_stack_bytes": (size, []),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name, None)
-        if function is None:
-            how = "python -m smidgen.runtime.build"
-            raise MissingPart("the C runtime is out of date", why=f"it has no {name}", help=how)
-        function.restype, function.argtypes = result, arguments
-
-
-def context_bytes() -> int:
-    """RAM of the runtime's own bookkeeping."""
-    return int(library().smg_context_bytes())
-
-
-def stack_bytes() -> int:
-    """The most stack that any call into the runtime uses."""
-    return int(library().smg_stack_bytes())
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """RAM that kernels need beside STATE and ARENA: none if they are exact."""
-
-    kernels: str
-    threads: int
-
-    def beside(self, program_bytes: int) -> int:
-        """Beside a program with so many bytes of STATE and ARENA."""
-        return int(library().smg_posix_work_bytes(self.threads, program_bytes)) if self.kernels == "fast" else 0
-
-    def left(self, budget_bytes: int) -> int:
-        """What a budget leaves for the program and all else: more work memory is taken beside a large program, so one
-        that is a little smaller may have more room."""
-        if self.kernels != "fast":
-            return budget_bytes
-        large = int(library().smg_posix_wide_from())
-        return max(budget_bytes - self.beside(large), min(budget_bytes - self.beside(0), large - 1))
-
-
-EXACT: Final = Work("exact", 1)
-
-
-def checked_page_to(page_to: Any) -> None:
-    """A path or None. Whether a file can be made there is found out when it is opened."""
-    if page_to is None:
-        return
-    try:
-        is_path = isinstance(page_to, str | os.PathLike) and b"\0" not in os.fsencode(page_to)
-    except UnicodeEncodeError:  # half of a surrogate pair
-        is_path = False
-    if not is_path:
-        raise BadOption(f"page_to={page_to!r} is not a path", help="page_to='page.bin'")
-
-
-def has_fast() -> bool:
-    """Whether the runtime was built with fast kernels."""
-    return Work("fast", 1).beside(0) > 0
-
-
-def asked_kernels() -> str | None:
-    """What the environment says."""
-    return os.environ.get("SMIDGEN_KERNELS") or None
-
-
-def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
-    """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
-    if kernels is None:
-        kernels = asked_kernels() or ("fast" if has_fast() else "exact")
-    if isinstance(kernels, str) and (found := re.fullmatch(r"fast:(\d{1,9})", kernels)) and threads == 1:
-        kernels, threads = "fast", int(found[1])
-    if kernels not in ("exact", "fast"):
-        raise BadOption(
-            f"kernels={kernels!r} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"
-        )
-    if type(threads) is not int or not 1 <= threads <= 64:
-        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
-    if kernels == "exact" and threads != 1:
-        raise BadOption("exact kernels run on one thread", help="kernels='fast:2', or one thread")
-    return str(kernels), int(threads)
-
-
-def release_freed() -> None:
-    """Give freed memory back to the system; glibc keeps up to 64 MB of it otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
-
-
-def param_words(params: Sequence[int | float]) -> Array:
-    """int32 words as kernels read them; floats become their f32 bits."""
-    words = [int(np.float32(p).view(np.int32)) if isinstance(p, (float, np.floating)) else int(p) for p in params]
-    return np.array(words, np.int32)
-
-
-def kernel_needs(
-    name: str, params: Sequence[int | float], operands: int, run: tuple[int, int, int] = (1, 1, 0)
-) -> list[int] | None:
-    """Bytes that a kernel declares for each operand, or None if it refuses the parameters."""
-    words = param_words(params)
-    need = np.zeros(max(operands, 1), np.uint64)
-    status = library().smg_probe_extent(
-        name.encode(), words.ctypes.data, len(words), operands, CRun(*run), need.ctypes.data
-    )
-    if status == -2:
-        raise Internal(f"the runtime has no kernel '{name}'")
-    return None if status else [int(v) for v in need[:operands]]
-
-
-def kernel_signature(name: str) -> str:
-    found = library().smg_probe_signature(name.encode())
-    if found is None:
-        raise Internal(f"the runtime has no kernel '{name}'")
-    return str(found.decode())
-
-
-def run_kernel(
-    name: str, operands: Sequence[Array | None], params: Sequence[int | float], run: tuple[int, int, int] = (1, 1, 0)
-) -> str | None:
-    """Run one kernel on numpy arrays; returns its complaint about the data, if any."""
-    words = param_words(params)
-    pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
-    said = library().smg_probe_run(name.encode(), pointers, len(operands), words.ctypes.data, len(words), CRun(*run))
-    return said.decode() if said else None
-
-
-# -- whole programs ----------------------------------------------------------------------------------------------
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +74,8 @@ class Wanted:
     dims: tuple[int, ...]
     batch_axis: int
     is_output: bool
+    scale: float = 1.0  # integers q stand for scale * q + offset
+    offset: float = 0.0
 
     def shape(self, n: int) -> tuple[int, ...]:
         return tuple(d * n if i == self.batch_axis else d for i, d in enumerate(self.dims))
@@ -346,7 +134,7 @@ class _Lent:
 
 def check_program(program: bytes | str | os.PathLike[str]) -> None:
     """Raise BadProgram unless the runtime would open it."""
-    _Memory(library(), program, "end")
+    _Memory(native.library(), program, "end")
 
 
 class Machine:
@@ -363,7 +151,7 @@ class Machine:
     ) -> None:
         """`kernels`: "exact", "fast" (of the best instruction set that the machine has), or the name of a set.
         `page_to`: the file for a program that pages; others do not touch it."""
-        self._lib = _library(library)
+        self._lib = native.library(library)
         self._memory: _Memory | None = _Memory(self._lib, program, guard)
         context = self._memory.context
         if kernels != "exact":
@@ -445,7 +233,10 @@ class Machine:
         info = CBufferInfo()
         self._lib.smg_buffer_info(context, entry, buffer, ctypes.byref(info))
         dims = tuple(info.dims[: info.rank])
-        return Wanted(info.name.decode(errors="replace"), TYPES[info.type], dims, info.batch_axis, bool(info.is_output))
+        dtype = DType.of_code(info.type)
+        assert dtype is not None  # the runtime knows the same types
+        name = info.name.decode(errors="replace")
+        return Wanted(name, dtype.numpy, dims, info.batch_axis, bool(info.is_output), info.scale, info.offset)
 
     def run(
         self,
@@ -536,16 +327,20 @@ class Machine:
         return _Call(n, [(w, w.shape(n)) for w in wanted], [None] * len(wanted), (CBuffer * len(wanted))())
 
     def _error(self, context: int, status: int) -> SmidgenError:
-        said = self._lib.smg_error(context).decode(errors="replace")
+        said, place = self._lib.smg_error(context).decode(errors="replace"), CPlace()
+        fault = Fault(self._lib.smg_fault(context, ctypes.byref(place)))
+        help = HELP.get(fault, "")
         if status == STOPPED:
-            place, _, complaint = said.partition(": ")
-            at = re.match(r"(.+), instruction (\d+)", place)  # smg_say_at writes it so
-            self.stopped = Stopped(at[1], int(at[2]), complaint) if at else None
-            if complaint == TOO_FEW:
-                return BatchStatistics(TOO_FEW, at=place, help="give more samples per step, or bn='frozen'")
-            return RunFailed(said, help=HELP.get(complaint, ""))
+            self.stopped = None
+            if place.entry >= 0:
+                entry = self._lib.smg_entry_name(context, place.entry).decode(errors="replace")
+                self.stopped = Stopped(entry, place.instruction, fault)
+            if fault is Fault.TOO_FEW:
+                text = fault_text(fault) or ""
+                return BatchStatistics(text, at=said.removesuffix(f": {text}"), help=help)
+            return RunFailed(said, help=help)
         kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
-        return kinds.get(status, Internal)(said)
+        return kinds.get(status, Internal)(said, help=help)
 
 
 def _check_array(array: Array, slot: Wanted, shape: tuple[int, ...]) -> None:
@@ -554,32 +349,3 @@ def _check_array(array: Array, slot: Wanted, shape: tuple[int, ...]) -> None:
     flags = array.flags
     if not flags.c_contiguous or not flags.aligned or (slot.is_output and not flags.writeable):
         raise BadData(f"'{slot.name}' is not contiguous, aligned and, as an output, writable")
-
-
-class FastProbe:
-    """Fast kernels by name, outside any program: for op tests and benchmarks."""
-
-    def __init__(self, instruction_set: str = "", threads: int = 1) -> None:
-        self._lib = library()
-        self._lib.smg_posix_empty.restype = ctypes.c_void_p
-        self._lib.smg_probe_run_fast.restype = ctypes.c_char_p
-        self._handle = ctypes.c_void_p(self._lib.smg_posix_empty())
-        why = self._lib.smg_posix_use_fast(self._handle, instruction_set.encode(), threads)
-        if why:
-            raise MissingPart("no fast kernels", why=why.decode(), help="python -m smidgen.runtime")
-
-    def run(
-        self, name: str, operands: Sequence[Array | None], params: Sequence[int | float], run: tuple[int, int, int]
-    ) -> tuple[bool, str | None]:
-        """Is there a fast kernel of that name, and its complaint about the data."""
-        words, found = param_words(params), ctypes.c_int(0)
-        pointers = (ctypes.c_void_p * max(len(operands), 1))(*[None if a is None else a.ctypes.data for a in operands])
-        said = self._lib.smg_probe_run_fast(
-            self._handle, name.encode(), pointers, len(operands), ctypes.c_void_p(words.ctypes.data), len(words),
-            CRun(*run), ctypes.byref(found),
-        )  # fmt: skip
-        return bool(found.value), said.decode() if said else None
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self._lib.smg_posix_close(self._handle)

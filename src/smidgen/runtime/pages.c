@@ -19,7 +19,7 @@ SmgStatus smg_reset_pages(SmgContext *x) {
     if (!x->pager || !smg_page_state_bytes(x)) { return SMG_OK; }
     const char *why = write_initial(x);
     if (!why) { return SMG_OK; }
-    smg_say(x, SMG_STOPPED, "the initial state cannot be written to its pages: ");
+    smg_say(x, SMG_FAULT_PAGER, "the initial state cannot be written to its pages: ");
     smg_add_text(x, why);
     return SMG_STOPPED;
 }
@@ -29,10 +29,10 @@ void smg_stop_pages(SmgContext *x) {
 }
 
 SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager) {
-    x->message[0] = 0;
-    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
+    smg_say(x, SMG_NO_FAULT, "");
+    if (!x->is_open) { return smg_say(x, SMG_FAULT_CALL, "no program is open"); }
     if (!pager || !pager->read || !pager->write || !pager->start != !pager->wait) {
-        return smg_say(x, SMG_BAD_CALL, "a pager needs read and write, and both or none of start and wait");
+        return smg_say(x, SMG_FAULT_CALL, "a pager needs read and write, and both or none of start and wait");
     }
     x->pager = pager;
     const SmgStatus status = smg_reset_state(x);
@@ -42,6 +42,6 @@ SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager) {
 #else
 SmgStatus smg_set_pager(SmgContext *x, const SmgPager *pager) {
     (void)pager;
-    return smg_say(x, SMG_BAD_CALL, "this runtime is built without paging");
+    return smg_say(x, SMG_FAULT_CALL, "this runtime is built without paging");
 }
 #endif

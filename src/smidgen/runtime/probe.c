@@ -26,16 +26,21 @@ const char *smg_probe_signature(const char *name) {
 
 /* Pages of a kernel outside any program are ordinary memory, and an offset is its address. */
 static const char *read_memory(void *self, size_t offset, void *to, size_t bytes) {
-    return (void)self, memcpy(to, (const void *)offset, bytes), NULL;
+    (void)self;
+    memcpy(to, (const void *)offset, bytes);
+    return NULL;
 }
 static const char *write_memory(void *self, size_t offset, const void *from, size_t bytes) {
-    return (void)self, memcpy((void *)offset, from, bytes), NULL;
+    (void)self;
+    memcpy((void *)offset, from, bytes);
+    return NULL;
 }
 const SmgPager smg_probe_pager = {NULL, read_memory, write_memory, NULL, NULL};
 
 /* Only for parameters that smg_probe_extent accepts. */
-const char *smg_probe_run(const char *name, void **op, int operands, const int32_t *p, int params, SmgRun run) {
-    SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .pager = &smg_probe_pager};
+SmgFault smg_probe_run(const char *name, void **op, int operands, const int32_t *p, int params, SmgRun run) {
+    const char *said = "";
+    SmgCall c = {.operands = operands, .params = params, .p = p, .run = run, .pager = &smg_probe_pager, .said = &said};
     for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     return find(name)->run(&c);
 }

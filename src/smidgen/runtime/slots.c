@@ -82,20 +82,20 @@ static int newest(const Found found[2]) {
 }
 
 static SmgStatus check(SmgContext *x, const SmgSlots *s) {
-    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
+    if (!x->is_open) { return smg_say(x, SMG_FAULT_CALL, "no program is open"); }
     if (!s || !s->erase || !s->write || !s->read) {
-        return smg_say(x, SMG_BAD_CALL, "slots need the functions erase, write and read");
+        return smg_say(x, SMG_FAULT_CALL, "slots need the functions erase, write and read");
     }
     if (!s->unit || s->unit > SMG_SLOT_MAX_UNIT || (s->unit & (s->unit - 1))) {
-        return smg_say(x, SMG_BAD_CALL, "the unit of slots must be a power of two, at most 32 bytes");
+        return smg_say(x, SMG_FAULT_CALL, "the unit of slots must be a power of two, at most 32 bytes");
     }
 #if SMG_PAGES
     if (smg_page_state_bytes(x) && !x->pager) {
-        return smg_say(x, SMG_BAD_CALL, "part of the state is in pages: call smg_set_pager first");
+        return smg_say(x, SMG_FAULT_CALL, "part of the state is in pages: call smg_set_pager first");
     }
 #endif
     if (s->bytes >= smg_slot_bytes(x, s->unit)) { return SMG_OK; }
-    smg_say(x, SMG_BAD_CALL, "a slot needs ");
+    smg_say(x, SMG_FAULT_CALL, "a slot needs ");
     smg_add_number(x, smg_slot_bytes(x, s->unit));
     smg_add_text(x, " bytes, it has ");
     smg_add_number(x, s->bytes);
@@ -126,12 +126,12 @@ SmgStatus smg_save(SmgContext *x, const SmgSlots *s) {
     const int last = newest(found), slot = last == 0 ? 1 : 0;
     const uint32_t sequence = last < 0 ? 1 : found[last].sequence + 1;
     uint32_t crc;
-    if (write_slot(x, s, slot, sequence, &crc)) { return smg_say(x, SMG_STOPPED, "writing to a slot failed"); }
+    if (write_slot(x, s, slot, sequence, &crc)) { return smg_say(x, SMG_FAULT_SLOTS, "writing to a slot failed"); }
     const Found now = look(x, s, slot);
     if (!now.good || now.sequence != sequence || now.crc != crc) {
-        return smg_say(x, SMG_STOPPED, "a slot returned other data than was written to it");
+        return smg_say(x, SMG_FAULT_SLOTS, "a slot returned other data than was written to it");
     }
-    return smg_say(x, SMG_OK, "");
+    return smg_say(x, SMG_NO_FAULT, "");
 }
 
 SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
@@ -139,13 +139,13 @@ SmgStatus smg_restore(SmgContext *x, const SmgSlots *s) {
     if (status) { return status; }
     Found found[2] = {look(x, s, 0), look(x, s, 1)};
     int slot = newest(found);
-    if (slot < 0) { return smg_say(x, SMG_BAD_CALL, "no slot holds a complete state of this program"); }
+    if (slot < 0) { return smg_say(x, SMG_FAULT_CALL, "no slot holds a complete state of this program"); }
     for (int tries = 0; tries < 2 && slot >= 0; tries++, slot = newest(found)) {
         uint32_t crc;
-        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc) { return smg_say(x, SMG_OK, ""); }
+        if (!read_state(x, s, slot, 1, &crc) && crc == found[slot].crc) { return smg_say(x, SMG_NO_FAULT, ""); }
         found[slot].good = 0; /* it was good a moment ago: the memory fails */
     }
     (void)smg_reset_state(x); /* rather than a mixture */
-    return smg_say(x, SMG_STOPPED,
+    return smg_say(x, SMG_FAULT_SLOTS,
                    "flash returned different data on two reads; state was reset to the program's initial values");
 }

@@ -8,7 +8,7 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
                      const SmgChannel *channel) {
     const int entry = smg_entry(x, name);
     if (entry >= 0 || !x->is_open) { return smg_run_channel(x, entry, buffers, count, samples, channel); }
-    smg_say(x, SMG_BAD_CALL, "the program has no entry point '");
+    smg_say(x, SMG_FAULT_CALL, "the program has no entry point '");
     smg_add_text(x, name);
     smg_add_text(x, "'");
     return SMG_BAD_CALL;
@@ -18,7 +18,7 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
 static SmgStatus with_loss(SmgContext *x, const char *name, const SmgBuffer *inputs, int count, SmgSamples samples,
                            float *loss, const SmgChannel *channel) {
     SmgBuffer buffers[MOST_INPUTS + 1];
-    if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_BAD_CALL, "a step takes at most 8 inputs"); }
+    if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_FAULT_CALL, "a step takes at most 8 inputs"); }
     for (int i = 0; i < count; i++) { buffers[i] = inputs[i]; }
     buffers[count] = (SmgBuffer){loss, loss ? sizeof *loss : 0};
     return run(x, name, buffers, count + 1, samples, channel);

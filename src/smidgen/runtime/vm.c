@@ -1,52 +1,12 @@
 /* Runs what load.c and check.c have proved safe: fetch an instruction, point at its operands, call its kernel. */
 #include "format.h"
 
+const SmgTypeInfo smg_types[SMG_TYPE_COUNT] = {
+    {"f32", 4}, {"i32", 4}, {"u8", 1}, {"i8", 1}, {"i16", 2}, {"f16", 2}, {"bf16", 2},
+};
+
 size_t smg_context_bytes(void) { return sizeof(SmgContext); }
 size_t smg_stack_bytes(void) { return SMG_STACK_BYTES; }
-
-/* ---- messages ---- */
-
-void smg_add_text(SmgContext *x, const char *text) {
-    size_t at = 0;
-    while (x->message[at]) { at++; }
-    for (; *text && at + 1 < SMG_MESSAGE_BYTES; text++) {
-        x->message[at++] = (unsigned char)*text < 32 ? '?' : *text; /* names come from the file */
-    }
-    x->message[at] = 0;
-}
-
-void smg_add_number(SmgContext *x, uint64_t number) {
-    char digits[21];
-    int at = 20;
-    digits[at] = 0;
-    number &= INT64_MAX; /* saturated sizes are the only ones beyond it */
-    do {
-        const uint64_t tenth = (uint64_t)smg_div((int64_t)number, 10);
-        digits[--at] = (char)('0' + (number - tenth * 10));
-        number = tenth;
-    } while (number);
-    smg_add_text(x, digits + at);
-}
-
-SmgStatus smg_say(SmgContext *x, SmgStatus status, const char *text) {
-    x->message[0] = 0;
-    smg_add_text(x, text);
-    return status;
-}
-
-SmgStatus smg_say_at(SmgContext *x, SmgStatus status, int entry, uint32_t instruction, const char *kernel,
-                     const char *why) {
-    smg_say(x, status, smg_name(x, smg_entry_record(x, entry)[E_NAME]));
-    smg_add_text(x, ", instruction ");
-    smg_add_number(x, instruction);
-    smg_add_text(x, *kernel ? ", " : "");
-    smg_add_text(x, kernel);
-    smg_add_text(x, ": ");
-    smg_add_text(x, why);
-    return status;
-}
-
-const char *smg_error(const SmgContext *x) { return x->message; }
 
 /* ---- facts ---- */
 
@@ -96,16 +56,24 @@ SmgStatus smg_buffer_info(const SmgContext *x, int entry, int buffer, SmgBufferI
     const uint32_t kind = b[B_KIND];
     info->name = smg_name(x, b[B_NAME]);
     info->type = (SmgType)(kind & 0xff);
-    info->is_output = (int)(kind >> 8 & 1);
+    info->is_output = (int)(kind >> 8 & BUFFER_OUTPUT);
     info->rank = (int)(kind >> 16 & 0xff);
     info->batch_axis = kind >> 24 == 0xff ? -1 : (int)(kind >> 24);
     memcpy(info->dims, b + B_DIMS, sizeof info->dims);
+    info->scale = 1.0f;
+    info->offset = 0.0f;
+    if (kind >> 8 & BUFFER_SCALED) {
+        info->scale = smg_f32(info->dims[B_SCALE - B_DIMS]);
+        info->offset = smg_f32(info->dims[B_OFFSET - B_DIMS]);
+        info->dims[B_SCALE - B_DIMS] = 0;
+        info->dims[B_OFFSET - B_DIMS] = 0;
+    }
     return SMG_OK;
 }
 
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n) {
     const uint32_t kind = record[B_KIND], rank = kind >> 16 & 0xff;
-    uint64_t bytes = (kind & 0xff) == SMG_U8 ? 1 : 4;
+    uint64_t bytes = smg_types[kind & 0xff].bytes;
     for (uint32_t d = 0; d < rank; d++) { bytes = smg_mul(bytes, record[B_DIMS + d]); }
     return kind >> 24 == 0xff ? bytes : smg_mul(bytes, (uint64_t)n);
 }
@@ -160,24 +128,21 @@ static int unbacked(const Outside *outside, const uint32_t *code) {
     return -1;
 }
 
-/* Bytes of the elements that a kernel copies, or 0 if it does something else. */
-static unsigned copy_width(const char *kernel) {
-    return strcmp(kernel, "copy_b4") == 0 ? 4 : strcmp(kernel, "copy_b1") == 0 ? 1 : 0;
-}
-
-/* The same as running the copying kernel, with the channel in the place of operand `which`: 0 the output, 1 the input. */
-static const char *through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
-                                   int32_t iteration, unsigned width) {
+/* The same as running the copying kernel, with the channel in place of operand `which`: 0 the output, 1 the input. */
+static SmgFault through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
+                                int32_t iteration, unsigned flags) {
     const uint32_t *ops = code + 2, stride = smg_code_flags(code) & FLAG_STRIDES ? ops[2 + which] : 0;
     const int buffer = (int)(ops[which] & 0x1fffffffu);
     const size_t start = (size_t)iteration * stride;
+    const unsigned width = flags & SMG_BYTES ? 1 : 4;
     const int failed = smg_channel_copy(outside->channel, buffer, which == 0, start, c->op[1 - which], c->p, width);
-    return !failed ? NULL : which ? "the channel could not read" : "the channel could not write";
+    if (!failed) { return SMG_NO_FAULT; }
+    return which ? SMG_FAULT_CHANNEL_READ : SMG_FAULT_CHANNEL_WRITE;
 }
 
 /* One instruction; `scale` is the n in its sizes: 1 inside a loop, where `iteration` moves the operands. */
-static const char *execute(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, int32_t scale,
-                           int32_t iteration) {
+static SmgFault execute(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, int32_t scale,
+                        int32_t iteration) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
@@ -203,14 +168,21 @@ static const char *execute(SmgContext *x, const uint32_t *code, const Outside *o
     c->p = smg_scaled(x, block, scale);
     const unsigned k = x->kernels[smg_code_kernel(code)];
     const int which = outside->channel ? unbacked(outside, code) : -1;
-    if (which >= 0) { return through_channel(outside, code, c, which, iteration, copy_width(smg_kernels[k]->name)); }
+    if (which >= 0) { return through_channel(outside, code, c, which, iteration, smg_kernels[k]->flags); }
     const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
     return (fast ? fast : smg_kernels[k]->run)(c);
 }
 
-static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const char *why) {
+static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const SmgCall *c,
+                         SmgFault fault) {
     const char *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
-    const SmgStatus status = smg_say_at(x, SMG_STOPPED, entry, instruction, kernel, why);
+    const char *why = smg_fault_text(fault);
+#if SMG_PAGES
+    if (fault == SMG_FAULT_PAGER) { why = *c->said; }
+#else
+    (void)c;
+#endif
+    const SmgStatus status = smg_say_at(x, fault, entry, instruction, kernel, why);
 #if SMG_PAGES
     smg_stop_pages(x); /* after the message: `why` may be the pager's own text */
 #endif
@@ -221,7 +193,7 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside,
     const SmgBuffer *buffers = outside->buffers;
     const SmgChannel *channel = outside->channel;
     if (count != smg_buffer_count(x, entry) || (count && !buffers)) {
-        smg_say(x, SMG_BAD_CALL, "the entry point takes ");
+        smg_say(x, SMG_FAULT_CALL, "the entry point takes ");
         smg_add_number(x, (uint64_t)smg_buffer_count(x, entry));
         smg_add_text(x, " buffers");
         return SMG_BAD_CALL;
@@ -229,13 +201,13 @@ static SmgStatus check_buffers(SmgContext *x, int entry, const Outside *outside,
     for (int i = 0; i < count; i++) {
         const uint32_t *record = buffer_record(x, entry, i);
         const uint64_t bytes = smg_buffer_size(record, n);
-        const int anywhere = (record[B_KIND] & 0xff) == SMG_U8;
+        const int anywhere = smg_types[record[B_KIND] & 0xff].bytes < 4;
         const int misplaced = !anywhere && ((uintptr_t)buffers[i].data & 3);
         if (buffers[i].bytes >= bytes && buffers[i].data && !misplaced) { continue; }
         if (!buffers[i].data && channel && (record[B_KIND] >> 8 & 1 ? channel->write != NULL : channel->read != NULL)) {
             continue;
         }
-        smg_say(x, SMG_BAD_CALL, "buffer '");
+        smg_say(x, SMG_FAULT_CALL, "buffer '");
         smg_add_text(x, smg_name(x, record[B_NAME]));
         if (misplaced) {
             smg_add_text(x, "' is not aligned to 4 bytes");
@@ -256,13 +228,13 @@ static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside)
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) == SMG_LOOP) {
-            at += 2;
+            at += smg_code_words(at);
             continue;
         }
-        const char *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]]->name;
+        const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(at)]];
         const int which = unbacked(outside, at);
-        if (which >= 0 && (!copy_width(kernel) || is_outside(at[2]) == is_outside(at[3]))) {
-            return smg_say_at(x, SMG_BAD_CALL, entry, instruction, kernel,
+        if (which >= 0 && (!(kernel->flags & SMG_COPIES) || is_outside(at[2]) == is_outside(at[3]))) {
+            return smg_say_at(x, SMG_FAULT_CALL, entry, instruction, kernel->name,
                               "a buffer without memory can only be copied");
         }
         at += smg_code_words(at);
@@ -278,21 +250,21 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
                           const SmgChannel *channel) {
     const Outside outside = {buffers, channel};
     const int32_t n = samples.n, total = samples.total, before = samples.first;
-    x->message[0] = 0;
-    if (!x->is_open) { return smg_say(x, SMG_BAD_CALL, "no program is open"); }
-    if (!is_entry(x, entry)) { return smg_say(x, SMG_BAD_CALL, "the program has no such entry point"); }
+    smg_say(x, SMG_NO_FAULT, "");
+    if (!x->is_open) { return smg_say(x, SMG_FAULT_CALL, "no program is open"); }
+    if (!is_entry(x, entry)) { return smg_say(x, SMG_FAULT_CALL, "the program has no such entry point"); }
     if (n < 1 || n > smg_batch(x)) {
-        smg_say(x, SMG_BAD_CALL, "the program takes 1 to ");
+        smg_say(x, SMG_FAULT_CALL, "the program takes 1 to ");
         smg_add_number(x, (uint64_t)smg_batch(x));
         smg_add_text(x, " samples at a time");
         return SMG_BAD_CALL;
     }
     if (before < 0 || total < n || before > total - n) {
-        return smg_say(x, SMG_BAD_CALL, "the whole batch has fewer samples than its parts");
+        return smg_say(x, SMG_FAULT_CALL, "the whole batch has fewer samples than its parts");
     }
 #if SMG_PAGES
     if (x->paging >> entry & 1 && !x->pager) {
-        return smg_say(x, SMG_BAD_CALL, "the entry point pages, and there is nowhere to page to: smg_set_pager");
+        return smg_say(x, SMG_FAULT_CALL, "the entry point pages, and there is nowhere to page to: smg_set_pager");
     }
 #endif
     SmgStatus status = check_buffers(x, entry, &outside, count, n);
@@ -304,23 +276,27 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     SmgCall c = {.run = {n, total, before}, .work = (const struct SmgWork *)x->work};
 #if SMG_PAGES
+    const char *said = "";
     c.pager = x->pager;
+    c.said = &said;
 #endif
-    const char *why;
+    SmgFault fault;
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {
-            why = execute(x, at, &outside, &c, n, 0);
-            if (why) { return stopped(x, entry, instruction, at, why); }
+            fault = execute(x, at, &outside, &c, n, 0);
+            if (fault) { return stopped(x, entry, instruction, at, &c, fault); }
             at += smg_code_words(at);
             continue;
         }
-        const uint32_t body = at[1], *first = at + 2;
-        for (int32_t sample = 0; sample < n; sample++) {
+        int is_samples;
+        const int32_t times = smg_loop_count(at, n, &is_samples);
+        const uint32_t body = at[1], *first = at + smg_code_words(at);
+        for (int32_t iteration = 0; iteration < times; iteration++) {
             at = first;
-            c.run.index = before + sample;
+            if (is_samples) { c.run.index = before + iteration; }
             for (uint32_t i = 0; i < body; i++) {
-                why = execute(x, at, &outside, &c, 1, sample);
-                if (why) { return stopped(x, entry, instruction + 1 + i, at, why); }
+                fault = execute(x, at, &outside, &c, is_samples ? 1 : n, iteration);
+                if (fault) { return stopped(x, entry, instruction + 1 + i, at, &c, fault); }
                 at += smg_code_words(at);
             }
         }

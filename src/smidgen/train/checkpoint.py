@@ -20,7 +20,7 @@ from ..errors import BadCheckpoint
 from ..program.program import Program
 
 MAGIC: Final = b"SMCK"
-VERSION: Final = 1
+VERSION: Final = 2  # 1 had fingerprints of programs in format 1
 HEAD: Final = struct.Struct("<4sII")  # magic, version, CRC-32 of everything after it
 SIZES: Final = struct.Struct("<IQQ")  # bytes of the description, of STATE, of the best STATE
 OLD: Final = "an older one may still be good"
@@ -54,7 +54,10 @@ class Checkpoint:
         if magic != MAGIC:
             raise BadCheckpoint("the file is not a checkpoint", help='job.checkpoint("run.ckpt") writes one')
         if version != VERSION:
-            raise BadCheckpoint(f"the checkpoint has version {version}, this smidgen reads {VERSION}")
+            raise BadCheckpoint(
+                f"the checkpoint has version {version}, this smidgen reads {VERSION}",
+                help="resume it with the smidgen that wrote it, or begin the run again",
+            )
         texts, states, bests = SIZES.unpack_from(data, HEAD.size)
         start = HEAD.size + SIZES.size
         whole = start + texts + states + bests

@@ -18,7 +18,8 @@ from ..program.arrays import rows
 from ..program.loss import LossFacts
 from ..program.program import Program
 from ..program.rungs import Rung, entry_at
-from ..runtime.machine import DAMAGED, Machine, release_freed
+from ..runtime.library import Fault, release_freed
+from ..runtime.machine import Machine
 from .kernel_choice import allowed, limits_of, rungs
 from .state import State
 from .validate import classes_of, described, meant
@@ -127,7 +128,7 @@ class Engine:
     def found_damage(self) -> bool:
         """Did the last step stop because state in PAGE is not what was written there?"""
         stopped = self.machine.stopped
-        if stopped is None or stopped.why != DAMAGED:
+        if stopped is None or stopped.fault is not Fault.PAGE_DAMAGED:
             return False
         from .paged_undo import reads_page_state
 

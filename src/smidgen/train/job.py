@@ -29,7 +29,8 @@ from ..program.arrays import (
 from ..program.loss import check_labels
 from ..program.program import Buffer, Program
 from ..program.rungs import Rung
-from ..runtime.machine import Paged, release_freed
+from ..runtime.library import release_freed
+from ..runtime.machine import Paged
 from .engine import Engine
 from .validate import meant, run_of
 

@@ -12,7 +12,7 @@ from ..errors import DoesNotFit
 from ..program.program import Program
 from ..program.rungs import Rung, rungs_of
 from ..program.timeline import whole
-from ..runtime.machine import Work, asked_kernels, checked_kernels
+from ..runtime.work import Work, asked_kernels, checked_kernels
 
 
 def allowed(program: Program, kernels: Any, threads: Any) -> Work:

@@ -12,7 +12,7 @@ from ..errors import CannotWrite
 from ..ir import Array
 from ..program.instructions import Instruction
 from ..program.program import Program
-from ..runtime.machine import kernel_needs, kernel_signature
+from ..runtime.library import kernel_needs, kernel_signature
 from .snapshots import Reserved
 
 ALIGN = 16  # gaps between tensors are shorter: fewer calls

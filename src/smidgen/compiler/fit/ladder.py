@@ -11,7 +11,7 @@ from ...errors import BadOption
 from ...program.plan import Decision
 from ...program.program import Program
 from ...program.rungs import STEPS, entry_at
-from ...runtime.machine import Work
+from ...runtime.work import Work
 from ..assemble import Asked, Price, encode
 from ..options import Options
 from ..pipeline import Entries, Lowering

@@ -7,7 +7,7 @@ from typing import Final
 
 from ...devices.room import Limit
 from ...program.plan import Decision
-from ...runtime.machine import EXACT, Work
+from ...runtime.work import EXACT, Work
 from ..options import Options
 from ..pipeline import Lowering
 from ..plan_facts import traffic

@@ -13,7 +13,7 @@ from typing import Final
 
 from ...devices.room import Limit
 from ...ir import ceil_div
-from ...runtime.machine import EXACT, Work
+from ...runtime.work import EXACT, Work
 from ..options import Options
 from ..passes.additive import takes_statistics
 from ..pipeline import Entries, Lowering

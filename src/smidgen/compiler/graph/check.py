@@ -81,6 +81,8 @@ class _Walk:
                 raise self.wrong(f"tensor '{tensor.name}' is filed under '{key}'")
             if sum(not isinstance(d, (int, np.integer)) for d in tensor.shape) > 1:
                 raise self.wrong(f"{tensor} grows with the batch along more than one axis")
+            if tensor.quant is not None and (why := tensor.quant.wrong(tensor.shape, tensor.dtype)):
+                raise self.wrong(f"{tensor} is not quantized so", why=why)
         for kind, listed, role in (("input", graph.inputs, Role.INPUT), ("output", graph.outputs, Role.OUTPUT)):
             of_role = {t.name for t in graph.of_role(role)}
             if len(set(listed)) != len(listed) or set(listed) != of_role:

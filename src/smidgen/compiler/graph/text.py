@@ -9,13 +9,15 @@
 
 Sizes `n`, `49n` grow with the samples; `@backward` names a stage other than the usual one; `# path` is the node's src.
 A tensor that no node computes is declared with its role, and with its value if that is small; `page` before the role
-says that it lives in PAGE. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
+says that it lives in PAGE; `quant=((0.5,), (3,))` behind the type is scales and zero points, and a third number their
+axis. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
 rule supplies it.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...ir import Array, Batch, DType, Graph, Node, Role, Step, Tensor
+from ...ir import Array, Batch, DType, Graph, Node, Quant, Role, Step, Tensor
 
 _PLAIN_NAME = re.compile(r"[\w.%/@~-][\w.%/@~'-]*(?::[\w.%/@~'-]+)*")  # a colon that ends a name has a space behind it
 _CALL = re.compile(r"[A-Za-z_]\w*\(")
@@ -36,8 +38,8 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "nan": flo
 _WORDS |= {d.value: d for d in DType}
 
 
-_Result = tuple[Role | None, str, ops.registry.Spec | None, bool]
-"""Role, name, type and whether it is in PAGE, of a result, as far as they are written."""
+_Result = tuple[Role | None, str, ops.registry.Spec | None, bool, Quant | None]
+"""Role, name, type, whether it is in PAGE and what its integers stand for, of a result, as far as they are written."""
 
 
 class BadText(ValueError):
@@ -113,7 +115,11 @@ def _typed(graph: Graph, name: str) -> str:
     if name not in graph.tensors:
         return f"{_name(name)}: ?"  # for reading a broken graph; `parse` refuses it
     tensor = graph[name]
-    return f"{_name(name)}: {tensor.dtype.value}[{','.join(map(str, tensor.shape))}]"
+    text = f"{_name(name)}: {tensor.dtype.value}[{','.join(map(str, tensor.shape))}]"
+    if tensor.quant is None:
+        return text
+    q = tensor.quant
+    return f"{text} quant={_show((q.scales, q.zero_points) if q.axis is None else (q.scales, q.zero_points, q.axis))}"
 
 
 def _name(name: str) -> str:
@@ -200,20 +206,20 @@ class _Reader:
         while self.take(","):
             results.append(self.result())
         if not self.take("="):
-            for role, name, spec, paged in results:
+            for role, name, spec, paged, quant in results:
                 if role is None or spec is None:
                     raise self.wrong("a role and a type, as in `param w: f32[3]`, or `= op(…)`")
-                self.declare(name, spec, role, paged)
+                self.declare(name, spec, role, paged, quant)
         elif _CALL.match(self.line, self.skip()):
             self.call(results)
         else:
             self.stored(results)
 
     def stored(self, results: Sequence[_Result]) -> None:
-        role, name, spec, paged = results[0]
+        role, name, spec, paged, quant = results[0]
         if len(results) > 1 or role is None or spec is None:
             raise self.wrong("one tensor before a value, with role and type")
-        self.declare(name, spec, role, paged)
+        self.declare(name, spec, role, paged, quant)
         shape, dtype = spec
         try:
             value = np.array(self.value(), np.float64 if dtype is DType.F32 else dtype.numpy)
@@ -227,7 +233,16 @@ class _Reader:
             name, paged = self.name(), True
         if self.is_word() and name in {r.value for r in Role}:
             role, name = Role(name), self.name()
-        return role, name, self.type() if self.take(":") else None, paged
+        spec = self.type() if self.take(":") else None
+        return role, name, spec, paged, self.quant() if spec and self.take("quant=") else None
+
+    def quant(self) -> Quant:
+        value = self.value()
+        try:
+            scales, zero_points, *axis = value
+            return Quant(tuple(map(float, scales)), tuple(map(operator.index, zero_points)), *axis)
+        except (TypeError, ValueError):
+            raise self.wrong("scales, zero points and perhaps an axis") from None
 
     def is_word(self) -> bool:
         """Is what was just read followed by a name?"""
@@ -264,12 +279,12 @@ class _Reader:
                 key = self.match(_WORD, "an attribute")
                 self.expect("=")
                 attrs[key] = self.value()
-        if any(spec is None for _, _, spec, _ in results):
+        if any(spec is None for _, _, spec, _, _ in results):
             results = self.inferred(op, ins, attrs, results)
-        for role, name, spec, paged in results:
+        for role, name, spec, paged, quant in results:
             assert spec is not None
-            self.declare(name, spec, role or Role.VALUE, paged)
-        self.nodes.append(Node(op, ins, tuple(name for _, name, _, _ in results), attrs, stage, src))
+            self.declare(name, spec, role or Role.VALUE, paged, quant)
+        self.nodes.append(Node(op, ins, tuple(name for _, name, _, _, _ in results), attrs, stage, src))
 
     def inferred(
         self, op: str, ins: tuple[str, ...], attrs: dict[str, Any],
@@ -283,15 +298,15 @@ class _Reader:
         specs = record.infer([self.tensors[i] for i in ins], attrs)
         if len(specs) != len(results):
             raise self.wrong(f"{len(specs)} results of '{op}'")
-        for k, ((role, name, spec, paged), rule) in enumerate(zip(results, specs, strict=True)):
+        for k, ((role, name, spec, paged, quant), rule) in enumerate(zip(results, specs, strict=True)):
             if role is None and k in record.shares and not record.is_view:
                 role = self.tensors[ins[record.shares[k]]].role
             paged = paged or record.page in ops.traits.PAGE_WRITERS
-            found.append((role, name, spec or (tuple(rule[0]), rule[1]), paged))
+            found.append((role, name, spec or (tuple(rule[0]), rule[1]), paged, quant))
         return found
 
-    def declare(self, name: str, spec: ops.registry.Spec, role: Role, paged: bool) -> None:
-        tensor = Tensor(name, spec[0], spec[1], role, paged)
+    def declare(self, name: str, spec: ops.registry.Spec, role: Role, paged: bool, quant: Quant | None) -> None:
+        tensor = Tensor(name, spec[0], spec[1], role, paged, quant)
         if self.tensors.setdefault(name, tensor) != tensor:
             raise BadText(f"line {self.number}: '{name}' has two types")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def freeze(graph: Graph, learn: Collection[str], updated: Collection[str] = froz
         return Role.CONST if frozen and tensor.name not in computed else tensor.role
 
     computed = {out for node in graph.nodes for out in node.outs}
-    return graph.with_(tensors={k: Tensor(k, t.shape, t.dtype, role(t)) for k, t in graph.tensors.items()})
+    return graph.with_(tensors={k: replace(t, role=role(t)) for k, t in graph.tensors.items()})
 
 
 def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -47,7 +48,7 @@ def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
             del found[i]
     new = {out: named_by_content(out, known[out]) for node in found.values() for out in node.outs}
     tensors = {name: t for name, t in graph.tensors.items() if name not in new}
-    tensors |= {name: Tensor(name, graph[out].shape, graph[out].dtype, Role.CONST) for out, name in new.items()}
+    tensors |= {name: replace(graph[out], name=name, role=Role.CONST) for out, name in new.items()}
     data = {**graph.data, **{name: known[out] for out, name in new.items()}}
     nodes = tuple(
         node.with_(ins=tuple(new.get(i, i) for i in node.ins))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ... import ops
-from ...ir import Graph, Node, Tensor, unnamed_removed
+from ...ir import Graph, Node, Role, Tensor, unnamed_removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +99,5 @@ class _Rewrite:
         k = 2
         while f"{name}~{k}" in self.tensors:
             k += 1
-        self.tensors[f"{name}~{k}"] = Tensor(f"{name}~{k}", self.tensors[name].shape, self.tensors[name].dtype)
+        self.tensors[f"{name}~{k}"] = replace(self.tensors[name], name=f"{name}~{k}", role=Role.VALUE, paged=False)
         return f"{name}~{k}"

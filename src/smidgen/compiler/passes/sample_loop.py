@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from ... import ops
 from ...ir import Batch, Graph, Node, Role, Tensor, batch_axis
@@ -109,7 +110,7 @@ def _without_stray_feeds(graph: Graph, inside: set[int]) -> set[int]:
 def _one_sample(tensor: Tensor, tensors: dict[str, Tensor]) -> str:
     name = f"{tensor.name}@1"
     shape = tuple(d.times if isinstance(d, Batch) else d for d in tensor.shape)
-    tensors[name] = Tensor(name, shape, tensor.dtype, tensor.role)
+    tensors[name] = replace(tensor, name=name, shape=shape)
     return name
 
 

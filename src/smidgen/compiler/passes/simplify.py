@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ... import ops
 from ...errors import Internal
-from ...ir import Array, Graph, Node, Role, Step, Tensor
+from ...ir import Array, Graph, Node, Role, Step
 from ...program import arrays
 from .axes import arrange
 from .fold import fold_constants, named_by_content
@@ -90,7 +91,7 @@ def _same_bytes(one: Array, other: Array) -> bool:
 
 
 def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    tensors = {new.get(k, k): Tensor(new.get(k, k), t.shape, t.dtype, t.role) for k, t in graph.tensors.items()}
+    tensors = {new.get(k, k): replace(t, name=new.get(k, k)) for k, t in graph.tensors.items()}
     nodes = tuple(node.with_(ins=tuple(new.get(i, i) for i in node.ins)) for node in graph.nodes)
     data, layouts = ({new.get(k, k): v for k, v in of.items()} for of in (graph.data, graph.layouts))
     return graph.with_(tensors=tensors, nodes=nodes, data=data, layouts=layouts)
@@ -223,7 +224,12 @@ class _Relaid:
                 after.append(k)
         self._readers[name] = sorted(set(after))
         shape = arrays.laid_shape(old.shape, [step])  # type: ignore[arg-type]  # what is stored has no batch axis
-        self.tensors[name] = Tensor(name, shape, old.dtype, old.role)
+        quant = old.quant
+        if quant is not None:
+            quant = arrays.laid_quant(quant, old.shape, step)  # type: ignore[arg-type]
+            if quant is None:
+                raise Internal(f"{old} is quantized along an axis that is not one of {list(shape)}")
+        self.tensors[name] = replace(old, shape=shape, quant=quant)
         if name in self.data:
             value = self.data[name]
             if id(value) not in moved:

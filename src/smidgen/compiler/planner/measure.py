@@ -28,7 +28,8 @@ from ... import files, ops
 from ...devices.device import Paging
 from ...errors import SmidgenError
 from ...ir import Array, DType, Graph, Role, at
-from ...runtime.machine import Machine, library_path
+from ...runtime.library import library_path
+from ...runtime.machine import Machine
 from ...terminal import Progress
 from ..encode import encode
 from ..graph.build import Builder

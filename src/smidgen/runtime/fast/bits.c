@@ -100,7 +100,7 @@ FAST_KERNEL(range_bits_u8) {
                .b = PF(3)};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), range_part, &job, job.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx = dy times the factor inside where the bit is set, outside where not. A factor of 0 gives 0 even if dy is
@@ -149,5 +149,5 @@ FAST_KERNEL(bits_dx_f32) {
                .b = PF(3)};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), weigh_part, &job, job.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -100,13 +100,13 @@ FAST_KERNEL(conv2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise) : conv)(smg_work(c), &v, OUT(0), IN(1), IN(2),
                                                           c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(conv2d_dx_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2), NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* A transposed convolution is the input gradient of the convolution whose parameters it has. */
@@ -114,16 +114,16 @@ FAST_KERNEL(conv_transpose2d_f32) {
     const Conv v = conv_of(c->p);
     (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2),
                                                                 c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Weights are [O][KH][KW][C / G], so the gradient of a group is one block dw[O / G][KH * KW * C / G] of them. */
-static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     if (conv_is_depthwise(&v)) {
         SMG_LOCAL(depthwise_dw)(smg_work(c), &v, sink, dy, x);
-        return NULL;
+        return SMG_NO_FAULT;
     }
     const int32_t Cg = v.C / v.G, Og = v.O / v.G;
     const Grid grid = SMG_LOCAL(conv_grid)(&v);
@@ -142,6 +142,6 @@ static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
         if (!g.v) { g.x = x + (ptrdiff_t)i * Cg; }
         SMG_LOCAL(gradient)(smg_work(c), &g, sink);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(conv2d_dw, 2, CONV_PARAMS)

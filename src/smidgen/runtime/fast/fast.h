@@ -25,7 +25,7 @@ static inline void *smg_work_of(const SmgWork *work, int thread) {
     return (char *)work->memory + (size_t)thread * work->each;
 }
 
-#define FAST_KERNEL(name)                         \
-    const char *SMG_FAST(name)(const SmgCall *c); \
-    const char *SMG_FAST(name)(const SmgCall *c)
+#define FAST_KERNEL(name)                      \
+    SmgFault SMG_FAST(name)(const SmgCall *c); \
+    SmgFault SMG_FAST(name)(const SmgCall *c)
 #endif

@@ -20,7 +20,7 @@ FAST_KERNEL(linear_f32) {
                        .c_row = O,
                        .bias = c->operands > 3 ? IN(3) : NULL};
     SMG_LOCAL(product)(smg_work(c), &p);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx[R][K] = dy[R][O] w[O][K] */
@@ -38,11 +38,11 @@ FAST_KERNEL(linear_dx_f32) {
                        .c = OUT(0),
                        .c_row = K};
     SMG_LOCAL(product)(smg_work(c), &p);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* p: three sizes whose product is the number of rows, O, K: dw[O][K] = the sum over rows r of dy[r][O] x[r][K] */
-static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
     const int32_t O = P(3), K = P(4);
     const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2),
                         .O = O,
@@ -52,7 +52,7 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
                         .dy_row = O,
                         .x_row = K};
     SMG_LOCAL(gradient)(smg_work(c), &g, sink);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(linear_dw, 2, 5)
 
@@ -115,7 +115,7 @@ FAST_KERNEL(matmul_f32) {
     } else {
         for (int32_t i = 0; i < B; i++) { one_product(job.work, &job, i); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 #define LANES 1024 /* columns at a time */
@@ -161,10 +161,10 @@ static void sums(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-static const char *bias_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     Sums job = {smg_work(c), sink, SINK_IN(sink, 0), (ptrdiff_t)P(0) * P(1) * P(2), P(3), 1};
     if (job.rows * job.columns > 1 << 15) { job.threads = job.work->threads; }
     smg_parallel(job.work, sums, &job, job.threads);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(bias_dw, 1, 4)

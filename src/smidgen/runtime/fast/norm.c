@@ -93,13 +93,13 @@ static void affine(Affine *a, const float *gamma, const float *var, float eps) {
 FAST_KERNEL(batch_norm_f32) {
     Affine a = {.work = smg_work(c), .y = OUT(0), .x = IN(1), .mean = IN(4), .shift = IN(3), .rows = P(0), .C = P(1)};
     affine(&a, IN(2), IN(5), PF(2));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(batch_norm_dx_f32) {
     Affine a = {.work = smg_work(c), .y = OUT(0), .x = IN(1), .rows = P(0), .C = P(1)};
     affine(&a, IN(2), IN(3), PF(2));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dgamma[C] = sum over rows of dy[rows][C] * (x[rows][C] - mean[C]) / sqrt(var[C] + eps) */
@@ -171,7 +171,7 @@ static void slope_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
+static SmgFault batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
     Slope s = {.work = smg_work(c),
                .sink = sink,
                .dy = SINK_IN(sink, 0),
@@ -184,6 +184,6 @@ static const char *batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
                .parts = 1};
     if (s.rows * s.C > 2 * ENOUGH) { s.parts = s.work->threads; }
     smg_parallel(s.work, slope_part, &s, s.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(batch_norm_dgamma, 4, 5)

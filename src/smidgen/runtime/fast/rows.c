@@ -107,12 +107,12 @@ static void softmax_dx_row(const Rows *job, size_t at) {
 }
 
 /* p: rows before the axis, its length, elements behind it. */
-static const char *softmax_rows(const SmgCall *c, Rows job) {
+static SmgFault softmax_rows(const SmgCall *c, Rows job) {
     job.rows = (ptrdiff_t)P(0) * P(2);
     job.length = P(1);
     job.step = (size_t)P(2);
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(softmax_f32) { return softmax_rows(c, (Rows){.row = softmax_row, .out = OUT(0), .a = IN(1)}); }
 FAST_KERNEL(softmax_dx_f32) {
@@ -151,13 +151,13 @@ static void layer_norm_dx_row(const Rows *job, size_t at) {
 }
 
 /* p: rows, their length, eps. */
-static const char *layer_norm_rows(const SmgCall *c, Rows job) {
+static SmgFault layer_norm_rows(const SmgCall *c, Rows job) {
     job.rows = P(0);
     job.length = P(1);
     job.step = 1;
     job.eps = PF(2);
     run_rows(c, &job);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(layer_norm_f32) {
     return layer_norm_rows(c, (Rows){.row = layer_norm_row, .out = OUT(0), .a = IN(1), .gamma = IN(2), .beta = IN(3)});
@@ -193,13 +193,13 @@ static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
 }
 
 /* p: elements, whether it is the tanh form. */
-static const char *gelu_elements(const SmgCall *c, Rows job, SmgTask task) {
+static SmgFault gelu_elements(const SmgCall *c, Rows job, SmgTask task) {
     const SmgWork *work = smg_work(c);
     job.rows = P(0);
     job.tanh_form = PF(1) != 0;
     job.parts = job.rows < ENOUGH ? 1 : work->threads;
     smg_parallel(work, task, &job, job.parts);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 FAST_KERNEL(gelu_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1)}, gelu_part); }
 FAST_KERNEL(gelu_dx_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1), .b = IN(2)}, gelu_dx_part); }

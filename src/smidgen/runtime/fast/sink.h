@@ -1,4 +1,5 @@
-/* kernels/sink.h for whole rows of a gradient: the same formulas in loops that the compiler turns into vectors. */
+/* kernels/sink.h for whole rows of a gradient: the formulas of kernels/update.h in loops that the compiler turns into
+ * vectors. */
 #ifndef SMG_FAST_SINK_H
 #define SMG_FAST_SINK_H
 #include "../kernels/sink.h"
@@ -16,37 +17,36 @@ static __attribute__((noinline, unused)) void fast_sink(const Sink *s, const flo
     } else if (s->mode == SMG_ACC) {
         for (size_t i = 0; i < count; i++) { w[i] += g[i]; }
     } else if (s->mode == SMG_SGD) {
-        for (size_t i = 0; i < count; i++) { w[i] -= lr * (g[i] + decay * w[i]); }
+        for (size_t i = 0; i < count; i++) { w[i] = smg_sgd(w[i], smg_decayed(g[i], w[i], decay), lr); }
     } else if (s->mode == SMG_MOMENTUM) {
         float *restrict m = s->m + at;
-        const float ahead = s->nesterov ? beta1 : 0.0f, plain = s->nesterov ? 1.0f : 0.0f;
+        const int nesterov = s->nesterov;
         for (size_t i = 0; i < count; i++) {
-            const float d = g[i] + decay * w[i], speed = beta1 * m[i] + d;
+            const float d = smg_decayed(g[i], w[i], decay), speed = smg_momentum(m[i], d, beta1);
             m[i] = speed;
-            w[i] -= lr * (s->nesterov ? plain * d + ahead * speed : speed);
+            w[i] = smg_momentum_step(w[i], speed, d, lr, beta1, nesterov);
         }
     } else {
         float *restrict m = s->m + at, *restrict v = s->v + at;
         const float beta2 = s->beta2, take1 = s->take1, take2 = s->take2;
         const float eps = s->eps, scale = 1.0f / s->root2, shrink = s->shrink;
         for (size_t i = 0; i < count; i++) {
-            const float d = g[i] + decay * w[i];
-            const float first = take1 < 0.5f ? m[i] + take1 * (d - m[i]) : d - beta1 * (d - m[i]);
-            const float second = beta2 * v[i] + take2 * (d * d);
-            m[i] = first;
-            v[i] = second;
-            w[i] = w[i] * shrink - lr * (first / (__builtin_sqrtf(second) * scale + eps));
+            const float d = smg_decayed(g[i], w[i], decay);
+            const float mean = smg_adam_mean(m[i], d, beta1, take1), square = smg_adam_square(v[i], d, beta2, take2);
+            m[i] = mean;
+            v[i] = square;
+            w[i] = smg_adam_step(w[i], mean, __builtin_sqrtf(square) * scale, lr, eps, shrink);
         }
     }
 }
 
-/* f is static const char *f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
-#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                                                     \
-    FAST_KERNEL(f##suffix) {                                                                                       \
-        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \
-        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL, (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, \
-                 c->p + (own_params));                                                                             \
-        return f(c, &sink);                                                                                        \
+/* f is static SmgFault f(const SmgCall *c, const Sink *sink), its own operands SINK_IN(sink, i). */
+#define FAST_SINK_KERNEL_(f, suffix, mode, inputs, own_params)                             \
+    FAST_KERNEL(f##suffix) {                                                               \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                     \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                     \
+                 (mode) == SMG_ADAM ? IN_AS(int32_t, at + 1) : NULL, c->p + (own_params)); \
+        return f(c, &sink);                                                                \
     }
 #define FAST_SINK_KERNELS(f, inputs, own_params)                          \
     FAST_SINK_KERNEL_(f, _f32, SMG_STORE, inputs, own_params)             \

@@ -13,7 +13,11 @@ MAP(clamp, 2, clip(x, a, b))              /* a: lo, b: hi */
 MAP(leaky_relu, 1, x *(x > 0 ? 1.0f : a)) /* a: slope */
 MAP(hardsigmoid, 0, clip(x + 3.0f, 0, 6.0f) * 0.166666667f)
 MAP(hardswish, 0, x *(clip(x + 3.0f, 0, 6.0f) * 0.166666667f))
-MAP_DX(hardswish_dx, 0, v <= -3.0f ? 0 : v < 3.0f ? dy * (v * 0.333333333f + 0.5f) : dy)
+static inline float hardswish_dx(float dy, float v) {
+    const float rising = v < 3.0f ? dy * (v * 0.333333333f + 0.5f) : dy;
+    return v <= -3.0f ? 0 : rising;
+}
+MAP_DX(hardswish_dx, 0, hardswish_dx(dy, v))
 MAP(sigmoid, 0, smg_sigmoidf(x))
 MAP_DX(sigmoid_dx, 0, dy *(v * (1.0f - v))) /* v: output */
 MAP(tanh, 0, smg_tanhf(x))
@@ -70,41 +74,61 @@ static inline float weigh(float dy, float by) { /* by 0 gives 0 even if dy is in
     return smg_from_bits(smg_bits(dy * by) & (by == 0 ? 0 : 0xffffffffu));
 }
 
-/* p: N, lo, hi, closed, inside, outside */
-EXTENT(range_dx_f32) {
-    EXTENT_UNUSED;
-    return smg_map_need(p, 3, need);
-}
-static inline void range_dx_f32_range(const SmgCall *c, int32_t from, int32_t to) {
+/* p: N, the bounds and whether they count, the factors of dy inside and outside of them. */
+typedef struct {
+    int32_t N;
+    float lo, hi;
+    int32_t closed;
+    float inside, outside;
+} RangeDx;
+UNPACK(range_dx_of, RangeDx)
+
+EXTENT(range_dx_f32) { return smg_map_need(range_dx_of(p).N, 3, need); }
+static SmgFault range_dx_f32_range(const void *arg, int32_t from, int32_t to) {
+    const SmgCall *c = (const SmgCall *)arg;
+    const RangeDx g = range_dx_of(c->p);
     float *dx = OUT(0);
-    const float *dy = IN(1), *v = IN(2), lo = PF(1), hi = PF(2), inside = PF(4), outside = PF(5);
-    const int closed = P(3) != 0;
+    const float *dy = IN(1), *v = IN(2), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside;
+    const int closed = g.closed != 0;
     for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside); }
+    return SMG_NO_FAULT;
 }
-SMG_MAP_RUN(range_dx_f32)
-KERNEL(range_dx_f32, "oii", 6) {
-    range_dx_f32_all(c);
-    return NULL;
+KERNEL(range_dx_f32, "oii", PARAMS(RangeDx)) {
+    const int32_t N = range_dx_of(c->p).N;
+    return smg_split(c, range_dx_f32_range, c, N, N);
 }
 
-/* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0. */
-static int bits_need(const int32_t *p, uint64_t *bits, uint64_t *floats) {
-    if (p[0] < 0 || p[1] < 1) { return -1; }
-    *bits = smg_mul((uint64_t)p[0], ((uint64_t)p[1] + 7) / 8);
-    *floats = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), 4);
+/* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0.
+ * p: rows, elements of a row, then what the kernel needs: bounds and whether they count, or factors of dy. */
+typedef struct {
+    int32_t rows, per_row;
+} BitRows;
+typedef struct {
+    BitRows shape;
+    float lo, hi;
+    int32_t closed;
+} RangeBits;
+typedef struct {
+    BitRows shape;
+    float inside, outside;
+} BitsDx;
+UNPACK(range_bits_of, RangeBits)
+UNPACK(bits_dx_of, BitsDx)
+
+static int bits_need(BitRows v, uint64_t *bits, uint64_t *floats) {
+    if (v.rows < 0 || v.per_row < 1) { return -1; }
+    *bits = smg_mul((uint64_t)v.rows, ((uint64_t)v.per_row + 7) / 8);
+    *floats = smg_mul(smg_mul((uint64_t)v.rows, (uint64_t)v.per_row), 4);
     return 0;
 }
 
-/* p: rows, elements a row, lo, hi, closed */
-EXTENT(range_bits_u8) {
-    EXTENT_UNUSED;
-    return bits_need(p, &need[0], &need[1]);
-}
-KERNEL(range_bits_u8, "oi", 5) {
-    uint8_t *bits = (uint8_t *)c->op[0];
-    const float *x = IN(1), lo = PF(2), hi = PF(3);
-    const int32_t rows = P(0), per_row = P(1);
-    const int closed = P(4) != 0;
+EXTENT(range_bits_u8) { return bits_need(range_bits_of(p).shape, &need[0], &need[1]); }
+KERNEL(range_bits_u8, "oi", PARAMS(RangeBits)) {
+    const RangeBits g = range_bits_of(c->p);
+    uint8_t *bits = OUT_AS(uint8_t, 0);
+    const float *x = IN(1), lo = g.lo, hi = g.hi;
+    const int32_t rows = g.shape.rows, per_row = g.shape.per_row;
+    const int closed = g.closed != 0;
     for (int32_t r = 0; r < rows; r++) {
         for (int32_t left = per_row; left > 0; left -= 8) {
             const int count = left < 8 ? left : 8;
@@ -114,28 +138,28 @@ KERNEL(range_bits_u8, "oi", 5) {
             x += count;
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* p: rows, elements a row, inside, outside */
 EXTENT(bits_dx_f32) {
-    EXTENT_UNUSED;
-    if (bits_need(p, &need[2], &need[0])) { return -1; }
+    if (bits_need(bits_dx_of(p).shape, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
-KERNEL(bits_dx_f32, "oii", 4) {
+KERNEL(bits_dx_f32, "oii", PARAMS(BitsDx)) {
+    const BitsDx g = bits_dx_of(c->p);
     float *dx = OUT(0);
-    const float *dy = IN(1), inside = PF(2), outside = PF(3);
-    const uint8_t *bits = (const uint8_t *)c->op[2];
-    const int32_t rows = P(0), per_row = P(1);
+    const float *dy = IN(1), inside = g.inside, outside = g.outside;
+    const uint8_t *bits = IN_AS(uint8_t, 2);
+    const int32_t rows = g.shape.rows, per_row = g.shape.per_row;
     for (int32_t r = 0; r < rows; r++) {
         for (int32_t left = per_row; left > 0; left -= 8) {
             const int count = left < 8 ? left : 8;
             const unsigned byte = *bits++;
             for (int j = 0; j < count; j++) { dx[j] = weigh(dy[j], (byte >> j) & 1 ? inside : outside); }
-            dx += count, dy += count;
+            dx += count;
+            dy += count;
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

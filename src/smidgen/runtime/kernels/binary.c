@@ -1,91 +1,93 @@
 /* Elementwise operations of two or three inputs with broadcasting. The output is dense; an input has stride 0 along
- * axes it is repeated on. p: rank, dims[rank], then strides[rank] of each input. */
+ * axes it is repeated on. */
 #include "../exact_math.h"
+#include "../split.h"
 #include "walk.h"
+
+/* p: rank, dims[rank], then strides[rank] of each input, in elements. */
+typedef struct {
+    int32_t rank;
+    const int32_t *dims, *strides; /* the stride of input k along axis a is strides[k * rank + a] */
+} Broadcast;
+
+static Broadcast broadcast_of(const int32_t *p) {
+    const int32_t rank = *p++;
+    return (Broadcast){rank, p, p + rank};
+}
 
 /* width[k]: bytes per element of operand k. */
 static int broadcast_need(const int32_t *p, int params, int inputs, const uint8_t *width, uint64_t *need) {
-    if (params < 1 || p[0] < 0 || p[0] > SMG_MAX_RANK || params != 1 + (1 + inputs) * p[0]) { return -1; }
-    const int32_t rank = p[0], *dims = p + 1;
-    const uint64_t total = smg_product(dims, rank);
+    if (params < 1 || *p < 0 || *p > SMG_MAX_RANK || params != 1 + (1 + inputs) * *p) { return -1; }
+    const Broadcast v = broadcast_of(p);
+    const uint64_t total = smg_product(v.dims, v.rank);
     if (total == SMG_TOO_MUCH) { return -1; }
     need[0] = smg_mul(total, width[0]);
-    for (int k = 1; k <= inputs; k++) { need[k] = smg_mul(smg_span(dims, dims + k * rank, rank), width[k]); }
+    for (int k = 0; k < inputs; k++) {
+        need[k + 1] = smg_mul(smg_span(v.dims, v.strides + k * v.rank, v.rank), width[k + 1]);
+    }
     return 0;
 }
 
-/* Runs BODY once for each run of the last axis: `len` outputs from y on; input k starts at off[k], steps by step[k]. */
-#define EACH_RUN(params, inputs, out, BODY)                                                       \
-    do {                                                                                          \
-        const int32_t rank = (params)[0], *dims = (params) + 1;                                   \
-        if (smg_product(dims, rank) == 0) break;                                                  \
-        const int32_t len = rank ? dims[rank - 1] : 1;                                            \
-        int32_t at[SMG_MAX_RANK] = {0};                                                           \
-        size_t off[inputs] = {0}, step[inputs] = {0};                                             \
-        for (int k = 0; k < (inputs); k++) step[k] = rank ? (size_t)dims[(k + 2) * rank - 1] : 0; \
-        do {                                                                                      \
-            BODY;                                                                                 \
-            (out) += len;                                                                         \
-        } while (smg_walk_next(at, dims, rank - 1, dims + rank, rank, off, inputs));              \
+/* A single axis is a range of elements that threads may share; several axes are one piece. */
+static int32_t broadcast_pieces(const int32_t *p) {
+    const Broadcast v = broadcast_of(p);
+    return v.rank == 1 ? v.dims[0] : 1;
+}
+
+/* Runs BODY once for each run of the last axis: `len` outputs from y on; input k starts at off[k], steps by step[k].
+ * Of a single axis, the run is its elements from..to. */
+#define EACH_RUN(block, inputs, BODY)                                                                       \
+    do {                                                                                                    \
+        const Broadcast v = broadcast_of(block);                                                            \
+        if (smg_product(v.dims, v.rank) == 0) { break; }                                                    \
+        int32_t at[SMG_MAX_RANK] = {0}, len = v.rank ? v.dims[v.rank - 1] : 1;                              \
+        size_t off[inputs] = {0}, step[inputs] = {0};                                                       \
+        for (int k = 0; k < (inputs) && v.rank; k++) { step[k] = (size_t)v.strides[(k + 1) * v.rank - 1]; } \
+        if (v.rank == 1) {                                                                                  \
+            for (int k = 0; k < (inputs); k++) { off[k] = (size_t)from * step[k]; }                         \
+            y += from;                                                                                      \
+            len = to - from;                                                                                \
+        }                                                                                                   \
+        do {                                                                                                \
+            BODY;                                                                                           \
+            y += len;                                                                                       \
+        } while (smg_walk_next(at, v.dims, v.rank - 1, v.strides, v.rank, off, inputs));                    \
     } while (0)
 
+/* name_range(c, from, to) for all pieces of the block that starts after `head` other parameters. */
+#define BROADCAST_KERNEL(name, signature, head) BROADCAST_KERNEL_FLAGS(name, signature, head, 0)
+#define BROADCAST_KERNEL_FLAGS(name, signature, head, flags)    \
+    KERNEL_FLAGS(name, signature, -1, flags) {                  \
+        const int32_t pieces = broadcast_pieces(c->p + (head)); \
+        return smg_split(c, name##_range, c, pieces, pieces);   \
+    }
+
 /* One run; the common strides 0 and 1 get loops that vectorise. */
-#define RUN_2(type, F)                                                                    \
-    const type *a = A + off[0], *b = B + off[1];                                          \
-    const size_t sa = step[0], sb = step[1];                                              \
-    if (sa == 1 && sb == 1) {                                                             \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], b[i]);                           \
-    } else if (sa == 1 && sb == 0) {                                                      \
-        const type same = *b;                                                             \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[i], same);                           \
-    } else if (sa == 0 && sb == 1) {                                                      \
-        const type same = *a;                                                             \
-        for (int32_t i = 0; i < len; i++) y[i] = F(same, b[i]);                           \
-    } else {                                                                              \
-        for (int32_t i = 0; i < len; i++) y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]); \
+#define RUN_2(type, F)                                                                        \
+    const type *a = A + off[0], *b = B + off[1];                                              \
+    const size_t sa = step[0], sb = step[1];                                                  \
+    if (sa == 1 && sb == 1) {                                                                 \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(a[i], b[i]); }                           \
+    } else if (sa == 1 && sb == 0) {                                                          \
+        const type same = *b;                                                                 \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(a[i], same); }                           \
+    } else if (sa == 0 && sb == 1) {                                                          \
+        const type same = *a;                                                                 \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(same, b[i]); }                           \
+    } else {                                                                                  \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(a[(size_t)i * sa], b[(size_t)i * sb]); } \
     }
 
-#ifdef SMG_ISA /* fast: threads share the elements of inputs that have the output's shape */
-#include "../fast/threads.h"
-typedef struct {
-    const SmgCall *c;
-    ptrdiff_t parts;
-} DenseJob;
-#define DENSE(name, F)                                                                     \
-    static void name##_dense(void *job_, ptrdiff_t k, int thread) {                        \
-        const DenseJob *job = (const DenseJob *)job_;                                      \
-        const SmgCall *c = job->c;                                                         \
-        const int64_t N = P(1);                                                            \
-        const int32_t to = (int32_t)(N * (k + 1) / job->parts);                            \
-        float *y = OUT(0);                                                                 \
-        const float *a = IN(1), *b = IN(2);                                                \
-        (void)thread;                                                                      \
-        for (int32_t i = (int32_t)(N * k / job->parts); i < to; i++) y[i] = F(a[i], b[i]); \
-    }
-#define TRY_DENSE(name)                                                      \
-    if (c->work && P(0) == 1 && P(2) == 1 && P(3) == 1 && P(1) >= 1 << 14) { \
-        DenseJob job = {c, c->work->threads};                                \
-        smg_parallel(c->work, name##_dense, &job, job.parts);                \
-        return NULL;                                                         \
-    }
-#else
-#define DENSE(name, F)
-#define TRY_DENSE(name)
-#endif
-
-#define BINARY(name, F)                                                        \
-    EXTENT(name) {                                                             \
-        EXTENT_UNUSED;                                                         \
-        return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need); \
-    }                                                                          \
-    DENSE(name, F)                                                             \
-    KERNEL(name, "oii", -1) {                                                  \
-        TRY_DENSE(name)                                                        \
-        float *y = OUT(0);                                                     \
-        const float *A = IN(1), *B = IN(2);                                    \
-        EACH_RUN(c->p, 2, y, RUN_2(float, F));                                 \
-        return NULL;                                                           \
-    }
+#define BINARY(name, F)                                                                     \
+    EXTENT(name) { return broadcast_need(p, params, 2, (const uint8_t[]){4, 4, 4}, need); } \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {               \
+        const SmgCall *c = (const SmgCall *)arg;                                            \
+        float *y = OUT(0);                                                                  \
+        const float *A = IN(1), *B = IN(2);                                                 \
+        EACH_RUN(c->p, 2, RUN_2(float, F));                                                 \
+        return SMG_NO_FAULT;                                                                \
+    }                                                                                       \
+    BROADCAST_KERNEL(name, "oii", 0)
 #define ADD(a, b)     ((a) + (b))
 #define SUB(a, b)     ((a) - (b))
 #define MUL(a, b)     ((a) * (b))
@@ -102,23 +104,29 @@ BINARY(maximum_f32, MAXIMUM)
 BINARY(minimum_f32, MINIMUM)
 
 /* p: 1 if the inputs are i32 (else f32), then as above. */
-#define COMPARE(name, OP)                                                              \
-    EXTENT(name) {                                                                     \
-        EXTENT_UNUSED;                                                                 \
-        if (params < 1 || p[0] < 0 || p[0] > 1) return -1;                             \
-        return broadcast_need(p + 1, params - 1, 2, (const uint8_t[]){1, 4, 4}, need); \
-    }                                                                                  \
-    KERNEL(name, "oii", -1) {                                                          \
-        uint8_t *y = (uint8_t *)c->op[0];                                              \
-        if (P(0)) {                                                                    \
-            const int32_t *A = IN_I32(1), *B = IN_I32(2);                              \
-            EACH_RUN(c->p + 1, 2, y, RUN_2(int32_t, OP));                              \
-        } else {                                                                       \
-            const float *A = IN(1), *B = IN(2);                                        \
-            EACH_RUN(c->p + 1, 2, y, RUN_2(float, OP));                                \
-        }                                                                              \
-        return NULL;                                                                   \
-    }
+typedef struct {
+    int32_t is_i32;
+} Compare;
+UNPACK(compare_of, Compare)
+
+#define COMPARE(name, OP)                                                                                          \
+    EXTENT(name) {                                                                                                 \
+        if (params < PARAMS(Compare) || compare_of(p).is_i32 < 0 || compare_of(p).is_i32 > 1) { return -1; }       \
+        return broadcast_need(p + PARAMS(Compare), params - PARAMS(Compare), 2, (const uint8_t[]){1, 4, 4}, need); \
+    }                                                                                                              \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {                                      \
+        const SmgCall *c = (const SmgCall *)arg;                                                                   \
+        uint8_t *y = OUT_AS(uint8_t, 0);                                                                           \
+        if (compare_of(c->p).is_i32) {                                                                             \
+            const int32_t *A = IN_AS(int32_t, 1), *B = IN_AS(int32_t, 2);                                          \
+            EACH_RUN(c->p + PARAMS(Compare), 2, RUN_2(int32_t, OP));                                               \
+        } else {                                                                                                   \
+            const float *A = IN(1), *B = IN(2);                                                                    \
+            EACH_RUN(c->p + PARAMS(Compare), 2, RUN_2(float, OP));                                                 \
+        }                                                                                                          \
+        return SMG_NO_FAULT;                                                                                       \
+    }                                                                                                              \
+    BROADCAST_KERNEL(name, "oii", PARAMS(Compare))
 #define EQ(a, b) ((a) == (b))
 #define NE(a, b) ((a) != (b))
 #define LT(a, b) ((a) < (b))
@@ -132,57 +140,61 @@ COMPARE(le_u8, LE)
 COMPARE(gt_u8, GT)
 COMPARE(ge_u8, GE)
 
-#define LOGICAL(name, F)                                                              \
-    EXTENT(name) {                                                                    \
-        EXTENT_UNUSED;                                                                \
-        return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need);        \
-    }                                                                                 \
-    KERNEL(name, "oii", -1) {                                                         \
-        uint8_t *y = (uint8_t *)c->op[0];                                             \
-        const uint8_t *A = (const uint8_t *)c->op[1], *B = (const uint8_t *)c->op[2]; \
-        EACH_RUN(c->p, 2, y, RUN_2(uint8_t, F));                                      \
-        return NULL;                                                                  \
-    }
+#define LOGICAL(name, F)                                                                    \
+    EXTENT(name) { return broadcast_need(p, params, 2, (const uint8_t[]){1, 1, 1}, need); } \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {               \
+        const SmgCall *c = (const SmgCall *)arg;                                            \
+        uint8_t *y = OUT_AS(uint8_t, 0);                                                    \
+        const uint8_t *A = IN_AS(uint8_t, 1), *B = IN_AS(uint8_t, 2);                       \
+        EACH_RUN(c->p, 2, RUN_2(uint8_t, F));                                               \
+        return SMG_NO_FAULT;                                                                \
+    }                                                                                       \
+    BROADCAST_KERNEL(name, "oii", 0)
 #define AND(a, b) ((a) != 0 && (b) != 0)
 #define OR(a, b)  ((a) != 0 || (b) != 0)
 LOGICAL(logical_and_u8, AND)
 LOGICAL(logical_or_u8, OR)
 
 /* p: N. */
+typedef struct {
+    int32_t N;
+} Not;
+UNPACK(not_of, Not)
+
 EXTENT(logical_not_u8) {
-    EXTENT_UNUSED;
-    if (p[0] < 0) { return -1; }
-    need[0] = need[1] = (uint64_t)p[0];
+    const Not v = not_of(p);
+    if (v.N < 0) { return -1; }
+    need[0] = need[1] = (uint64_t)v.N;
     return 0;
 }
-KERNEL(logical_not_u8, "oi", 1) {
-    uint8_t *y = (uint8_t *)c->op[0];
-    const uint8_t *x = (const uint8_t *)c->op[1];
-    for (int32_t i = 0; i < P(0); i++) { y[i] = x[i] == 0; }
-    return NULL;
+KERNEL(logical_not_u8, "oi", PARAMS(Not)) {
+    const Not v = not_of(c->p);
+    uint8_t *y = OUT_AS(uint8_t, 0);
+    const uint8_t *x = IN_AS(uint8_t, 1);
+    for (int32_t i = 0; i < v.N; i++) { y[i] = x[i] == 0; }
+    return SMG_NO_FAULT;
 }
 
 /* Three inputs, the first of another type than the others for `where`. */
-#define TERNARY(name, first, type, first_bytes, bytes, F)                                               \
-    EXTENT(name) {                                                                                      \
-        EXTENT_UNUSED;                                                                                  \
-        return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); \
-    }                                                                                                   \
-    KERNEL(name, "oiii", -1) {                                                                          \
-        type *y = (type *)c->op[0];                                                                     \
-        const first *X = (const first *)c->op[1];                                                       \
-        const type *A = (const type *)c->op[2], *B = (const type *)c->op[3];                            \
-        EACH_RUN(c->p, 3, y, RUN_3(first, type, F));                                                    \
-        return NULL;                                                                                    \
-    }
-#define RUN_3(first, type, F)                                                                                \
-    const first *x = X + off[0];                                                                             \
-    const type *a = A + off[1], *b = B + off[2];                                                             \
-    const size_t sx = step[0], sa = step[1], sb = step[2];                                                   \
-    if (sx == 1 && sa == 1 && sb == 1) {                                                                     \
-        for (int32_t i = 0; i < len; i++) y[i] = F(x[i], a[i], b[i]);                                        \
-    } else {                                                                                                 \
-        for (int32_t i = 0; i < len; i++) y[i] = F(x[(size_t)i * sx], a[(size_t)i * sa], b[(size_t)i * sb]); \
+#define TERNARY(name, first, type, first_bytes, bytes, F)                                                            \
+    EXTENT(name) { return broadcast_need(p, params, 3, (const uint8_t[]){bytes, first_bytes, bytes, bytes}, need); } \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {                                        \
+        const SmgCall *c = (const SmgCall *)arg;                                                                     \
+        type *y = OUT_AS(type, 0);                                                                                   \
+        const first *X = IN_AS(first, 1);                                                                            \
+        const type *A = IN_AS(type, 2), *B = IN_AS(type, 3);                                                         \
+        EACH_RUN(c->p, 3, RUN_3(first, type, F));                                                                    \
+        return SMG_NO_FAULT;                                                                                         \
+    }                                                                                                                \
+    BROADCAST_KERNEL_FLAGS(name, "oiii", 0, (bytes) == 1 && (first_bytes) == 1 ? SMG_BYTES : 0)
+#define RUN_3(first, type, F)                                                                                    \
+    const first *x = X + off[0];                                                                                 \
+    const type *a = A + off[1], *b = B + off[2];                                                                 \
+    const size_t sx = step[0], sa = step[1], sb = step[2];                                                       \
+    if (sx == 1 && sa == 1 && sb == 1) {                                                                         \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(x[i], a[i], b[i]); }                                        \
+    } else {                                                                                                     \
+        for (int32_t i = 0; i < len; i++) { y[i] = F(x[(size_t)i * sx], a[(size_t)i * sa], b[(size_t)i * sb]); } \
     }
 #define WHERE(x, a, b) ((x) ? (a) : (b))
 TERNARY(where_b4, uint8_t, uint32_t, 1, 4, WHERE)

@@ -1,5 +1,5 @@
 /* Convolution and its gradients, dense and grouped; one weight per output goes to depthwise.c.
- * p: N H W C O OH OW KH KW SH SW PT PL DH DW G (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
+ * Parameters are a Conv (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "conv.h"
 #include "tile.h"
@@ -67,7 +67,10 @@ static void pixel_dx(const Conv *v, float *total, int width, const float *dy, co
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
                 if (inside) { smg_rows(part, width, d + o, 1, k + o * filter, filter, count); }
                 pending += count;
-                if (pending >= SMG_BLOCK) { smg_flush(total, part, width), pending = 0; }
+                if (pending >= SMG_BLOCK) {
+                    smg_flush(total, part, width);
+                    pending = 0;
+                }
             }
         }
     }
@@ -116,8 +119,10 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
                 ow += count;
                 continue;
             }
-            const int l0 = at >= 0 ? 0 : at > -8 ? (int)-at : 8;
-            const int l1 = at + t->columns <= length ? t->columns : at < length ? (int)(length - at) : 0;
+            /* columns l0..l1 lie in the row */
+            int l0 = 0, l1 = t->columns;
+            if (at < 0) { l0 = at > -8 ? (int)-at : 8; }
+            if (at + t->columns > length) { l1 = at < length ? (int)(length - at) : 0; }
             for (int i = 0; i < t->rows; i++) {
                 for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * x[at + l]; }
             }
@@ -171,20 +176,20 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
 }
 
 EXTENT(conv2d_f32) {
-    EXTENT_UNUSED;
-    if (operands > 3) { need[3] = p[4] < 0 ? 0 : 4 * (uint64_t)p[4]; }
-    return conv_need(p, &need[1], &need[2], &need[0]);
+    if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
+    if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).O; }
+    return 0;
 }
 KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     const Weights w = weights_f32(IN(2));
-    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, OPTIONAL_IN(3));
+    return SMG_NO_FAULT;
 }
 
-/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four outputs. */
+/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four
+ * outputs. */
 EXTENT(conv2d_w8_f32) {
-    EXTENT_UNUSED;
     if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
     const Conv v = conv_of(p);
     const uint64_t filter = smg_mul((uint64_t)v.KH, smg_mul((uint64_t)v.KW, 4 * (uint64_t)(v.C / v.G)));
@@ -197,42 +202,38 @@ EXTENT(conv2d_w8_f32) {
 KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     const Weights w = {
-        .q = (const int8_t *)c->op[2], .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL, .widen = weights_widen};
+        .q = IN_AS(int8_t, 2), .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL, .widen = weights_widen};
     (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(conv2d_dx_f32) {
-    EXTENT_UNUSED;
-    return conv_need(p, &need[0], &need[2], &need[1]);
-}
+EXTENT(conv2d_dx_f32) { return conv_need(p, &need[0], &need[2], &need[1]); }
 KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), NULL);
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
 EXTENT(conv_transpose2d_f32) {
-    EXTENT_UNUSED;
-    if (operands > 3) { need[3] = p[3] < 0 ? 0 : 4 * (uint64_t)p[3]; }
-    return conv_need(p, &need[0], &need[2], &need[1]);
+    if (conv_need(p, &need[0], &need[2], &need[1])) { return -1; }
+    if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).C; }
+    return 0;
 }
 KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
     const Conv v = conv_of(c->p);
-    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), c->operands > 3 ? IN(3) : NULL);
-    return NULL;
+    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), OPTIONAL_IN(3));
+    return SMG_NO_FAULT;
 }
 
-static int conv2d_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     if (conv_need(p, &own[1], elements, &own[0])) { return -1; }
     *elements /= 4;
     return 0;
 }
-static const char *conv2d_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dw : conv_dw)(&v, sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")

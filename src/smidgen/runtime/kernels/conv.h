@@ -6,16 +6,13 @@
 #include "sink.h"
 #include "weights.h"
 
+/* Samples; input image and its channels; outputs; output image; kernel, stride, padding at the top and left, dilation;
+ * groups of channels. */
 typedef struct {
     int32_t N, H, W, C, O, OH, OW, KH, KW, SH, SW, PT, PL, DH, DW, G;
 } Conv;
-#define CONV_PARAMS 16 /* the fields of Conv, in order */
-
-static inline Conv conv_of(const int32_t *p) {
-    Conv v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
+UNPACK(conv_of, Conv)
+#define CONV_PARAMS PARAMS(Conv)
 
 /* Coordinates and the lengths of rows stay below 2^28, so that they can be added and stepped in int32. */
 static inline int conv_axis_ok(int32_t in, int32_t out, int32_t kernel, int32_t stride, int32_t pad, int32_t dilation,
@@ -44,7 +41,11 @@ static inline int conv_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t
 /* Taps lo..hi of a window that starts at `at` lie inside 0..size; none if lo >= hi. */
 static inline void conv_clip(int32_t at, int32_t kernel, int32_t dilation, int32_t size, int32_t *lo, int32_t *hi) {
     *lo = at >= 0 ? 0 : (dilation - 1 - at) / dilation;
-    *hi = at + (kernel - 1) * dilation < size ? kernel : at < size ? (size - 1 - at) / dilation + 1 : 0;
+    if (at + (kernel - 1) * dilation < size) {
+        *hi = kernel;
+    } else {
+        *hi = at < size ? (size - 1 - at) / dilation + 1 : 0;
+    }
 }
 
 /* The outputs that one input coordinate meets: tap `first` meets output `out` (perhaps outside 0..OH or 0..OW), and
@@ -56,13 +57,15 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
     int32_t a = stride, b = dilation;
     while (b) { /* a = greatest common divisor */
         const int32_t rest = a % b;
-        a = b, b = rest;
+        a = b;
+        b = rest;
     }
     Meets m = {taps, 0, stride / a, dilation / a};
     for (int32_t k = from; k < taps && k - from < m.tap_step; k++) {
         const int32_t distance = in + pad - k * dilation;
         if (distance % stride == 0) {
-            m.first = k, m.out = distance / stride;
+            m.first = k;
+            m.out = distance / stride;
             break;
         }
     }
@@ -70,7 +73,10 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
 }
 
 /* One weight per output and tap (C/G = 1), vectorised over channels. */
+#define smg_depthwise SMG_EXTERN(depthwise)
 void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b);
+#define smg_depthwise_dx SMG_EXTERN(depthwise_dx)
 void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b);
+#define smg_depthwise_dw SMG_EXTERN(depthwise_dw)
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #endif

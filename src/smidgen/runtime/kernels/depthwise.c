@@ -59,8 +59,10 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
         float sum[8] = {0};
         if (plain) {
             a += from[0];
-            for (int32_t k = lo; k < hi; k++, a += step) { LANES(l) sum[l] += a[l] * taps[k][l]; }
-            LANES(l) y[l] += sum[l];
+            for (int32_t k = lo; k < hi; k++, a += step) {
+                LANES(l) { sum[l] += a[l] * taps[k][l]; }
+            }
+            LANES(l) { y[l] += sum[l]; }
         } else {
             for (int32_t k = lo; k < hi; k++, a += step) {
                 for (int l = 0; l < width; l++) { sum[l] += a[from[l]] * taps[k][l]; }
@@ -113,9 +115,9 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
             if (plain) {
                 for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
                     const float *d = dy + (ptrdiff_t)ow * v->O;
-                    LANES(l) sum[l] += d[l] * taps[k][l];
+                    LANES(l) { sum[l] += d[l] * taps[k][l]; }
                 }
-                LANES(l) out[l] += sum[l];
+                LANES(l) { out[l] += sum[l]; }
             } else {
                 for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
                     const float *d = dy + (ptrdiff_t)ow * v->O;
@@ -161,13 +163,21 @@ static void inside_dw(Tile *t, const Conv *v, const float *dy, const float *x, i
     const float *x1 = t->rows > 1 ? x + tap : x, *x2 = t->rows > 2 ? x + 2 * tap : x;
     float *part = t->part, s0[8], s1[8], s2[8];
     ptrdiff_t at = 0;
-    LANES(l) s0[l] = part[l], s1[l] = part[8 + l], s2[l] = part[16 + l];
-    for (; count > 0; count--, dy += v->O, at += step) {
-        LANES(l) s0[l] += dy[l] * x[at + l];
-        LANES(l) s1[l] += dy[l] * x1[at + l];
-        LANES(l) s2[l] += dy[l] * x2[at + l];
+    LANES(l) {
+        s0[l] = part[l];
+        s1[l] = part[8 + l];
+        s2[l] = part[16 + l];
     }
-    LANES(l) part[l] = s0[l], part[8 + l] = s1[l], part[16 + l] = s2[l];
+    for (; count > 0; count--, dy += v->O, at += step) {
+        LANES(l) { s0[l] += dy[l] * x[at + l]; }
+        LANES(l) { s1[l] += dy[l] * x1[at + l]; }
+        LANES(l) { s2[l] += dy[l] * x2[at + l]; }
+    }
+    LANES(l) {
+        part[l] = s0[l];
+        part[8 + l] = s1[l];
+        part[16 + l] = s2[l];
+    }
 }
 
 /* One row of outputs, taps kw.. of a kernel row; outputs first..last have all of them inside the row of x. */

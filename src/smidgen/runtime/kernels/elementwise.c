@@ -6,7 +6,11 @@ MAP(scale, 1, x *a)
 MAP(shift, 1, x + a)
 MAP(sign, 0, (float)((x > 0) - (x < 0)))
 MAP(abs, 0, smg_absf(x))
-MAP_DX(abs_dx, 0, v > 0 ? dy : v < 0 ? -dy : 0)
+static inline float abs_dx(float dy, float v) {
+    const float below = v < 0 ? -dy : 0; /* 0 at 0 and at NaN */
+    return v > 0 ? dy : below;
+}
+MAP_DX(abs_dx, 0, abs_dx(dy, v))
 MAP(square, 0, x *x)
 MAP_DX(square_dx, 0, dy * (2.0f * v))
 MAP(reciprocal, 0, 1.0f / x)

@@ -4,16 +4,22 @@
 #include "../kernel.h"
 #include "sum.h"
 
-/* p: N >= 0 and H,W,C,OH,OW from 1 to 2^30, so that loops may step past the end without overflow.
- * Bytes of the images with H,W (x) and with OH,OW (y); -1 refuses. */
+/* Every family over images begins its parameters with these. x is [N][H][W][C], y is [N][OH][OW][C]. */
+typedef struct {
+    int32_t N, H, W, C, OH, OW;
+} Images;
+UNPACK(images_of, Images)
+
+static inline int smg_images_size_ok(int32_t size) { return size >= 1 && size <= 1 << 30; }
+
+/* Bytes of x and y; -1 refuses. Sizes end at 2^30, so that loops may step past the end without overflow. */
 static inline int smg_images_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    if (p[0] < 0) { return -1; }
-    for (int i = 1; i < 6; i++) {
-        if (p[i] < 1 || p[i] > 1 << 30) { return -1; }
-    }
-    const uint64_t pixels = smg_mul(smg_mul((uint64_t)p[0], 4), (uint64_t)p[3]);
-    *x = smg_mul(smg_mul(pixels, (uint64_t)p[1]), (uint64_t)p[2]);
-    *y = smg_mul(smg_mul(pixels, (uint64_t)p[4]), (uint64_t)p[5]);
+    const Images v = images_of(p);
+    if (v.N < 0 || !smg_images_size_ok(v.H) || !smg_images_size_ok(v.W) || !smg_images_size_ok(v.C)) { return -1; }
+    if (!smg_images_size_ok(v.OH) || !smg_images_size_ok(v.OW)) { return -1; }
+    const uint64_t pixel = smg_mul(smg_mul((uint64_t)v.N, 4), (uint64_t)v.C);
+    *x = smg_mul(smg_mul(pixel, (uint64_t)v.H), (uint64_t)v.W);
+    *y = smg_mul(smg_mul(pixel, (uint64_t)v.OH), (uint64_t)v.OW);
     return 0;
 }
 

@@ -3,13 +3,9 @@
 #include "tile.h"
 #include "weights.h"
 
-/* All sizes are positive and small enough to be added and stepped without overflow; p[batch] may be zero. */
-static int sizes_ok(const int32_t *p, int count, int batch) {
-    for (int i = 0; i < count; i++) {
-        if (p[i] < (i != batch) || p[i] > 1 << 28) { return 0; }
-    }
-    return 1;
-}
+/* Sizes end at 2^28, so that they can be added and stepped without overflow. */
+static int size_ok(int32_t size) { return size >= 1 && size <= 1 << 28; }
+static int batch_ok(int32_t size) { return size >= 0 && size <= 1 << 28; }
 static uint64_t floats(int32_t a, int32_t b, int32_t c) {
     return smg_mul(smg_mul(smg_mul((uint64_t)a, (uint64_t)b), (uint64_t)c), 4);
 }
@@ -46,45 +42,57 @@ static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, 
     }
 }
 
-/* p: R rows, O, K; x[R][K], w[O][K], b[O] */
-EXTENT(linear_f32) {
-    EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) { return -1; }
-    need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1);
-    if (operands > 3) { need[3] = floats(p[1], 1, 1); }
+/* R rows of K inputs and O outputs: x[R][K], w[O][K], b[O], y[R][O] */
+typedef struct {
+    int32_t R, O, K;
+} Linear;
+UNPACK(linear_of, Linear)
+
+/* Bytes of x, w and y; -1 refuses. */
+static int linear_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t *y) {
+    const Linear v = linear_of(p);
+    if (!batch_ok(v.R) || !size_ok(v.O) || !size_ok(v.K)) { return -1; }
+    *x = floats(v.R, v.K, 1);
+    *w = floats(v.O, v.K, 1);
+    *y = floats(v.R, v.O, 1);
     return 0;
 }
-KERNEL(linear_f32, "oiii?", 3) {
+
+EXTENT(linear_f32) {
+    if (linear_need(p, &need[1], &need[2], &need[0])) { return -1; }
+    if (operands > 3) { need[3] = floats(linear_of(p).O, 1, 1); }
+    return 0;
+}
+KERNEL(linear_f32, "oiii?", PARAMS(Linear)) {
+    const Linear v = linear_of(c->p);
     const Weights w = weights_f32(IN(2));
-    dot_rows(OUT(0), IN(1), &w, c->operands > 3 ? IN(3) : NULL, P(0), P(1), P(2));
-    return NULL;
+    dot_rows(OUT(0), IN(1), &w, OPTIONAL_IN(3), v.R, v.O, v.K);
+    return SMG_NO_FAULT;
 }
 
 /* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
 EXTENT(linear_w8_f32) {
-    EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) { return -1; }
-    need[0] = floats(p[0], p[1], 1), need[1] = floats(p[0], p[2], 1), need[2] = floats(p[1], p[2], 1) / 4;
-    need[3] = need[4] = floats(p[1], 1, 1), need[5] = floats(p[1] < 4 ? p[1] : 4, p[2], 1);
+    const Linear v = linear_of(p);
+    if (linear_need(p, &need[1], &need[2], &need[0])) { return -1; }
+    need[2] /= sizeof(float);
+    need[3] = need[4] = floats(v.O, 1, 1);
+    need[5] = floats(v.O < 4 ? v.O : 4, v.K, 1);
     return 0;
 }
-KERNEL(linear_w8_f32, "oiiiis", 3) {
-    const Weights w = {.q = (const int8_t *)c->op[2], .scale = IN(3), .room = OUT(5), .widen = weights_widen};
-    dot_rows(OUT(0), IN(1), &w, IN(4), P(0), P(1), P(2));
-    return NULL;
+KERNEL(linear_w8_f32, "oiiiis", PARAMS(Linear)) {
+    const Linear v = linear_of(c->p);
+    const Weights w = {.q = IN_AS(int8_t, 2), .scale = IN(3), .room = OUT(5), .widen = weights_widen};
+    dot_rows(OUT(0), IN(1), &w, IN(4), v.R, v.O, v.K);
+    return SMG_NO_FAULT;
 }
 
-/* p: R rows, O, K; dy[R][O], w[O][K] */
-EXTENT(linear_dx_f32) {
-    EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) { return -1; }
-    need[0] = floats(p[0], p[2], 1), need[1] = floats(p[0], p[1], 1), need[2] = floats(p[1], p[2], 1);
-    return 0;
-}
-KERNEL(linear_dx_f32, "oii", 3) {
+/* dx[R][K] = dy[R][O] w[O][K] */
+EXTENT(linear_dx_f32) { return linear_need(p, &need[0], &need[2], &need[1]); }
+KERNEL(linear_dx_f32, "oii", PARAMS(Linear)) {
     const float *dy = IN(1), *w = IN(2);
     float *dx = OUT(0), total[16];
-    const int32_t R = P(0), O = P(1), K = P(2);
+    const Linear v = linear_of(c->p);
+    const int32_t R = v.R, O = v.O, K = v.K;
     for (int32_t k = 0, width; k < K; k += width) {
         width = smg_wide(&k, K);
         for (int32_t r = 0; r < R; r++) {
@@ -92,20 +100,26 @@ KERNEL(linear_dx_f32, "oii", 3) {
             memcpy(dx + (ptrdiff_t)r * K + k, total, (size_t)width * sizeof(float));
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* y = a b for B pairs. p: B, M, K, N, ta, tb; a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
+/* y = a b for B pairs: y[B][M][N], a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
+typedef struct {
+    int32_t B, M, K, N, ta, tb;
+} Matmul;
+UNPACK(matmul_of, Matmul)
+
 EXTENT(matmul_f32) {
-    EXTENT_UNUSED;
-    for (int i = 0; i < 4; i++) {
-        if (p[i] < 0 || p[i] > 1 << 28) { return -1; }
-    }
-    need[0] = floats(p[0], p[1], p[3]), need[1] = floats(p[0], p[1], p[2]), need[2] = floats(p[0], p[2], p[3]);
+    const Matmul v = matmul_of(p);
+    if (!batch_ok(v.B) || !batch_ok(v.M) || !batch_ok(v.K) || !batch_ok(v.N)) { return -1; }
+    need[0] = floats(v.B, v.M, v.N);
+    need[1] = floats(v.B, v.M, v.K);
+    need[2] = floats(v.B, v.K, v.N);
     return 0;
 }
-KERNEL(matmul_f32, "oii", 6) {
-    const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
+KERNEL(matmul_f32, "oii", PARAMS(Matmul)) {
+    const Matmul v = matmul_of(c->p);
+    const int32_t B = v.B, M = v.M, K = v.K, N = v.N, ta = v.ta, tb = v.tb;
     float total[16];
     for (int32_t i = 0; i < B && M && N; i++) {
         float *y = OUT(0) + (ptrdiff_t)i * M * N;
@@ -131,26 +145,38 @@ KERNEL(matmul_f32, "oii", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* Where the rows of a sample are: p[0] outer axes, p[1] samples, p[2] rows of one sample under one outer index. */
-static ptrdiff_t first_row(const int32_t *p, int32_t outer, int32_t sample) {
-    return ((ptrdiff_t)outer * p[1] + sample) * p[2];
-}
-static uint64_t all_rows(const int32_t *p) { return floats(p[0], p[1], p[2]) / 4; }
+/* Rows of N samples along the middle of three axes: row r of sample n under outer index a is (a * N + n) * R + r. */
+typedef struct {
+    int32_t A, N, R;
+} Samples;
 
-/* dw[O][K] = sum over rows of dy[row][O] x[row][K]. p: outer, samples, rows, O, K */
-static int linear_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
-    if (!sizes_ok(p, 5, 1)) { return -1; }
-    own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), own[1] = smg_mul(all_rows(p), floats(p[4], 1, 1));
-    *elements = floats(p[3], p[4], 1) / 4;
+static ptrdiff_t first_row(int32_t N, int32_t R, int32_t a, int32_t n) { return ((ptrdiff_t)a * N + n) * R; }
+static int samples_ok(Samples v) { return size_ok(v.A) && batch_ok(v.N) && size_ok(v.R); }
+/* Bytes of all rows, with C floats each. */
+static uint64_t rows_bytes(Samples v, int32_t C) { return smg_mul(floats(v.A, v.N, v.R), (uint64_t)C); }
+
+/* dw[O][K] = sum over rows of dy[row][O] x[row][K] */
+typedef struct {
+    Samples rows;
+    int32_t O, K;
+} LinearDw;
+UNPACK(linear_dw_of, LinearDw)
+
+static int linear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const LinearDw v = linear_dw_of(p);
+    if (!samples_ok(v.rows) || !size_ok(v.O) || !size_ok(v.K)) { return -1; }
+    own[0] = rows_bytes(v.rows, v.O);
+    own[1] = rows_bytes(v.rows, v.K);
+    *elements = smg_mul((uint64_t)v.O, (uint64_t)v.K);
     return 0;
 }
-static const char *linear_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
-    const int32_t A = P(0), N = P(1), R = P(2), O = P(3), K = P(4);
+    const LinearDw v = linear_dw_of(c->p);
+    const int32_t A = v.rows.A, N = v.rows.N, R = v.rows.R, O = v.O, K = v.K;
     Tile t;
     for (int32_t o = 0; o < O; o += t.rows) {
         tile_rows(&t, &o, O);
@@ -166,7 +192,7 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
                 for (int32_t a = 0; a < A; a++) {
                     for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                         const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
-                        const ptrdiff_t row = first_row(c->p, a, n) + r;
+                        const ptrdiff_t row = first_row(N, R, a, n) + r;
                         smg_outer(t.part, t.rows, t.columns, dy + row * O + o, O, x + row * K + k, K, count);
                         tile_count(&t, count);
                     }
@@ -176,22 +202,31 @@ static const char *linear_dw(const SmgCall *c, const Sink *sink) {
             tile_end(&t, sink, at, (size_t)K);
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(linear_dw, 2, "ii", 5, "")
+SINK_KERNELS(linear_dw, 2, "ii", PARAMS(LinearDw), "")
 
-/* db[C] = sum over rows of dy[row][C]. p: outer, samples, rows, C */
-static int bias_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
-    if (!sizes_ok(p, 4, 1)) { return -1; }
-    own[0] = smg_mul(all_rows(p), floats(p[3], 1, 1)), *elements = (uint64_t)p[3];
+/* db[C] = sum over rows of dy[row][C] */
+typedef struct {
+    Samples rows;
+    int32_t C;
+} BiasDw;
+UNPACK(bias_dw_of, BiasDw)
+
+static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const BiasDw v = bias_dw_of(p);
+    if (!samples_ok(v.rows) || !size_ok(v.C)) { return -1; }
+    own[0] = rows_bytes(v.rows, v.C);
+    *elements = (uint64_t)v.C;
     return 0;
 }
-static const char *bias_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0), one = 1.0f;
-    const int32_t A = P(0), N = P(1), R = P(2), C = P(3);
+    const BiasDw v = bias_dw_of(c->p);
+    const int32_t A = v.rows.A, N = v.rows.N, R = v.rows.R, C = v.C;
     for (int32_t next = 0, at = 0, width; next < C; next = at + width) {
-        at = next, width = smg_wide(&at, C);
+        at = next;
+        width = smg_wide(&at, C);
         const int32_t old = next - at; /* channels that the block before has ended */
         float tile[16] = {0}, sample[16] = {0}, part[16] = {0};
         smg_sink_begin(sink, tile + old, (size_t)next, (size_t)(width - old));
@@ -199,7 +234,7 @@ static const char *bias_dw(const SmgCall *c, const Sink *sink) {
             for (int32_t a = 0; a < A; a++) {
                 for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                     const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
-                    smg_rows(part, width, &one, 0, dy + (first_row(c->p, a, n) + r) * C + at, C, count);
+                    smg_rows(part, width, &one, 0, dy + (first_row(N, R, a, n) + r) * C + at, C, count);
                     smg_flush(sample, part, width);
                 }
             }
@@ -207,44 +242,59 @@ static const char *bias_dw(const SmgCall *c, const Sink *sink) {
         }
         smg_sink_end(sink, tile + old, (size_t)next, (size_t)(width - old));
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(bias_dw, 1, "i", 4, "")
+SINK_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), "")
 
-static const char *const bad_index = "an embedding index is outside the table";
+/* R rows of a table of V rows of D numbers: y[R][D], w[V][D], index[R] */
+typedef struct {
+    int32_t R, V, D;
+} Embedding;
+UNPACK(embedding_of, Embedding)
 
-/* p: R indices, V, D; w[V][D], index[R] */
 EXTENT(embedding_f32) {
-    EXTENT_UNUSED;
-    if (!sizes_ok(p, 3, 0)) { return -1; }
-    need[0] = floats(p[0], p[2], 1), need[1] = floats(p[1], p[2], 1), need[2] = floats(p[0], 1, 1);
+    const Embedding v = embedding_of(p);
+    if (!batch_ok(v.R) || !size_ok(v.V) || !size_ok(v.D)) { return -1; }
+    need[0] = floats(v.R, v.D, 1);
+    need[1] = floats(v.V, v.D, 1);
+    need[2] = floats(v.R, 1, 1);
     return 0;
 }
-KERNEL(embedding_f32, "oii", 3) {
+KERNEL(embedding_f32, "oii", PARAMS(Embedding)) {
+    const Embedding g = embedding_of(c->p);
     float *y = OUT(0);
     const float *w = IN(1);
-    const int32_t *index = IN_I32(2), R = P(0), V = P(1), D = P(2);
+    const int32_t *index = IN_AS(int32_t, 2), R = g.R, V = g.V, D = g.D;
     for (int32_t r = 0; r < R; r++) {
-        if (index[r] < 0 || index[r] >= V) { return bad_index; }
+        if (index[r] < 0 || index[r] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
         memcpy(y + (ptrdiff_t)r * D, w + (ptrdiff_t)index[r] * D, (size_t)D * sizeof(float));
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* dw[V][D] = sum of the rows of dy whose index is v. p: outer, samples, rows, V, D; dy[…][D], index[…] */
-static int embedding_dw_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
-    if (!sizes_ok(p, 5, 1)) { return -1; }
-    own[0] = smg_mul(all_rows(p), floats(p[4], 1, 1)), own[1] = smg_mul(all_rows(p), 4);
-    *elements = floats(p[3], p[4], 1) / 4;
+/* dw[V][D] = sum of the rows of dy[row][D] whose index[row] is v */
+typedef struct {
+    Samples rows;
+    int32_t V, D;
+} EmbeddingDw;
+UNPACK(embedding_dw_of, EmbeddingDw)
+
+static int embedding_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const EmbeddingDw g = embedding_dw_of(p);
+    if (!samples_ok(g.rows) || !size_ok(g.V) || !size_ok(g.D)) { return -1; }
+    own[0] = rows_bytes(g.rows, g.D);
+    own[1] = rows_bytes(g.rows, 1);
+    *elements = smg_mul((uint64_t)g.V, (uint64_t)g.D);
     return 0;
 }
-static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
+static SmgFault embedding_dw(const SmgCall *c, const Sink *sink) {
     const float *dy = SINK_IN(sink, 0);
-    const int32_t *index = SINK_IN_I32(sink, 1), A = P(0), N = P(1), R = P(2), V = P(3), D = P(4);
+    const EmbeddingDw g = embedding_dw_of(c->p);
+    const int32_t *index = SINK_IN_AS(int32_t, sink, 1);
+    const int32_t A = g.rows.A, N = g.rows.N, R = g.rows.R, V = g.V, D = g.D;
     const size_t rows = (size_t)A * (size_t)N * (size_t)R;
     for (size_t i = 0; i < rows; i++) { /* before the first row is updated */
-        if (index[i] < 0 || index[i] >= V) { return bad_index; }
+        if (index[i] < 0 || index[i] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
     }
     float tile[32], sample[32] = {0};
     for (int32_t v = 0; v < V; v++) {
@@ -256,7 +306,7 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
             smg_sink_begin(sink, tile, at, (size_t)width);
             for (int32_t n = 0; n < N && hits; n++) {
                 for (int32_t a = 0; a < A; a++) {
-                    const ptrdiff_t first = first_row(c->p, a, n);
+                    const ptrdiff_t first = first_row(N, R, a, n);
                     for (int32_t r = 0; r < R; r++) {
                         if (index[first + r] != v) { continue; }
                         const float *row = dy + (first + r) * D + d;
@@ -268,6 +318,6 @@ static const char *embedding_dw(const SmgCall *c, const Sink *sink) {
             smg_sink_end(sink, tile, at, (size_t)width);
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(embedding_dw, 2, "ii", 5, "")
+SINK_KERNELS(embedding_dw, 2, "ii", PARAMS(EmbeddingDw), "")

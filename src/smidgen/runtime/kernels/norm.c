@@ -12,12 +12,6 @@ CHANNEL_SUMS(sum_by_row, d[l] * ((x[l] - m[2 * row]) * m[2 * row + 1])) /* m: me
 /* ---- layer_norm: rows of K contiguous elements ---- */
 
 #define EACH_OF_8(l) for (int l = 0; l < 8; l++)
-/* A step that the compiler cannot know, so that gcc vectorises across lanes: see sum.c. */
-static ptrdiff_t eight(void) {
-    volatile ptrdiff_t step = 8;
-    return step;
-}
-
 static float long_sum(const float *x, int32_t K) {
     float total = 0;
     for (int32_t k = 0; k < K; k += CHUNK) { total += smg_sum8(x + k, K - k < CHUNK ? K - k : CHUNK); }
@@ -25,13 +19,15 @@ static float long_sum(const float *x, int32_t K) {
 }
 
 static float long_squares(const float *x, int32_t K, float mean) {
-    const ptrdiff_t step = eight();
+    const ptrdiff_t step = smg_step8();
     float total = 0;
     while (K > 0) {
         float lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         int32_t more = K < CHUNK ? K : CHUNK;
         K -= more;
-        for (; more >= 8; more -= 8, x += step) { EACH_OF_8(l) lanes[l] += (x[l] - mean) * (x[l] - mean); }
+        for (; more >= 8; more -= 8, x += step) {
+            EACH_OF_8(l) { lanes[l] += (x[l] - mean) * (x[l] - mean); }
+        }
         for (int l = 0; l < more; l++) { lanes[l] += (x[l] - mean) * (x[l] - mean); }
         total += smg_lanes8(lanes);
     }
@@ -43,93 +39,104 @@ static void layer_stats(const float *x, int32_t K, float eps, float *mean, float
     *inverse = inverse_root(long_squares(x, K, *mean) / (float)K, eps);
 }
 
-/* y, x, gamma, beta. p: rows, K, eps */
+/* y[R][K], x[R][K], gamma[K], beta[K] */
 EXTENT(layer_norm_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[2])) { return -1; }
-    need[1] = need[0], need[3] = need[2];
+    need[1] = need[0];
+    need[3] = need[2];
     return 0;
 }
-KERNEL(layer_norm_f32, "oiii", 3) {
-    const int32_t R = P(0), K = P(1);
+KERNEL(layer_norm_f32, "oiii", PARAMS(Affine)) {
+    const Affine v = affine_of(c->p);
+    const int32_t R = v.matrix.R, K = v.matrix.C;
     const float *gamma = IN(2), *beta = IN(3);
     for (int32_t i = 0; i < R; i++) {
         float *y = OUT(0) + (size_t)i * (size_t)K, mean, inverse;
         const float *x = IN(1) + (size_t)i * (size_t)K;
-        layer_stats(x, K, PF(2), &mean, &inverse);
+        layer_stats(x, K, v.eps, &mean, &inverse);
         for (int32_t k = 0; k < K; k++) { y[k] = (x[k] - mean) * inverse * gamma[k] + beta[k]; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* dx, dy, x, gamma. p: rows, K, eps.  g = dy*gamma;  dx = (g - mean(g) - (x-mean)/s * mean(g*(x-mean)/s)) / s */
+/* dx[R][K], dy[R][K], x[R][K], gamma[K].  g = dy*gamma;  dx = (g - mean(g) - (x-mean)/s * mean(g*(x-mean)/s)) / s */
 EXTENT(layer_norm_dx_f32) {
-    EXTENT_UNUSED;
     if (affine_need(p, &need[0], &need[3])) { return -1; }
     need[1] = need[2] = need[0];
     return 0;
 }
-KERNEL(layer_norm_dx_f32, "oiii", 3) {
-    const int32_t R = P(0), K = P(1);
+KERNEL(layer_norm_dx_f32, "oiii", PARAMS(Affine)) {
+    const Affine v = affine_of(c->p);
+    const int32_t R = v.matrix.R, K = v.matrix.C;
     const float *gamma = IN(3);
-    const ptrdiff_t step = eight();
+    const ptrdiff_t step = smg_step8();
     for (int32_t i = 0; i < R; i++) {
         float *dx = OUT(0) + (size_t)i * (size_t)K, mean, inverse, base = 0, slope = 0;
         const float *dy = IN(1) + (size_t)i * (size_t)K, *x = IN(2) + (size_t)i * (size_t)K;
-        layer_stats(x, K, PF(2), &mean, &inverse);
+        layer_stats(x, K, v.eps, &mean, &inverse);
         for (int32_t left = K, at = 0; left > 0;) {
             float b[8] = {0, 0, 0, 0, 0, 0, 0, 0}, s[8] = {0, 0, 0, 0, 0, 0, 0, 0};
             int32_t more = left < CHUNK ? left : CHUNK;
             left -= more;
             for (; more >= 8; more -= 8, at += (int32_t)step) {
-                const float *d = dy + at, *g = gamma + at, *v = x + at;
-                EACH_OF_8(l) b[l] += d[l] * g[l];
-                EACH_OF_8(l) s[l] += d[l] * g[l] * (v[l] - mean);
+                const float *d = dy + at, *g = gamma + at, *xa = x + at;
+                EACH_OF_8(l) { b[l] += d[l] * g[l]; }
+                EACH_OF_8(l) { s[l] += d[l] * g[l] * (xa[l] - mean); }
             }
             for (int l = 0; l < more; l++) {
                 b[l] += dy[at + l] * gamma[at + l];
                 s[l] += dy[at + l] * gamma[at + l] * (x[at + l] - mean);
             }
-            base += smg_lanes8(b), slope += smg_lanes8(s);
+            base += smg_lanes8(b);
+            slope += smg_lanes8(s);
         }
-        base = base / (float)K, slope = slope / (float)K * inverse * inverse;
+        base = base / (float)K;
+        slope = slope / (float)K * inverse * inverse;
         for (int32_t k = 0; k < K; k++) { dx[k] = inverse * (dy[k] * gamma[k] - base - (x[k] - mean) * slope); }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* Inputs dy, x; scratch: mean and inverse root of every row. p: A,B,P,K, eps */
-static int layer_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+/* Inputs dy, x [A][B][P][K]; scratch: mean and inverse root of every row. */
+static int layer_norm_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const Rows g = rows_norm_of(p).rows;
     uint64_t rows, all;
-    (void)operands, (void)run;
-    if (rows_need(p, &rows, &all)) { return -1; }
+    if (rows_need(g, &rows, &all)) { return -1; }
     own[0] = own[1] = smg_mul(all, 4);
     own[2] = smg_mul(rows, 8);
-    *elements = (uint64_t)p[3];
+    *elements = (uint64_t)g.C;
     return 0;
 }
-static const char *layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
-    const Rows g = rows_of(c->p);
+static SmgFault layer_norm_dgamma(const SmgCall *c, const Sink *sink) {
+    const RowsNorm v = rows_norm_of(c->p);
+    const Rows g = v.rows;
     const size_t R = (size_t)g.A * (size_t)g.B * (size_t)g.P;
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     float *stats = SINK_SCRATCH(c), tile[LANES];
-    for (size_t i = 0; i < R; i++) { layer_stats(x + i * (size_t)g.C, g.C, PF(4), &stats[2 * i], &stats[2 * i + 1]); }
+    for (size_t i = 0; i < R; i++) { layer_stats(x + i * (size_t)g.C, g.C, v.eps, &stats[2 * i], &stats[2 * i + 1]); }
     for (int32_t c0 = 0; c0 < g.C; c0 += LANES) {
         const int32_t count = lanes_at(c0, g.C);
         smg_sink_begin(sink, tile, (size_t)c0, (size_t)count);
         sum_by_row(tile, x, dy, stats, stats, g, c0, count);
         smg_sink_end(sink, tile, (size_t)c0, (size_t)count);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(layer_norm_dgamma, 2, "ii", 5, "s")
+SINK_KERNELS(layer_norm_dgamma, 2, "ii", PARAMS(RowsNorm), "s")
 
-/* ---- group_norm: statistics per sample and group of channels. p: N,P,C,groups, eps ---- */
+/* ---- group_norm: x[N][P][C], statistics per sample and group of C/G channels ---- */
+
+typedef struct {
+    int32_t N, P, C, G;
+    float eps;
+} GroupNorm;
+UNPACK(group_norm_of, GroupNorm)
 
 static int group_need(const int32_t *p, uint64_t *elements, uint64_t *channels) {
-    if (p[0] < 0 || p[1] < 1 || p[2] < 1 || p[2] > WIDEST || p[3] < 1 || p[2] % p[3]) { return -1; }
-    *channels = smg_mul((uint64_t)p[2], 4);
-    *elements = smg_mul(smg_mul((uint64_t)p[0], (uint64_t)p[1]), *channels);
+    const GroupNorm v = group_norm_of(p);
+    if (v.N < 0 || v.P < 1 || v.C < 1 || v.C > WIDEST || v.G < 1 || v.C % v.G) { return -1; }
+    *channels = smg_mul((uint64_t)v.C, 4);
+    *elements = smg_mul(smg_mul((uint64_t)v.N, (uint64_t)v.P), *channels);
     return 0;
 }
 
@@ -157,47 +164,53 @@ static void group_stats(const float *x, int32_t P, int32_t C, int32_t groups, fl
 
 /* y, x, gamma, beta; scratch 2C floats */
 EXTENT(group_norm_f32) {
-    EXTENT_UNUSED;
     if (group_need(p, &need[0], &need[2])) { return -1; }
-    need[1] = need[0], need[3] = need[2], need[4] = smg_mul(need[2], 2);
+    need[1] = need[0];
+    need[3] = need[2];
+    need[4] = smg_mul(need[2], 2);
     return 0;
 }
-KERNEL(group_norm_f32, "oiiis", 5) {
-    const int32_t N = P(0), pixels = P(1), C = P(2);
+KERNEL(group_norm_f32, "oiiis", PARAMS(GroupNorm)) {
+    const GroupNorm v = group_norm_of(c->p);
+    const int32_t N = v.N, pixels = v.P, C = v.C;
     const float *x = IN(1), *gamma = IN(2), *beta = IN(3);
     float *y = OUT(0), *mean = OUT(4), *scale = mean + C;
     for (int32_t n = 0; n < N; n++) {
-        group_stats(x, pixels, C, P(3), PF(4), mean, scale);
+        group_stats(x, pixels, C, v.G, v.eps, mean, scale);
         for (int32_t l = 0; l < C; l++) { scale[l] *= gamma[l]; }
         for (int32_t i = 0; i < pixels; i++, x += C, y += C) {
             for (int32_t l = 0; l < C; l++) { y[l] = (x[l] - mean[l]) * scale[l] + beta[l]; }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* dx, dy, x, gamma; scratch 4C floats. As layer_norm_dx, with sums first by channel and then by group. */
 EXTENT(group_norm_dx_f32) {
-    EXTENT_UNUSED;
     if (group_need(p, &need[0], &need[3])) { return -1; }
-    need[1] = need[2] = need[0], need[4] = smg_mul(need[3], 4);
+    need[1] = need[2] = need[0];
+    need[4] = smg_mul(need[3], 4);
     return 0;
 }
-KERNEL(group_norm_dx_f32, "oiiis", 5) {
-    const int32_t N = P(0), pixels = P(1), C = P(2);
+KERNEL(group_norm_dx_f32, "oiiis", PARAMS(GroupNorm)) {
+    const GroupNorm v = group_norm_of(c->p);
+    const int32_t N = v.N, pixels = v.P, C = v.C;
     const Rows g = {1, 1, pixels, C};
     const float *dy = IN(1), *x = IN(2), *gamma = IN(3);
     float *dx = OUT(0), *mean = OUT(4), *inverse = mean + C, *base = inverse + C, *slope = base + C;
     for (int32_t n = 0; n < N; n++) {
-        group_stats(x, pixels, C, P(3), PF(4), mean, inverse);
+        group_stats(x, pixels, C, v.G, v.eps, mean, inverse);
         memset(base, 0, 2 * (size_t)C * sizeof(float));
         for (int32_t c0 = 0; c0 < C; c0 += LANES) {
             sum_plain(base + c0, dy, dy, mean, mean, g, c0, lanes_at(c0, C));
             sum_centred(slope + c0, x, dy, mean + c0, mean, g, c0, lanes_at(c0, C));
         }
-        for (int32_t l = 0; l < C; l++) { base[l] *= gamma[l], slope[l] *= gamma[l]; }
-        group_mean(base, C, P(3), pixels);
-        group_mean(slope, C, P(3), pixels);
+        for (int32_t l = 0; l < C; l++) {
+            base[l] *= gamma[l];
+            slope[l] *= gamma[l];
+        }
+        group_mean(base, C, v.G, pixels);
+        group_mean(slope, C, v.G, pixels);
         for (int32_t l = 0; l < C; l++) { slope[l] = slope[l] * inverse[l] * inverse[l]; }
         for (int32_t i = 0; i < pixels; i++, x += C, dy += C, dx += C) {
             for (int32_t l = 0; l < C; l++) {
@@ -205,31 +218,32 @@ KERNEL(group_norm_dx_f32, "oiiis", 5) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Inputs dy, x; scratch 3C floats: the gradient as one tile, then mean and inverse root of a sample. */
-static int group_norm_dgamma_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
+static int group_norm_dgamma_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t channels;
-    (void)operands, (void)run;
     if (group_need(p, &own[0], &channels)) { return -1; }
-    own[1] = own[0], own[2] = smg_mul(channels, 3);
-    *elements = (uint64_t)p[2];
+    own[1] = own[0];
+    own[2] = smg_mul(channels, 3);
+    *elements = (uint64_t)group_norm_of(p).C;
     return 0;
 }
-static const char *group_norm_dgamma(const SmgCall *c, const Sink *sink) {
-    const int32_t N = P(0), pixels = P(1), C = P(2);
+static SmgFault group_norm_dgamma(const SmgCall *c, const Sink *sink) {
+    const GroupNorm v = group_norm_of(c->p);
+    const int32_t N = v.N, pixels = v.P, C = v.C;
     const Rows g = {1, 1, pixels, C};
     const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
     float *tile = SINK_SCRATCH(c), *mean = tile + C, *inverse = mean + C;
     smg_sink_begin(sink, tile, 0, (size_t)C);
     for (int32_t n = 0; n < N; n++, x += (size_t)pixels * (size_t)C, dy += (size_t)pixels * (size_t)C) {
-        group_stats(x, pixels, C, P(3), PF(4), mean, inverse);
+        group_stats(x, pixels, C, v.G, v.eps, mean, inverse);
         for (int32_t c0 = 0; c0 < C; c0 += LANES) {
             sum_scaled(tile + c0, x, dy, mean + c0, inverse + c0, g, c0, lanes_at(c0, C));
         }
     }
     smg_sink_end(sink, tile, 0, (size_t)C);
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(group_norm_dgamma, 2, "ii", 5, "s")
+SINK_KERNELS(group_norm_dgamma, 2, "ii", PARAMS(GroupNorm), "s")

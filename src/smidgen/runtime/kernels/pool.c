@@ -1,7 +1,7 @@
 /* Pooling over images [N,H,W,C]. Windows that hang over an edge see only what lies inside; channels are innermost.
  * Max-pooling follows torch: the first of equal values wins, NaN wins over everything. */
 #include "../exact_math.h"
-#include "../kernel.h"
+#include "../split.h"
 #include "image.h"
 
 #ifdef __OPTIMIZE_SIZE__
@@ -10,42 +10,16 @@
 #define WIDE 1 /* windows of 2 by 2 have loops of their own; the others do the same, to the bit */
 #endif
 
-/* name_range(c, from, to) for all P(0) samples. */
-#ifdef SMG_ISA /* fast: threads share the samples */
-#include "../fast/threads.h"
+/* Both poolings: kernel KH by KW, stride SH, SW, padding PH, PW on each side. */
 typedef struct {
-    const SmgCall *c;
-    const char *(*range)(const SmgCall *c, int32_t from, int32_t to);
-    const char *said[SMG_MAX_THREADS];
-    ptrdiff_t parts;
-} Samples;
-static void samples_part(void *arg, ptrdiff_t i, int thread) {
-    Samples *job = (Samples *)arg;
-    const int64_t N = job->c->p[0];
-    (void)thread;
-    job->said[i] = job->range(job->c, (int32_t)(N * i / job->parts), (int32_t)(N * (i + 1) / job->parts));
-}
-#define BY_SAMPLES(name)                                                                                     \
-    static const char *name##_all(const SmgCall *c) {                                                        \
-        const int64_t N = P(0), work = N * P(1) * P(2) * P(3);                                               \
-        if (!c->work || c->work->threads < 2 || N < 2 || work < 1 << 14) return name##_range(c, 0, P(0));    \
-        Samples job = {.c = c, .range = name##_range, .parts = N < c->work->threads ? N : c->work->threads}; \
-        smg_parallel(c->work, samples_part, &job, job.parts);                                                \
-        for (ptrdiff_t i = 0; i < job.parts; i++)                                                            \
-            if (job.said[i]) return job.said[i];                                                             \
-        return NULL;                                                                                         \
-    }
-#else
-#define BY_SAMPLES(name) \
-    static const char *name##_all(const SmgCall *c) { return name##_range(c, 0, P(0)); }
-#endif
+    Images images;
+    int32_t KH, KW, SH, SW, PH, PW;
+} Windows;
+UNPACK(windows_of, Windows)
 
-/* kernel, stride >= 1 and padding >= 0; each a pair from p[6] on. */
 static int window_refused(const int32_t *p) {
-    for (int i = 6; i < 10; i++) {
-        if (p[i] < 1) { return 1; }
-    }
-    return p[10] < 0 || p[11] < 0;
+    const Windows v = windows_of(p);
+    return v.KH < 1 || v.KW < 1 || v.SH < 1 || v.SW < 1 || v.PH < 0 || v.PW < 0;
 }
 
 /* One axis of a window: positions start + i*dilation with from <= i < to lie inside 0..size. */
@@ -64,33 +38,41 @@ static Span span_of(int32_t out, int32_t stride, int32_t padding, int32_t dilati
     return s;
 }
 
-/* ---- max_pool2d. p: N,H,W,C, OH,OW, kh,kw, sh,sw, ph,pw, dh,dw ---- */
+static inline int is_whole_2x2(Span r, Span q) { return !r.from && !q.from && r.to == 2 && q.to == 2; }
+
+/* ---- max_pool2d: windows with dilation DH, DW ---- */
 
 typedef struct {
-    int32_t N, H, W, C, OH, OW, kh, kw, sh, sw, ph, pw, dh, dw;
+    int32_t N, H, W, C, OH, OW, KH, KW, SH, SW, PH, PW, DH, DW;
 } MaxPool;
-
-static MaxPool max_pool_of(const int32_t *p) {
-    MaxPool g;
-    memcpy(&g, p, sizeof g);
-    return g;
-}
+UNPACK(max_pool_of, MaxPool)
 
 /* Fewest bits of 1, 2, 4, 8, 16 that hold a position in the window; 0 if none does. */
-static int index_bits(const int32_t *p) {
-    const uint64_t positions = smg_mul((uint64_t)p[6], (uint64_t)p[7]);
+static int index_bits(const MaxPool *g) {
+    const uint64_t positions = smg_mul((uint64_t)g->KH, (uint64_t)g->KW);
     if (positions > 65536) { return 0; }
-    return positions <= 2 ? 1 : positions <= 4 ? 2 : positions <= 16 ? 4 : positions <= 256 ? 8 : 16;
+    int bits = 1;
+    while (positions > (uint64_t)1 << bits) { bits *= 2; }
+    return bits;
 }
 
 /* Bytes of one sample's packed positions. */
-static uint64_t index_row(const int32_t *p) {
-    const uint64_t per_sample = smg_mul(smg_mul((uint64_t)p[4], (uint64_t)p[5]), (uint64_t)p[3]);
-    return smg_add(smg_mul(per_sample, (uint64_t)index_bits(p)), 7) / 8;
+static uint64_t index_row(const MaxPool *g) {
+    const uint64_t per_sample = smg_mul(smg_mul((uint64_t)g->OH, (uint64_t)g->OW), (uint64_t)g->C);
+    return smg_add(smg_mul(per_sample, (uint64_t)index_bits(g)), 7) / 8;
 }
 
 static int max_pool_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    if (smg_images_need(p, x, y) || window_refused(p) || p[12] < 1 || p[13] < 1) { return -1; }
+    const MaxPool g = max_pool_of(p);
+    if (smg_images_need(p, x, y) || window_refused(p) || g.DH < 1 || g.DW < 1) { return -1; }
+    return 0;
+}
+
+/* The same, and the bytes of all samples' positions. */
+static int max_pool_index_need(const int32_t *p, uint64_t *x, uint64_t *y, uint64_t *index) {
+    const MaxPool g = max_pool_of(p);
+    if (max_pool_need(p, x, y) || index_bits(&g) == 0) { return -1; }
+    *index = smg_mul((uint64_t)g.N, index_row(&g));
     return 0;
 }
 
@@ -104,11 +86,11 @@ static inline uint32_t get_index(const uint8_t *row, size_t at, int bits) {
 
 /* h*W + w of position i,j in a window. */
 static inline size_t pixel(const MaxPool *g, Span r, Span q, int32_t i, int32_t j) {
-    return (size_t)(r.start + (int64_t)i * g->dh) * (size_t)g->W + (size_t)(q.start + (int64_t)j * g->dw);
+    return (size_t)(r.start + (int64_t)i * g->DH) * (size_t)g->W + (size_t)(q.start + (int64_t)j * g->DW);
 }
 
-/* The same for a whole window of 2 by 2, all at once; `right` and `below` are its other pixels, in floats. Masks, since which
- * value wins is unpredictable. */
+/* max_window for a whole window of 2 by 2, all at once; `right` and `below` are the distances to its other pixels, in
+ * floats. Masks instead of branches, since which value wins is unpredictable. */
 static inline void max_four(const float *x, size_t right, size_t below, int32_t count, float *restrict best,
                             int32_t *restrict where) {
     for (int32_t l = 0; l < count; l++) {
@@ -122,12 +104,12 @@ static inline void max_four(const float *x, size_t right, size_t below, int32_t 
     }
 }
 
-/* best and where over `count` channels of one window. The image goes on to `end`: few channels are taken as eight, and what
- * is beyond them left alone. */
+/* best and where over `count` channels of one window. The image goes on to `end`: few channels are taken as eight, and
+ * what is beyond them left alone. */
 static void max_window(const MaxPool *g, const float *x, const float *end, Span r, Span q, int32_t count, float *best,
                        int32_t *where) {
-    if (WIDE && g->kh == 2 && g->kw == 2 && !r.from && !q.from && r.to == 2 && q.to == 2) {
-        const size_t right = (size_t)g->dw * (size_t)g->C, below = (size_t)g->dh * (size_t)g->W * (size_t)g->C;
+    if (WIDE && g->KH == 2 && g->KW == 2 && is_whole_2x2(r, q)) {
+        const size_t right = (size_t)g->DW * (size_t)g->C, below = (size_t)g->DH * (size_t)g->W * (size_t)g->C;
         const float *first = x + pixel(g, r, q, 0, 0) * (size_t)g->C;
         if (count <= 8 && (size_t)(end - first) >= below + right + 8) {
             max_four(first, right, below, 8, best, where);
@@ -136,12 +118,15 @@ static void max_window(const MaxPool *g, const float *x, const float *end, Span 
         }
         return;
     }
-    const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->kw + q.from : 0;
-    for (int32_t l = 0; l < count; l++) { best[l] = smg_from_bits(0xff800000u), where[l] = first; }
+    const int32_t first = r.from < r.to && q.from < q.to ? r.from * g->KW + q.from : 0;
+    for (int32_t l = 0; l < count; l++) {
+        best[l] = smg_from_bits(0xff800000u);
+        where[l] = first;
+    }
     for (int32_t i = r.from; i < r.to; i++) {
         for (int32_t j = q.from; j < q.to; j++) {
             const float *v = x + pixel(g, r, q, i, j) * (size_t)g->C;
-            const int32_t here = i * g->kw + j;
+            const int32_t here = i * g->KW + j;
             /* Two loops without branches, so that every compiler vectorises them: which value wins is unpredictable. */
             for (int32_t l = 0; l < count; l++) { where[l] ^= (where[l] ^ here) & -smg_beats(v[l], best[l]); }
             for (int32_t l = 0; l < count; l++) { best[l] = smg_beats(v[l], best[l]) ? v[l] : best[l]; }
@@ -149,19 +134,15 @@ static void max_window(const MaxPool *g, const float *x, const float *end, Span 
     }
 }
 
-EXTENT(max_pool2d_f32) {
-    EXTENT_UNUSED;
-    if (max_pool_need(p, &need[2], &need[0]) || index_bits(p) == 0) { return -1; }
-    need[1] = smg_mul((uint64_t)p[0], index_row(p));
-    return 0;
-}
+EXTENT(max_pool2d_f32) { return max_pool_index_need(p, &need[2], &need[0], &need[1]); }
 /* Samples from..to. */
-static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) {
+static SmgFault max_pool2d_range(const void *arg, int32_t from, int32_t to) {
+    const SmgCall *c = (const SmgCall *)arg;
     const MaxPool g = max_pool_of(c->p);
-    const int bits = index_bits(c->p);
-    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
+    const int bits = index_bits(&g);
+    const size_t row = (size_t)index_row(&g), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *y = OUT(0) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
-    uint8_t *index = (uint8_t *)c->op[1] + (size_t)from * row;
+    uint8_t *index = OUT_AS(uint8_t, 1) + (size_t)from * row;
     const float *x = IN(2) + (size_t)from * image;
     float best[SMG_CHANNELS];
     int32_t where[SMG_CHANNELS];
@@ -170,9 +151,9 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
         uint32_t byte = 0, filled = 0; /* of indices of less than a byte */
         uint8_t *put = index;
         for (int32_t oh = 0; oh < g.OH; oh++) {
-            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            const Span r = span_of(oh, g.SH, g.PH, g.DH, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
-                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                const Span q = span_of(ow, g.SW, g.PW, g.DW, g.KW, g.W);
                 for (int32_t c0 = 0; c0 < g.C; c0 += SMG_CHANNELS) {
                     const int32_t count = g.C - c0 < SMG_CHANNELS ? g.C - c0 : SMG_CHANNELS;
                     max_window(&g, x + c0, x + image, r, q, count, best, where);
@@ -185,34 +166,39 @@ static const char *max_pool2d_range(const SmgCall *c, int32_t from, int32_t to) 
                             if (bits == 16) { *put++ = (uint8_t)(k >> 8); }
                             continue;
                         }
-                        byte |= k << filled, filled += (uint32_t)bits;
-                        if (filled == 8) { *put++ = (uint8_t)byte, byte = filled = 0; }
+                        byte |= k << filled;
+                        filled += (uint32_t)bits;
+                        if (filled == 8) {
+                            *put++ = (uint8_t)byte;
+                            byte = filled = 0;
+                        }
                     }
                 }
             }
         }
         if (filled) { *put = (uint8_t)byte; }
-        x += image, y += at, index += row;
+        x += image;
+        y += at;
+        index += row;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-BY_SAMPLES(max_pool2d)
-KERNEL(max_pool2d_f32, "ooi", 14) { return max_pool2d_all(c); }
+KERNEL(max_pool2d_f32, "ooi", PARAMS(MaxPool)) { /* threads share the samples */
+    const Images g = images_of(c->p);
+    return smg_split(c, max_pool2d_range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
+}
 
-EXTENT(max_pool2d_plain_f32) {
-    EXTENT_UNUSED;
-    return max_pool_need(p, &need[1], &need[0]);
-}
-KERNEL(max_pool2d_plain_f32, "oi", 14) {
+EXTENT(max_pool2d_plain_f32) { return max_pool_need(p, &need[1], &need[0]); }
+KERNEL(max_pool2d_plain_f32, "oi", PARAMS(MaxPool)) {
     const MaxPool g = max_pool_of(c->p);
     const size_t C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
     for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C) {
         for (int32_t oh = 0; oh < g.OH; oh++) {
-            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            const Span r = span_of(oh, g.SH, g.PH, g.DH, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
-                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
+                const Span q = span_of(ow, g.SW, g.PW, g.DW, g.KW, g.W);
                 for (int32_t l = 0; l < g.C; l++) { y[l] = smg_from_bits(0xff800000u); }
                 for (int32_t i = r.from; i < r.to; i++) {
                     for (int32_t j = q.from; j < q.to; j++) {
@@ -223,34 +209,29 @@ KERNEL(max_pool2d_plain_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(max_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    if (max_pool_need(p, &need[0], &need[1]) || index_bits(p) == 0) { return -1; }
-    need[2] = smg_mul((uint64_t)p[0], index_row(p));
-    return 0;
-}
-static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t to) {
+EXTENT(max_pool2d_dx_f32) { return max_pool_index_need(p, &need[0], &need[1], &need[2]); }
+static SmgFault max_pool2d_dx_range(const void *arg, int32_t from, int32_t to) {
+    const SmgCall *c = (const SmgCall *)arg;
     const MaxPool g = max_pool_of(c->p);
-    const int bits = index_bits(c->p);
-    const uint64_t inverse = (uint64_t)(UINT32_MAX / (uint32_t)g.kw) + 1; /* exact for positions below 2^16 */
-    const size_t row = (size_t)index_row(c->p), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
+    const int bits = index_bits(&g);
+    const uint64_t inverse = (uint64_t)(UINT32_MAX / (uint32_t)g.KW) + 1; /* exact for positions below 2^16 */
+    const size_t row = (size_t)index_row(&g), C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *dx = OUT(0) + (size_t)from * image;
     const float *dy = IN(1) + (size_t)from * (size_t)g.OH * (size_t)g.OW * C;
-    const uint8_t *index = (const uint8_t *)c->op[2] + (size_t)from * row;
+    const uint8_t *index = IN_AS(uint8_t, 2) + (size_t)from * row;
     for (int32_t n = from; n < to; n++) {
         memset(dx, 0, image * sizeof(float));
         size_t at = 0;
         for (int32_t oh = 0; oh < g.OH; oh++) {
-            const Span r = span_of(oh, g.sh, g.ph, g.dh, g.kh, g.H);
+            const Span r = span_of(oh, g.SH, g.PH, g.DH, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++) {
-                const Span q = span_of(ow, g.sw, g.pw, g.dw, g.kw, g.W);
-                if (WIDE && bits == 2 && g.kw == 2 && !r.from && !q.from && r.to == 2 &&
-                    q.to == 2) { /* any index is inside */
+                const Span q = span_of(ow, g.SW, g.PW, g.DW, g.KW, g.W);
+                if (WIDE && bits == 2 && g.KW == 2 && is_whole_2x2(r, q)) { /* any index is inside */
                     float *first = dx + pixel(&g, r, q, 0, 0) * C;
-                    const size_t right = (size_t)g.dw * C, below = (size_t)g.dh * (size_t)g.W * C;
+                    const size_t right = (size_t)g.DW * C, below = (size_t)g.DH * (size_t)g.W * C;
                     for (size_t l = 0; l < C; l++, at++) {
                         const uint32_t k = (uint32_t)index[at >> 2] >> (at & 3) * 2;
                         first[(k & 1) * right + (k >> 1 & 1) * below + l] += dy[at];
@@ -259,32 +240,30 @@ static const char *max_pool2d_dx_range(const SmgCall *c, int32_t from, int32_t t
                 }
                 for (size_t l = 0; l < C; l++, at++) {
                     const uint32_t k = get_index(index, at, bits);
-                    const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.kw; /* k / kw, k % kw */
-                    if (i < r.from || i >= r.to || j < q.from || j >= q.to) {
-                        return "a max-pool index points outside its window";
-                    }
+                    const int32_t i = (int32_t)(k * inverse >> 32), j = (int32_t)k - i * g.KW; /* k / kw, k % kw */
+                    if (i < r.from || i >= r.to || j < q.from || j >= q.to) { return SMG_FAULT_POOL_WINDOW; }
                     dx[pixel(&g, r, q, i, j) * C + l] += dy[at];
                 }
             }
         }
-        dx += image, dy += at, index += row;
+        dx += image;
+        dy += at;
+        index += row;
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-BY_SAMPLES(max_pool2d_dx)
-KERNEL(max_pool2d_dx_f32, "oii", 14) { return max_pool2d_dx_all(c); }
+KERNEL(max_pool2d_dx_f32, "oii", PARAMS(MaxPool)) { /* threads share the samples */
+    const Images g = images_of(c->p);
+    return smg_split(c, max_pool2d_dx_range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
+}
 
-/* ---- avg_pool2d. p: N,H,W,C, OH,OW, kh,kw, sh,sw, ph,pw, count_include_pad, divisor (0: the count) ---- */
+/* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0
+ * ---- */
 
 typedef struct {
-    int32_t N, H, W, C, OH, OW, kh, kw, sh, sw, ph, pw, count_pad, divisor;
+    int32_t N, H, W, C, OH, OW, KH, KW, SH, SW, PH, PW, count_pad, divisor;
 } AvgPool;
-
-static AvgPool avg_pool_of(const int32_t *p) {
-    AvgPool g;
-    memcpy(&g, p, sizeof g);
-    return g;
-}
+UNPACK(avg_pool_of, AvgPool)
 
 /* Cells that count along one axis: torch lets a window reach over the padding but not beyond it. */
 static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t padding, int32_t count_pad) {
@@ -295,23 +274,20 @@ static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t padding, int3
 
 static float avg_divisor(const AvgPool *g, Span r, Span q) {
     if (g->divisor != 0) { return (float)g->divisor; }
-    return (float)(cells(r, g->kh, g->H, g->ph, g->count_pad) * cells(q, g->kw, g->W, g->pw, g->count_pad));
+    return (float)(cells(r, g->KH, g->H, g->PH, g->count_pad) * cells(q, g->KW, g->W, g->PW, g->count_pad));
 }
 
-EXTENT(avg_pool2d_f32) {
-    EXTENT_UNUSED;
-    return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]);
-}
-KERNEL(avg_pool2d_f32, "oi", 14) {
+EXTENT(avg_pool2d_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]); }
+KERNEL(avg_pool2d_f32, "oi", PARAMS(AvgPool)) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
     for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * (size_t)g.W * C) {
         for (int32_t oh = 0; oh < g.OH; oh++) {
-            const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
+            const Span r = span_of(oh, g.SH, g.PH, 1, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
-                const Span q = span_of(ow, g.sw, g.pw, 1, g.kw, g.W);
+                const Span q = span_of(ow, g.SW, g.PW, 1, g.KW, g.W);
                 if (r.from == r.to || q.from == q.to) {
                     memset(y, 0, C * sizeof(float));
                     continue;
@@ -322,14 +298,11 @@ KERNEL(avg_pool2d_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(avg_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]);
-}
-KERNEL(avg_pool2d_dx_f32, "oi", 14) {
+EXTENT(avg_pool2d_dx_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]); }
+KERNEL(avg_pool2d_dx_f32, "oi", PARAMS(AvgPool)) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;
     float *dx = OUT(0);
@@ -337,9 +310,9 @@ KERNEL(avg_pool2d_dx_f32, "oi", 14) {
     for (int32_t n = 0; n < g.N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
         for (int32_t oh = 0; oh < g.OH; oh++) {
-            const Span r = span_of(oh, g.sh, g.ph, 1, g.kh, g.H);
+            const Span r = span_of(oh, g.SH, g.PH, 1, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, dy += C) {
-                const Span q = span_of(ow, g.sw, g.pw, 1, g.kw, g.W);
+                const Span q = span_of(ow, g.SW, g.PW, 1, g.KW, g.W);
                 if (r.from == r.to || q.from == q.to) { continue; }
                 const size_t h = (size_t)(r.start + r.from), w = (size_t)(q.start + q.from);
                 smg_spread_rectangle(dx + (h * (size_t)g.W + w) * C, dy, g.W, g.C, r.to - r.from, q.to - q.from,
@@ -347,5 +320,5 @@ KERNEL(avg_pool2d_dx_f32, "oi", 14) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

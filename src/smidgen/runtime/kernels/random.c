@@ -5,11 +5,20 @@
 
 #define BLOCK 64
 
+/* The finalizer of MurmurHash3: every bit of h reaches every bit of the result. */
 static inline uint32_t mix(uint32_t h) {
-    h ^= h >> 16, h *= 0x85ebca6bu;
-    h ^= h >> 13, h *= 0xc2b2ae35u;
+    h ^= h >> 16;
+    h *= 0x85ebca6bu;
+    h ^= h >> 13;
+    h *= 0xc2b2ae35u;
     return h ^ h >> 16;
 }
+
+/* How a kernel draws: the node of origin, the threshold and the gain of what is kept, 1 / (1 - p). Ends each block. */
+typedef struct {
+    int32_t key, cut;
+    float scale;
+} Draw;
 
 /* Two words from (seed, step, key), mixed in different orders: streams coincide only if both agree. */
 typedef struct {
@@ -17,10 +26,10 @@ typedef struct {
     float scale;
 } Stream;
 
-static Stream stream_of(const int32_t *counter, int32_t key, int32_t cut, float scale) {
-    const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], k = (uint32_t)key;
+static Stream stream_of(const int32_t *counter, Draw draw) {
+    const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], k = (uint32_t)draw.key;
     const Stream s = {mix(mix(mix(seed ^ 0x9e3779b9u) ^ step) ^ k), mix(mix(mix(seed ^ 0x7f4a7c15u) ^ k) ^ step),
-                      (uint32_t)cut, scale};
+                      (uint32_t)draw.cut, draw.scale};
     return s;
 }
 static inline float gain(const Stream *s, uint32_t index) {
@@ -28,35 +37,51 @@ static inline float gain(const Stream *s, uint32_t index) {
     return h >> 8 >= s->cut ? s->scale : 0.0f;
 }
 
-/* p: N, elements of one sample, key, cut, scale = 1/(1-p). */
+/* Each of N elements has a draw of its own, numbered through the batch. */
+typedef struct {
+    int32_t N, per_sample;
+    Draw draw;
+} Dropout;
+UNPACK(dropout_of, Dropout)
+
 EXTENT(dropout_f32) {
-    EXTENT_UNUSED;
-    if (p[0] < 0 || p[3] < 0) { return -1; }
-    need[0] = need[1] = (uint64_t)p[0] * 4, need[2] = 8;
+    const Dropout v = dropout_of(p);
+    if (v.N < 0 || v.draw.cut < 0) { return -1; }
+    need[0] = need[1] = (uint64_t)v.N * 4;
+    need[2] = 8;
     return 0;
 }
-KERNEL(dropout_f32, "oii", 5) {
+KERNEL(dropout_f32, "oii", PARAMS(Dropout)) {
+    const Dropout v = dropout_of(c->p);
     float *y = OUT(0);
     const float *x = IN(1);
-    const Stream s = stream_of(IN_I32(2), P(2), P(3), PF(4));
-    const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(1), N = (uint32_t)P(0);
+    const Stream s = stream_of(IN_AS(int32_t, 2), v.draw);
+    const uint32_t first = (uint32_t)c->run.index * (uint32_t)v.per_sample, N = (uint32_t)v.N;
     for (uint32_t i = 0; i < N; i++) { y[i] = x[i] * gain(&s, first + i); }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* x is [S, M, C]; one draw for each of S*C, the same for all M. p: S, M, C, rows of S in one sample, key, cut, scale. */
+/* x is [S][M][C]; one draw for each of S*C, the same for all M. A sample has per_sample rows of S. */
+typedef struct {
+    int32_t S, M, C, per_sample;
+    Draw draw;
+} FeatureDropout;
+UNPACK(feature_dropout_of, FeatureDropout)
+
 EXTENT(feature_dropout_f32) {
-    EXTENT_UNUSED;
-    if (p[0] < 0 || p[1] < 0 || p[2] < 0 || p[5] < 0) { return -1; }
-    need[0] = need[1] = smg_mul(smg_mul((uint64_t)p[0] * 4, (uint64_t)p[1]), (uint64_t)p[2]), need[2] = 8;
+    const FeatureDropout v = feature_dropout_of(p);
+    if (v.S < 0 || v.M < 0 || v.C < 0 || v.draw.cut < 0) { return -1; }
+    need[0] = need[1] = smg_mul(smg_mul((uint64_t)v.S * 4, (uint64_t)v.M), (uint64_t)v.C);
+    need[2] = 8;
     return 0;
 }
-KERNEL(feature_dropout_f32, "oii", 7) {
-    const int32_t S = P(0), M = P(1), C = P(2);
-    const Stream s = stream_of(IN_I32(2), P(4), P(5), PF(6));
-    const uint32_t first = (uint32_t)c->run.index * (uint32_t)P(3);
+KERNEL(feature_dropout_f32, "oii", PARAMS(FeatureDropout)) {
+    const FeatureDropout v = feature_dropout_of(c->p);
+    const int32_t S = v.S, M = v.M, C = v.C;
+    const Stream s = stream_of(IN_AS(int32_t, 2), v.draw);
+    const uint32_t first = (uint32_t)c->run.index * (uint32_t)v.per_sample;
     float gains[BLOCK];
-    if (M == 0 || C == 0) { return NULL; /* nothing to write, but S * C draws might take forever */ }
+    if (M == 0 || C == 0) { return SMG_NO_FAULT; /* nothing to write, but S * C draws might take forever */ }
     for (int32_t row = 0; row < S; row++) {
         const size_t plane = (size_t)row * (size_t)M * (size_t)C;
         for (int32_t at = 0, len; at < C; at += len) {
@@ -71,5 +96,5 @@ KERNEL(feature_dropout_f32, "oii", 7) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -11,19 +11,31 @@ enum { TILE = 8, CHUNK = 512 };
 
 /* p: kept, reduced, kept_dims[], kept_strides[], reduced_dims[], reduced_strides[]. The output is dense over kept. */
 typedef struct {
+    int32_t kept, reduced; /* groups of axes */
+} GroupsHead;
+typedef struct {
     int kept, reduced;
-    const int32_t *kd, *ks, *rd, *rs;
+    const int32_t *kd, *ks; /* [kept] dims and strides */
+    const int32_t *rd, *rs; /* [reduced] dims and strides */
 } Groups;
+UNPACK(groups_head_of, GroupsHead)
 
 static Groups groups_of(const int32_t *p) {
-    const int32_t k = p[0], r = p[1];
-    return (Groups){k, r, p + 2, p + 2 + k, p + 2 + 2 * k, p + 2 + 2 * k + r};
+    const GroupsHead v = groups_head_of(p);
+    const int32_t *kd = p + PARAMS(GroupsHead), *rd = kd + 2 * v.kept;
+    return (Groups){v.kept, v.reduced, kd, kd + v.kept, rd, rd + v.reduced};
+}
+
+static int groups_refused(const int32_t *p, int params) {
+    if (params < PARAMS(GroupsHead)) { return 1; }
+    const GroupsHead v = groups_head_of(p);
+    if (v.kept < 0 || v.kept > SMG_MAX_RANK || v.reduced < 0 || v.reduced > SMG_MAX_RANK) { return 1; }
+    return params != PARAMS(GroupsHead) + 2 * v.kept + 2 * v.reduced;
 }
 
 /* Elements of input and output. Every input element is visited once, so more steps than elements is nonsense. */
 static int groups_need(const int32_t *p, int params, uint64_t samples, uint64_t step, uint64_t *in, uint64_t *out) {
-    if (params < 2 || p[0] < 0 || p[0] > SMG_MAX_RANK || p[1] < 0 || p[1] > SMG_MAX_RANK) { return -1; }
-    if (params != 2 + 2 * p[0] + 2 * p[1]) { return -1; }
+    if (groups_refused(p, params)) { return -1; }
     const Groups g = groups_of(p);
     const uint64_t k = smg_span(g.kd, g.ks, g.kept), r = smg_span(g.rd, g.rs, g.reduced);
     if (k == SMG_TOO_MUCH || r == SMG_TOO_MUCH) { return -1; }
@@ -42,7 +54,8 @@ static int32_t last_dim(const int32_t *dims, int n) { return n ? dims[n - 1] : 1
 
 static void tile_place(const Groups *g, Tile *t) {
     const int32_t left = last_dim(g->kd, g->kept) - t->i;
-    t->w = left < TILE ? left : TILE;
+    t->w = left < TILE
+    ? left : TILE;
     t->x = t->row + (size_t)t->i * t->step;
 }
 static Tile tile_first(const Groups *g) {
@@ -130,11 +143,12 @@ static void sum_run(const float *x, const Tile *t, const Run *r, float *total) {
     static void name##_run(const float *x, const Tile *t, const Run *r, float *best) {    \
         const float *from = x + t->x + r->off;                                            \
         if (t->w == TILE && t->step == 1) {                                               \
-            for (int32_t k = 0; k < r->len; k++)                                          \
+            for (int32_t k = 0; k < r->len; k++) {                                        \
                 for (int w = 0; w < TILE; w++) {                                          \
                     const float v = from[(size_t)k * r->step + (size_t)w];                \
                     best[w] = ((v BETTER best[w]) | (v != v)) ? v : best[w];              \
                 }                                                                         \
+            }                                                                             \
             return;                                                                       \
         }                                                                                 \
         for (int w = 0; w < t->w; w++) {                                                  \
@@ -148,24 +162,22 @@ EXTREME(min, <)
 static int reduce_need(const int32_t *p, int params, uint64_t *need) {
     uint64_t in, out;
     if (groups_need(p, params, 1, 0, &in, &out)) { return -1; }
-    need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
+    need[0] = smg_mul(out, 4);
+    need[1] = smg_mul(in, 4);
     return 0;
 }
-#define REDUCE(name, start, add_run, FINISH)                                                 \
-    EXTENT(name) {                                                                           \
-        EXTENT_UNUSED;                                                                       \
-        return reduce_need(p, params, need);                                                 \
-    }                                                                                        \
-    KERNEL(name, "oi", -1) {                                                                 \
-        const Groups g = groups_of(c->p);                                                    \
-        const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);            \
-        EACH_TILE(g, t) {                                                                    \
-            float total[TILE];                                                               \
-            for (int w = 0; w < TILE; w++) total[w] = start;                                 \
-            EACH_RUN(g, r) add_run(IN(1), &t, &r, total);                                    \
-            for (int w = 0; w < t.w; w++) OUT(0)[t.y + (size_t)w] = FINISH(total[w], count); \
-        }                                                                                    \
-        return NULL;                                                                         \
+#define REDUCE(name, start, add_run, FINISH)                                                     \
+    EXTENT(name) { return reduce_need(p, params, need); }                                        \
+    KERNEL(name, "oi", -1) {                                                                     \
+        const Groups g = groups_of(c->p);                                                        \
+        const float count = (float)(double)(int64_t)smg_product(g.rd, g.reduced);                \
+        EACH_TILE(g, t) {                                                                        \
+            float total[TILE];                                                                   \
+            for (int w = 0; w < TILE; w++) { total[w] = start; }                                 \
+            EACH_RUN(g, r) { add_run(IN(1), &t, &r, total); }                                    \
+            for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = FINISH(total[w], count); } \
+        }                                                                                        \
+        return SMG_NO_FAULT;                                                                     \
     }
 #define TOTAL(x, count)   ((void)(count), (x))
 #define AVERAGE(x, count) ((x) / (count))
@@ -176,10 +188,10 @@ REDUCE(amin_f32, smg_from_bits(0x7f800000u), min_run, TOTAL)
 
 /* dx = dy / ties where x = y. Operands dx, dy, x, y; p as above. A tile of x is read whole before dx is written. */
 EXTENT(amax_dx_f32) {
-    EXTENT_UNUSED;
     uint64_t in, out;
     if (groups_need(p, params, 1, 0, &in, &out) || in > INT32_MAX) { return -1; /* ties are counted in int32 */ }
-    need[0] = need[2] = smg_mul(in, 4), need[1] = need[3] = smg_mul(out, 4);
+    need[0] = need[2] = smg_mul(in, 4);
+    need[1] = need[3] = smg_mul(out, 4);
     return 0;
 }
 KERNEL(amax_dx_f32, "oiii", -1) {
@@ -188,90 +200,110 @@ KERNEL(amax_dx_f32, "oiii", -1) {
     const float *dy = IN(1), *x = IN(2), *y = IN(3);
     EACH_TILE(g, t) {
         int32_t ties[TILE] = {0};
-        EACH_RUN(g, r)
-        for (int32_t k = 0; k < r.len; k++) {
-            for (int w = 0; w < t.w; w++) {
-                ties[w] += x[t.x + r.off + (size_t)k * r.step + (size_t)w * t.step] == y[t.y + (size_t)w];
+        EACH_RUN(g, r) {
+            for (int32_t k = 0; k < r.len; k++) {
+                for (int w = 0; w < t.w; w++) {
+                    ties[w] += x[t.x + r.off + (size_t)k * r.step + (size_t)w * t.step] == y[t.y + (size_t)w];
+                }
             }
         }
         float best[TILE], share[TILE];
-        for (int w = 0; w < t.w; w++) { best[w] = y[t.y + (size_t)w], share[w] = dy[t.y + (size_t)w] / (float)ties[w]; }
-        EACH_RUN(g, r)
-        for (int32_t k = 0; k < r.len; k++) {
-            for (int w = 0; w < t.w; w++) {
-                const size_t i = t.x + r.off + (size_t)k * r.step + (size_t)w * t.step;
-                dx[i] = x[i] == best[w] ? share[w] : 0.0f;
+        for (int w = 0; w < t.w; w++) {
+            best[w] = y[t.y + (size_t)w];
+            share[w] = dy[t.y + (size_t)w] / (float)ties[w];
+        }
+        EACH_RUN(g, r) {
+            for (int32_t k = 0; k < r.len; k++) {
+                for (int w = 0; w < t.w; w++) {
+                    const size_t i = t.x + r.off + (size_t)k * r.step + (size_t)w * t.step;
+                    dx[i] = x[i] == best[w] ? share[w] : 0.0f;
+                }
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* Over samples as well, one sample after the other. p: samples, stride of a sample, then as above with four groups each. */
-enum { BATCH_PARAMS = 2 + 2 + 4 * 4 };
+/* Over samples as well, one sample after the other: p: samples, stride of a sample, then as above with four groups
+ * each. */
+enum { BATCH_GROUPS = 4 };
+typedef struct {
+    int32_t samples, stride;
+} BatchHead;
+typedef struct {
+    BatchHead batch;
+    GroupsHead groups;
+    int32_t kept[2][BATCH_GROUPS], reduced[2][BATCH_GROUPS]; /* dims, strides */
+} Batch;
+UNPACK(batch_of, Batch)
+UNPACK(batch_head_of, BatchHead)
+
 static int batch_need(const int32_t *p, uint64_t *in, uint64_t *out) {
-    if (p[0] < 0 || p[1] < 0 || p[2] != 4 || p[3] != 4) { return -1; }
-    return groups_need(p + 2, BATCH_PARAMS - 2, (uint64_t)p[0], (uint64_t)p[1], in, out);
+    const Batch v = batch_of(p);
+    if (v.batch.samples < 0 || v.batch.stride < 0) { return -1; }
+    if (v.groups.kept != BATCH_GROUPS || v.groups.reduced != BATCH_GROUPS) { return -1; }
+    return groups_need(p + PARAMS(BatchHead), PARAMS(Batch) - PARAMS(BatchHead), (uint64_t)v.batch.samples,
+                       (uint64_t)v.batch.stride, in, out);
 }
-static void batch_tile(const int32_t *p, const Groups *g, const Tile *t, const float *x, float *total) {
+static void batch_tile(BatchHead v, const Groups *g, const Tile *t, const float *x, float *total) {
     const uint64_t each = smg_product(g->rd, g->reduced);
     if (each == 0) { return; /* any number of samples of nothing */ }
-    for (int32_t s = 0; s < p[0]; s++) {
-        const float *from = x + (size_t)s * (size_t)p[1];
+    for (int32_t s = 0; s < v.samples; s++) {
+        const float *from = x + (size_t)s * (size_t)v.stride;
         float sample[TILE] = {0};
         if (each == 1) {
             for (int w = 0; w < t->w; w++) { total[w] += from[t->x + (size_t)w * t->step]; }
             continue;
         }
-        EACH_RUN(*g, r) sum_run(from, t, &r, sample);
+        EACH_RUN(*g, r) { sum_run(from, t, &r, sample); }
         for (int w = 0; w < t->w; w++) { total[w] += sample[w]; }
     }
 }
 
 /* Operands dw, dy. */
-static int batch_sum_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements) {
-    (void)operands, (void)run;
+static int batch_sum_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     uint64_t in;
     if (batch_need(p, &in, elements)) { return -1; }
     own[0] = smg_mul(in, 4);
     return 0;
 }
-static const char *batch_sum(const SmgCall *c, const Sink *sink) {
-    const Groups g = groups_of(c->p + 2);
+static SmgFault batch_sum(const SmgCall *c, const Sink *sink) {
+    const Groups g = groups_of(c->p + PARAMS(BatchHead));
     EACH_TILE(g, t) {
         float total[TILE];
         smg_sink_begin(sink, total, t.y, (size_t)t.w);
-        batch_tile(c->p, &g, &t, SINK_IN(sink, 0), total);
+        batch_tile(batch_head_of(c->p), &g, &t, SINK_IN(sink, 0), total);
         smg_sink_end(sink, total, t.y, (size_t)t.w);
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
-SINK_KERNELS(batch_sum, 1, "i", BATCH_PARAMS, "")
+SINK_KERNELS(batch_sum, 1, "i", PARAMS(Batch), "")
 
 /* Divides by the count of the whole batch, so that the means of micro-batches add up. */
 EXTENT(batch_mean_f32) {
-    EXTENT_UNUSED;
     uint64_t in, out;
     if (batch_need(p, &in, &out)) { return -1; }
-    need[0] = smg_mul(out, 4), need[1] = smg_mul(in, 4);
+    need[0] = smg_mul(out, 4);
+    need[1] = smg_mul(in, 4);
     return 0;
 }
-KERNEL(batch_mean_f32, "oi", BATCH_PARAMS) {
-    const Groups g = groups_of(c->p + 2);
+KERNEL(batch_mean_f32, "oi", PARAMS(Batch)) {
+    const Groups g = groups_of(c->p + PARAMS(BatchHead));
     const float count = (float)((double)(int64_t)smg_product(g.rd, g.reduced) * (double)c->run.total);
     EACH_TILE(g, t) {
         float total[TILE] = {0};
-        batch_tile(c->p, &g, &t, IN(1), total);
+        batch_tile(batch_head_of(c->p), &g, &t, IN(1), total);
         for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = total[w] / count; }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 /* Both go on with the sums of the micro-batches before. Operands y, sums so far, x. */
 static int running_need(const int32_t *p, uint64_t *need) {
     uint64_t in, out;
     if (batch_need(p, &in, &out)) { return -1; }
-    need[0] = need[1] = smg_mul(out, 4), need[2] = smg_mul(in, 4);
+    need[0] = need[1] = smg_mul(out, 4);
+    need[2] = smg_mul(in, 4);
     return 0;
 }
 static void running(const SmgCall *c, const Groups *g, float count) {
@@ -279,42 +311,44 @@ static void running(const SmgCall *c, const Groups *g, float count) {
         float *total = OUT(1) + t.y;
         float tile[TILE];
         memcpy(tile, total, (size_t)t.w * sizeof(float));
-        batch_tile(c->p, g, &t, IN(2), tile);
+        batch_tile(batch_head_of(c->p), g, &t, IN(2), tile);
         memcpy(total, tile, (size_t)t.w * sizeof(float));
         for (int w = 0; w < t.w; w++) { OUT(0)[t.y + (size_t)w] = tile[w] / count; }
     }
 }
-EXTENT(batch_sum_running_f32) {
-    EXTENT_UNUSED;
-    return running_need(p, need);
-}
-KERNEL(batch_sum_running_f32, "oui", BATCH_PARAMS) {
-    const Groups g = groups_of(c->p + 2);
+EXTENT(batch_sum_running_f32) { return running_need(p, need); }
+KERNEL(batch_sum_running_f32, "oui", PARAMS(Batch)) {
+    const Groups g = groups_of(c->p + PARAMS(BatchHead));
     running(c, &g, 1.0f);
-    return NULL;
+    return SMG_NO_FAULT;
 }
-EXTENT(batch_mean_running_f32) {
-    EXTENT_UNUSED;
-    return running_need(p, need);
-}
-KERNEL(batch_mean_running_f32, "oui", BATCH_PARAMS) {
-    const Groups g = groups_of(c->p + 2);
+EXTENT(batch_mean_running_f32) { return running_need(p, need); }
+KERNEL(batch_mean_running_f32, "oui", PARAMS(Batch)) {
+    const Groups g = groups_of(c->p + PARAMS(BatchHead));
     running(c, &g, (float)((double)(int64_t)smg_product(g.rd, g.reduced) * (double)c->run.total));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* dx = dy / count, dy repeated. p: count per sample, rank, dims[rank], dy_strides[rank]; dx is dense. */
+/* dx = dy / count, dy repeated; dx is dense. p: count per sample, rank, then dims[rank], dy_strides[rank]. */
+typedef struct {
+    int32_t count, rank;
+} MeanDx;
+UNPACK(mean_dx_of, MeanDx)
+
 static int mean_dx_need(const int32_t *p, int params, uint64_t *need) {
-    if (params < 2 || p[0] < 1 || p[1] < 0 || p[1] > SMG_MAX_RANK || params != 2 + 2 * p[1]) { return -1; }
-    const uint64_t total = smg_product(p + 2, p[1]);
+    if (params < PARAMS(MeanDx)) { return -1; }
+    const MeanDx v = mean_dx_of(p);
+    if (v.count < 1 || v.rank < 0 || v.rank > SMG_MAX_RANK || params != PARAMS(MeanDx) + 2 * v.rank) { return -1; }
+    const int32_t *dims = p + PARAMS(MeanDx);
+    const uint64_t total = smg_product(dims, v.rank);
     if (total == SMG_TOO_MUCH) { return -1; }
     need[0] = smg_mul(total, 4);
-    need[1] = smg_mul(smg_span(p + 2, p + 2 + p[1], p[1]), 4);
+    need[1] = smg_mul(smg_span(dims, dims + v.rank, v.rank), 4);
     return 0;
 }
-static const char *mean_dx(const SmgCall *c, float count) {
-    const int32_t rank = P(1), *dims = c->p + 2, *steps = dims + rank;
-    if (smg_product(dims, rank) == 0) { return NULL; }
+static SmgFault mean_dx(const SmgCall *c, float count) {
+    const int32_t rank = mean_dx_of(c->p).rank, *dims = c->p + PARAMS(MeanDx), *steps = dims + rank;
+    if (smg_product(dims, rank) == 0) { return SMG_NO_FAULT; }
     float *dx = OUT(0);
     int32_t at[SMG_MAX_RANK] = {0};
     size_t off = 0;
@@ -330,17 +364,13 @@ static const char *mean_dx(const SmgCall *c, float count) {
         }
         dx += len;
     } while (smg_walk_next(at, dims, rank - 1, steps, rank, &off, 1));
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(mean_dx_f32) {
-    EXTENT_UNUSED;
-    return mean_dx_need(p, params, need);
-}
-KERNEL(mean_dx_f32, "oi", -1) { return mean_dx(c, (float)P(0)); }
+EXTENT(mean_dx_f32) { return mean_dx_need(p, params, need); }
+KERNEL(mean_dx_f32, "oi", -1) { return mean_dx(c, (float)mean_dx_of(c->p).count); }
 
-EXTENT(batch_mean_dx_f32) {
-    EXTENT_UNUSED;
-    return mean_dx_need(p, params, need);
+EXTENT(batch_mean_dx_f32) { return mean_dx_need(p, params, need); }
+KERNEL(batch_mean_dx_f32, "oi", -1) {
+    return mean_dx(c, (float)((double)mean_dx_of(c->p).count * (double)c->run.total));
 }
-KERNEL(batch_mean_dx_f32, "oi", -1) { return mean_dx(c, (float)((double)P(0) * (double)c->run.total)); }

@@ -4,19 +4,17 @@
 #include "../kernel.h"
 #include "image.h"
 
-/* ---- adaptive pooling. p: N,H,W,C, OH,OW. Window o covers floor(o*size/out) .. ceil((o+1)*size/out) ---- */
+/* ---- adaptive pooling: Images (image.h). Window o covers floor(o*size/out) .. ceil((o+1)*size/out) ---- */
 
 static int32_t window_from(int32_t o, int32_t size, int32_t out) { return (int32_t)((int64_t)o * size / out); }
 static int32_t window_to(int32_t o, int32_t size, int32_t out) {
     return (int32_t)((((int64_t)o + 1) * size + out - 1) / out);
 }
 
-EXTENT(adaptive_avg_pool2d_f32) {
-    EXTENT_UNUSED;
-    return smg_images_need(p, &need[1], &need[0]);
-}
-KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
-    const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
+EXTENT(adaptive_avg_pool2d_f32) { return smg_images_need(p, &need[1], &need[0]); }
+KERNEL(adaptive_avg_pool2d_f32, "oi", PARAMS(Images)) {
+    const Images g = images_of(c->p);
+    const int32_t N = g.N, H = g.H, W = g.W, C = g.C, OH = g.OH, OW = g.OW;
     float *y = OUT(0);
     const float *x = IN(1);
     for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C) {
@@ -29,15 +27,13 @@ KERNEL(adaptive_avg_pool2d_f32, "oi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(adaptive_avg_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    return smg_images_need(p, &need[0], &need[1]);
-}
-KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
-    const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
+EXTENT(adaptive_avg_pool2d_dx_f32) { return smg_images_need(p, &need[0], &need[1]); }
+KERNEL(adaptive_avg_pool2d_dx_f32, "oi", PARAMS(Images)) {
+    const Images g = images_of(c->p);
+    const int32_t N = g.N, H = g.H, W = g.W, C = g.C, OH = g.OH, OW = g.OW;
     const size_t image = (size_t)H * (size_t)W * (size_t)C;
     float *dx = OUT(0);
     const float *dy = IN(1);
@@ -52,27 +48,35 @@ KERNEL(adaptive_avg_pool2d_dx_f32, "oi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* The index is h*W + w. */
+/* The index is h*W + w, an int32. */
+static int adaptive_max_need(const int32_t *p, uint64_t *x, uint64_t *y) {
+    const Images g = images_of(p);
+    if (smg_images_need(p, x, y) || smg_mul((uint64_t)g.H, (uint64_t)g.W) > INT32_MAX) { return -1; }
+    return 0;
+}
 EXTENT(adaptive_max_pool2d_f32) {
-    EXTENT_UNUSED;
-    if (smg_images_need(p, &need[2], &need[0]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
+    if (adaptive_max_need(p, &need[2], &need[0])) { return -1; }
     need[1] = need[0];
     return 0;
 }
-KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
-    const int32_t N = P(0), H = P(1), W = P(2), C = P(3), OH = P(4), OW = P(5);
+KERNEL(adaptive_max_pool2d_f32, "ooi", PARAMS(Images)) {
+    const Images g = images_of(c->p);
+    const int32_t N = g.N, H = g.H, W = g.W, C = g.C, OH = g.OH, OW = g.OW;
     float *y = OUT(0);
-    int32_t *index = (int32_t *)c->op[1];
+    int32_t *index = OUT_AS(int32_t, 1);
     const float *x = IN(2);
     for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * (size_t)C) {
         for (int32_t oh = 0; oh < OH; oh++) {
             const int32_t h0 = window_from(oh, H, OH), h1 = window_to(oh, H, OH);
             for (int32_t ow = 0; ow < OW; ow++, y += C, index += C) {
                 const int32_t w0 = window_from(ow, W, OW), w1 = window_to(ow, W, OW);
-                for (int32_t l = 0; l < C; l++) { y[l] = smg_from_bits(0xff800000u), index[l] = h0 * W + w0; }
+                for (int32_t l = 0; l < C; l++) {
+                    y[l] = smg_from_bits(0xff800000u);
+                    index[l] = h0 * W + w0;
+                }
                 for (int32_t h = h0; h < h1; h++) {
                     for (int32_t w = w0; w < w1; w++) {
                         const int32_t here = h * W + w;
@@ -84,34 +88,40 @@ KERNEL(adaptive_max_pool2d_f32, "ooi", 6) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
 EXTENT(adaptive_max_pool2d_dx_f32) {
-    EXTENT_UNUSED;
-    if (smg_images_need(p, &need[0], &need[1]) || smg_mul((uint64_t)p[1], (uint64_t)p[2]) > INT32_MAX) { return -1; }
+    if (adaptive_max_need(p, &need[0], &need[1])) { return -1; }
     need[2] = need[1];
     return 0;
 }
-KERNEL(adaptive_max_pool2d_dx_f32, "oii", 6) {
-    const int32_t N = P(0), C = P(3), pixels = P(1) * P(2);
-    const size_t image = (size_t)pixels * (size_t)C, outs = (size_t)P(4) * (size_t)P(5);
+KERNEL(adaptive_max_pool2d_dx_f32, "oii", PARAMS(Images)) {
+    const Images g = images_of(c->p);
+    const int32_t N = g.N, C = g.C, pixels = g.H * g.W;
+    const size_t image = (size_t)pixels * (size_t)C, outs = (size_t)g.OH * (size_t)g.OW;
     float *dx = OUT(0);
     const float *dy = IN(1);
-    const int32_t *index = IN_I32(2);
+    const int32_t *index = IN_AS(int32_t, 2);
     for (int32_t n = 0; n < N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
         for (size_t o = 0; o < outs; o++, dy += C, index += C) {
             for (int32_t l = 0; l < C; l++) {
-                if (index[l] < 0 || index[l] >= pixels) { return "a max-pool index points outside the image"; }
+                if (index[l] < 0 || index[l] >= pixels) { return SMG_FAULT_POOL_INDEX; }
                 dx[(size_t)index[l] * (size_t)C + (size_t)l] += dy[l];
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* ---- nearest. p: N,H,W,C, OH,OW, ratio_h,ratio_w (floats: input pixels per output pixel) ---- */
+/* ---- nearest: input pixels per output pixel along each axis ---- */
+
+typedef struct {
+    Images images;
+    float ratio_h, ratio_w;
+} Nearest;
+UNPACK(nearest_of, Nearest)
 
 /* In float, as torch, so that the same pixel is picked. */
 static int32_t nearest(int32_t o, int32_t size, int32_t out, float ratio) {
@@ -124,60 +134,58 @@ static int32_t nearest(int32_t o, int32_t size, int32_t out, float ratio) {
 static int ratio_refused(double r) { return !(r >= 0.0 && r <= 16777216.0); }
 
 static int nearest_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    return ratio_refused((double)smg_f32(p[6])) || ratio_refused((double)smg_f32(p[7])) ? -1 : smg_images_need(p, x, y);
+    const Nearest v = nearest_of(p);
+    if (ratio_refused((double)v.ratio_h) || ratio_refused((double)v.ratio_w)) { return -1; }
+    return smg_images_need(p, x, y);
 }
 
-EXTENT(upsample_nearest2d_f32) {
-    EXTENT_UNUSED;
-    return nearest_need(p, &need[1], &need[0]);
-}
-KERNEL(upsample_nearest2d_f32, "oi", 8) {
-    const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
-    const size_t C = (size_t)P(3);
+EXTENT(upsample_nearest2d_f32) { return nearest_need(p, &need[1], &need[0]); }
+KERNEL(upsample_nearest2d_f32, "oi", PARAMS(Nearest)) {
+    const Nearest v = nearest_of(c->p);
+    const Images g = v.images;
+    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
+    const size_t C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
     for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
         for (int32_t oh = 0; oh < OH; oh++) {
-            const float *row = x + (size_t)nearest(oh, H, OH, PF(6)) * (size_t)W * C;
+            const float *row = x + (size_t)nearest(oh, H, OH, v.ratio_h) * (size_t)W * C;
             for (int32_t ow = 0; ow < OW; ow++, y += C) {
-                memcpy(y, row + (size_t)nearest(ow, W, OW, PF(7)) * C, C * sizeof(float));
+                memcpy(y, row + (size_t)nearest(ow, W, OW, v.ratio_w) * C, C * sizeof(float));
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(upsample_nearest2d_dx_f32) {
-    EXTENT_UNUSED;
-    return nearest_need(p, &need[0], &need[1]);
-}
-KERNEL(upsample_nearest2d_dx_f32, "oi", 8) {
-    const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
-    const size_t C = (size_t)P(3), image = (size_t)H * (size_t)W * C;
+EXTENT(upsample_nearest2d_dx_f32) { return nearest_need(p, &need[0], &need[1]); }
+KERNEL(upsample_nearest2d_dx_f32, "oi", PARAMS(Nearest)) {
+    const Nearest v = nearest_of(c->p);
+    const Images g = v.images;
+    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
+    const size_t C = (size_t)g.C, image = (size_t)H * (size_t)W * C;
     float *dx = OUT(0);
     const float *dy = IN(1);
     for (int32_t n = 0; n < N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
         for (int32_t oh = 0; oh < OH; oh++) {
-            float *row = dx + (size_t)nearest(oh, H, OH, PF(6)) * (size_t)W * C;
+            float *row = dx + (size_t)nearest(oh, H, OH, v.ratio_h) * (size_t)W * C;
             for (int32_t ow = 0; ow < OW; ow++, dy += C) {
-                float *v = row + (size_t)nearest(ow, W, OW, PF(7)) * C;
-                for (size_t l = 0; l < C; l++) { v[l] += dy[l]; }
+                float *pixel = row + (size_t)nearest(ow, W, OW, v.ratio_w) * C;
+                for (size_t l = 0; l < C; l++) { pixel[l] += dy[l]; }
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-/* ---- bilinear. p: N,H,W,C, OH,OW, align_corners, ratio_h (2 words of a double), ratio_w (2 words) ---- */
+/* ---- bilinear: ratios as for nearest, but doubles (smg_f64) ---- */
 
-/* The low word comes first whatever the target's byte order. */
-static double ratio_of(const int32_t *words) {
-    const uint64_t bits = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
-    double d;
-    memcpy(&d, &bits, 8);
-    return d;
-}
+typedef struct {
+    Images images;
+    int32_t align_corners, ratio_h[2], ratio_w[2];
+} Bilinear;
+UNPACK(bilinear_of, Bilinear)
 
 /* Two neighbours along one axis and their weights. Positions are doubles: a float loses the weight in wide images. */
 typedef struct {
@@ -193,31 +201,34 @@ static Taps taps_of(int32_t o, int32_t size, int32_t out, int32_t align_corners,
     const int32_t low = at >= (double)(size - 1) ? size - 1 : (int32_t)at;
     double part = at - (double)low;
     if (part > 1.0) { part = 1.0; }
-    t.at[0] = (size_t)low, t.at[1] = (size_t)(low < size - 1 ? low + 1 : low);
-    t.weight[0] = (float)(1.0 - part), t.weight[1] = (float)part;
+    t.at[0] = (size_t)low;
+    t.at[1] = (size_t)(low < size - 1 ? low + 1 : low);
+    t.weight[0] = (float)(1.0 - part);
+    t.weight[1] = (float)part;
     return t;
 }
 
 static int bilinear_need(const int32_t *p, uint64_t *x, uint64_t *y) {
-    return ratio_refused(ratio_of(p + 7)) || ratio_refused(ratio_of(p + 9)) ? -1 : smg_images_need(p, x, y);
+    const Bilinear v = bilinear_of(p);
+    if (ratio_refused(smg_f64(v.ratio_h)) || ratio_refused(smg_f64(v.ratio_w))) { return -1; }
+    return smg_images_need(p, x, y);
 }
 
-EXTENT(upsample_bilinear2d_f32) {
-    EXTENT_UNUSED;
-    return bilinear_need(p, &need[1], &need[0]);
-}
-KERNEL(upsample_bilinear2d_f32, "oi", 11) {
-    const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
-    const size_t C = (size_t)P(3);
-    const double ratio_h = ratio_of(c->p + 7), ratio_w = ratio_of(c->p + 9);
+EXTENT(upsample_bilinear2d_f32) { return bilinear_need(p, &need[1], &need[0]); }
+KERNEL(upsample_bilinear2d_f32, "oi", PARAMS(Bilinear)) {
+    const Bilinear v = bilinear_of(c->p);
+    const Images g = v.images;
+    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
+    const size_t C = (size_t)g.C;
+    const double ratio_h = smg_f64(v.ratio_h), ratio_w = smg_f64(v.ratio_w);
     float *y = OUT(0);
     const float *x = IN(1);
     for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
         for (int32_t oh = 0; oh < OH; oh++) {
-            const Taps h = taps_of(oh, H, OH, P(6), ratio_h);
+            const Taps h = taps_of(oh, H, OH, v.align_corners, ratio_h);
             const float *top = x + h.at[0] * (size_t)W * C, *bottom = x + h.at[1] * (size_t)W * C;
             for (int32_t ow = 0; ow < OW; ow++, y += C) {
-                const Taps w = taps_of(ow, W, OW, P(6), ratio_w);
+                const Taps w = taps_of(ow, W, OW, v.align_corners, ratio_w);
                 const size_t left = w.at[0] * C, right = w.at[1] * C;
                 for (size_t l = 0; l < C; l++) {
                     y[l] = h.weight[0] * (w.weight[0] * top[left + l] + w.weight[1] * top[right + l]) +
@@ -226,36 +237,35 @@ KERNEL(upsample_bilinear2d_f32, "oi", 11) {
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }
 
-EXTENT(upsample_bilinear2d_dx_f32) {
-    EXTENT_UNUSED;
-    return bilinear_need(p, &need[0], &need[1]);
-}
-KERNEL(upsample_bilinear2d_dx_f32, "oi", 11) {
-    const int32_t N = P(0), H = P(1), W = P(2), OH = P(4), OW = P(5);
-    const size_t C = (size_t)P(3), image = (size_t)H * (size_t)W * C;
-    const double ratio_h = ratio_of(c->p + 7), ratio_w = ratio_of(c->p + 9);
+EXTENT(upsample_bilinear2d_dx_f32) { return bilinear_need(p, &need[0], &need[1]); }
+KERNEL(upsample_bilinear2d_dx_f32, "oi", PARAMS(Bilinear)) {
+    const Bilinear v = bilinear_of(c->p);
+    const Images g = v.images;
+    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
+    const size_t C = (size_t)g.C, image = (size_t)H * (size_t)W * C;
+    const double ratio_h = smg_f64(v.ratio_h), ratio_w = smg_f64(v.ratio_w);
     float *dx = OUT(0);
     const float *dy = IN(1);
     for (int32_t n = 0; n < N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
         for (int32_t oh = 0; oh < OH; oh++) {
-            const Taps h = taps_of(oh, H, OH, P(6), ratio_h);
+            const Taps h = taps_of(oh, H, OH, v.align_corners, ratio_h);
             for (int32_t ow = 0; ow < OW; ow++, dy += C) {
-                const Taps w = taps_of(ow, W, OW, P(6), ratio_w);
+                const Taps w = taps_of(ow, W, OW, v.align_corners, ratio_w);
                 for (int a = 0; a < 2; a++) {
                     for (int b = 0; b < 2; b++) {
                         const float weight = h.weight[a] * w.weight[b];
-                        float *v = dx + (h.at[a] * (size_t)W + w.at[b]) * C;
+                        float *pixel = dx + (h.at[a] * (size_t)W + w.at[b]) * C;
                         if (weight != 0.0f) {
-                            for (size_t l = 0; l < C; l++) { v[l] += weight * dy[l]; }
+                            for (size_t l = 0; l < C; l++) { pixel[l] += weight * dy[l]; }
                         }
                     }
                 }
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

@@ -1,28 +1,48 @@
 /* Where a weight gradient goes, tile by tile: stored, added to an accumulator, or straight into the optimizer,
- * so that the gradient as a whole never exists. Formulas are torch.optim's.
+ * so that the gradient as a whole never exists. update.h has the formulas.
  *
  * A weight-gradient kernel `f` is written once, as
- *     static int f_need(const int32_t *p, int operands, SmgRun run, uint64_t *own, uint64_t *elements)
+ *     static int f_need(const int32_t *p, uint64_t *own, uint64_t *elements)
  *         own[i]: bytes of its i-th own operand (inputs, then scratch); elements: size of the gradient; -1 refuses
- *     static const char *f(const SmgCall *c, const Sink *sink)
- *         own operands are SINK_IN(sink, i), scratch is SINK_SCRATCH(c); parameters are c->p[0..own)
+ *     static SmgFault f(const SmgCall *c, const Sink *sink)
+ *         own operands are SINK_IN(sink, i), scratch is SINK_SCRATCH(c); its parameters come first in c->p
  * and SINK_KERNELS(f, inputs, "ii", own_params, "s") makes f_f32, f_acc_f32, f_sgd_f32, f_momentum_f32, f_adam_f32.
  *
  * Operands:   f          (o dw)             own inputs                      scratch
  *             f_acc      (u acc)            own inputs                      scratch
- *             f_sgd      (u w)              own inputs, i lr                scratch     + p: weight_decay
- *             f_momentum (u w, u m)         own inputs, i lr                scratch     + p: momentum, weight_decay, nesterov
- *             f_adam     (u w, u m, u v)    own inputs, i lr, i counter     scratch     + p: beta1 (2 words), beta2 (2 words),
- *                                                                                          eps, weight_decay, decoupled */
+ *             f_sgd      (u w)              own inputs, i lr                scratch     + p: SgdParams
+ *             f_momentum (u w, u m)         own inputs, i lr                scratch     + p: MomentumParams
+ *             f_adam     (u w, u m, u v)    own inputs, i lr, i counter     scratch     + p: AdamParams */
 #ifndef SMG_SINK_H
 #define SMG_SINK_H
 #include "../exact_math.h"
 #include "../kernel.h"
+#include "update.h"
 
+/* What the optimizer adds to a block of parameters. */
+typedef struct {
+    float decay; /* of weights */
+} SgdParams;
+typedef struct {
+    float momentum, decay;
+    int32_t nesterov;
+} MomentumParams;
+typedef struct {
+    int32_t beta1[2], beta2[2]; /* doubles (smg_f64) */
+    float eps, decay;
+    int32_t decoupled; /* AdamW */
+} AdamParams;
+UNPACK(sgd_params_of, SgdParams)
+UNPACK(momentum_params_of, MomentumParams)
+UNPACK(adam_params_of, AdamParams)
+
+/* In order of what they need: outputs w, m, v; inputs lr, counter. */
 enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM };
-#define SMG_SINK_OUTS(mode)   ((mode) == SMG_ADAM ? 3 : (mode) == SMG_MOMENTUM ? 2 : 1)
-#define SMG_SINK_INS(mode)    ((mode) == SMG_ADAM ? 2 : (mode) >= SMG_SGD ? 1 : 0)
-#define SMG_SINK_PARAMS(mode) ((mode) == SMG_ADAM ? 7 : (mode) == SMG_MOMENTUM ? 3 : (mode) == SMG_SGD ? 1 : 0)
+#define SMG_SINK_OUTS(mode) (1 + ((mode) >= SMG_MOMENTUM) + ((mode) >= SMG_ADAM))
+#define SMG_SINK_INS(mode)  (((mode) >= SMG_SGD) + ((mode) >= SMG_ADAM))
+#define SMG_SINK_PARAMS(mode)                                                                              \
+    (((mode) == SMG_SGD ? PARAMS(SgdParams) : 0) + ((mode) == SMG_MOMENTUM ? PARAMS(MomentumParams) : 0) + \
+     ((mode) == SMG_ADAM ? PARAMS(AdamParams) : 0))
 
 typedef struct Sink {
     int mode;
@@ -38,14 +58,6 @@ typedef struct Sink {
     int nesterov;
 } Sink;
 
-/* A double from two parameters, the low word first whatever the target's byte order. */
-static inline double smg_f64(const int32_t *words) {
-    const uint64_t bits = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
-    double d;
-    memcpy(&d, &bits, 8);
-    return d;
-}
-
 /* x^k by repeated squaring: the same on every target. */
 static inline double smg_powi(double x, uint32_t k) {
     double r = 1.0;
@@ -55,7 +67,8 @@ static inline double smg_powi(double x, uint32_t k) {
     return r;
 }
 
-/* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps. */
+/* Square root of a double in (0, 1], accurate to well below a float's rounding: one float estimate, two Newton steps.
+ * */
 static inline double smg_sqrt_double(double x) {
     double y = (double)smg_sqrtf(smg_to_float(x));
     if (y == 0.0) { return 0.0; }
@@ -65,24 +78,41 @@ static inline double smg_sqrt_double(double x) {
 
 static inline Sink smg_sink_plain(int mode, void *const *outs, const float *lr, const int32_t *p) {
     Sink s = {.mode = mode, .w = (float *)outs[0], .shrink = 1.0f};
-    if (mode == SMG_SGD) { s.lr = lr[0], s.decay = smg_f32(p[0]); }
+    if (mode == SMG_SGD) {
+        s.lr = lr[0];
+        s.decay = sgd_params_of(p).decay;
+    }
     if (mode == SMG_MOMENTUM) {
+        const MomentumParams v = momentum_params_of(p);
         s.m = (float *)outs[1];
-        s.lr = lr[0], s.beta1 = smg_f32(p[0]), s.decay = smg_f32(p[1]), s.nesterov = p[2];
+        s.lr = lr[0];
+        s.beta1 = v.momentum;
+        s.decay = v.decay;
+        s.nesterov = v.nesterov;
     }
     return s;
 }
 
 /* On its own, so that firmware without Adam has no arithmetic in double. */
 static inline Sink smg_sink_adam(void *const *outs, const float *lr, const int32_t *counter, const int32_t *p) {
-    Sink s = {.mode = SMG_ADAM, .w = (float *)outs[0], .shrink = 1.0f};
-    s.m = (float *)outs[1], s.v = (float *)outs[2];
-    const double b1 = smg_f64(p), b2 = smg_f64(p + 2);
+    const AdamParams v = adam_params_of(p);
+    const double b1 = smg_f64(v.beta1), b2 = smg_f64(v.beta2);
     const uint32_t step = counter[1] > 0 ? (uint32_t)counter[1] + 1u : 1u; /* counted after the update */
-    s.beta1 = smg_to_float(b1), s.take1 = smg_to_float(1.0 - b1);
-    s.beta2 = smg_to_float(b2), s.take2 = smg_to_float(1.0 - b2);
-    s.eps = smg_f32(p[4]), s.decay = smg_f32(p[5]);
-    if (p[6]) { s.shrink = smg_to_float(1.0 - (double)lr[0] * (double)s.decay), s.decay = 0.0f; }
+    Sink s = {.mode = SMG_ADAM,
+              .w = (float *)outs[0],
+              .m = (float *)outs[1],
+              .v = (float *)outs[2],
+              .beta1 = smg_to_float(b1),
+              .take1 = smg_to_float(1.0 - b1),
+              .beta2 = smg_to_float(b2),
+              .take2 = smg_to_float(1.0 - b2),
+              .eps = v.eps,
+              .decay = v.decay,
+              .shrink = 1.0f};
+    if (v.decoupled) {
+        s.shrink = smg_to_float(1.0 - (double)lr[0] * (double)v.decay);
+        s.decay = 0.0f;
+    }
     s.lr = smg_to_float((double)lr[0] / (1.0 - smg_powi(b1, step)));
     s.root2 = smg_to_float(smg_sqrt_double(1.0 - smg_powi(b2, step)));
     return s;
@@ -105,16 +135,16 @@ static inline void smg_sink_end_store(const Sink *s, const float *tile, size_t a
 static inline void smg_sink_end_sgd(const Sink *s, const float *tile, size_t at, size_t count) {
     float *w = s->w + at;
     const float lr = s->lr, decay = s->decay;
-    for (size_t i = 0; i < count; i++) { w[i] -= lr * (tile[i] + decay * w[i]); }
+    for (size_t i = 0; i < count; i++) { w[i] = smg_sgd(w[i], smg_decayed(tile[i], w[i], decay), lr); }
 }
 static inline void smg_sink_end_momentum(const Sink *s, const float *tile, size_t at, size_t count) {
     float *w = s->w + at, *m = s->m + at;
     const float lr = s->lr, decay = s->decay, beta1 = s->beta1;
     const int nesterov = s->nesterov;
     for (size_t i = 0; i < count; i++) {
-        const float g = tile[i] + decay * w[i];
-        m[i] = beta1 * m[i] + g;
-        w[i] -= lr * (nesterov ? g + beta1 * m[i] : m[i]);
+        const float d = smg_decayed(tile[i], w[i], decay);
+        m[i] = smg_momentum(m[i], d, beta1);
+        w[i] = smg_momentum_step(w[i], m[i], d, lr, beta1, nesterov);
     }
 }
 static inline void smg_sink_end_adam(const Sink *s, const float *tile, size_t at, size_t count) {
@@ -123,10 +153,10 @@ static inline void smg_sink_end_adam(const Sink *s, const float *tile, size_t at
     const float beta2 = s->beta2, take1 = s->take1, take2 = s->take2;
     const float eps = s->eps, root2 = s->root2, shrink = s->shrink;
     for (size_t i = 0; i < count; i++) {
-        const float g = tile[i] + decay * w[i];
-        m[i] = take1 < 0.5f ? m[i] + take1 * (g - m[i]) : g - beta1 * (g - m[i]); /* torch.lerp */
-        v[i] = beta2 * v[i] + take2 * (g * g);
-        w[i] = w[i] * shrink - lr * (m[i] / (smg_sqrtf(v[i]) / root2 + eps));
+        const float d = smg_decayed(tile[i], w[i], decay);
+        m[i] = smg_adam_mean(m[i], d, beta1, take1);
+        v[i] = smg_adam_square(v[i], d, beta2, take2);
+        w[i] = smg_adam_step(w[i], m[i], smg_sqrtf(v[i]) / root2, lr, eps, shrink);
     }
 }
 #ifdef __OPTIMIZE_SIZE__ /* a kernel brings the function of its own mode, and the linker drops the others */
@@ -151,40 +181,40 @@ static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, siz
 #define smg_sink_plan(mode, outs, lr, counter, p) \
     ((mode) == SMG_ADAM ? smg_sink_adam(outs, lr, counter, p) : smg_sink_plain(mode, outs, lr, p))
 #ifdef __OPTIMIZE_SIZE__
-#define SMG_SINK_END(mode)                            \
-    ((mode) <= SMG_ACC        ? smg_sink_end_store    \
-     : (mode) == SMG_SGD      ? smg_sink_end_sgd      \
-     : (mode) == SMG_MOMENTUM ? smg_sink_end_momentum \
-                              : smg_sink_end_adam)
+typedef void (*SmgSinkEnd)(const Sink *s, const float *tile, size_t at, size_t count);
+__attribute__((always_inline)) static inline SmgSinkEnd smg_sink_end_of(int mode) {
+    if (mode <= SMG_ACC) { return smg_sink_end_store; }
+    if (mode == SMG_SGD) { return smg_sink_end_sgd; }
+    return mode == SMG_MOMENTUM ? smg_sink_end_momentum : smg_sink_end_adam;
+}
 #define SMG_SINK(name, mode, outs, lr, counter, p)         \
     Sink name = smg_sink_plan(mode, outs, lr, counter, p); \
-    name.end = SMG_SINK_END(mode)
+    name.end = smg_sink_end_of(mode)
 #else
 #define SMG_SINK(name, mode, outs, lr, counter, p) const Sink name = smg_sink_plan(mode, outs, lr, counter, p)
 #endif
 
-#define SINK_IN(sink, i)     ((const float *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
-#define SINK_IN_I32(sink, i) ((const int32_t *)c->op[SMG_SINK_OUTS((sink)->mode) + (i)])
-#define SINK_SCRATCH(c)      ((float *)(c)->op[(c)->operands - 1])
+#define SINK_IN_AS(type, sink, i) IN_AS(type, SMG_SINK_OUTS((sink)->mode) + (i))
+#define SINK_IN(sink, i)          SINK_IN_AS(float, sink, i)
+#define SINK_SCRATCH(c)           ((float *)(c)->op[(c)->operands - 1])
 
-#define SINK_KERNEL_(f, suffix, mode, first, inputs, own_sig, last, own_params, scratch_sig)                       \
-    EXTENT(f##suffix) {                                                                                            \
-        EXTENT_UNUSED;                                                                                             \
-        enum { outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode), scr = sizeof(scratch_sig) - 1 };              \
-        uint64_t own[(inputs) + 1] = {0}, elements = 0;                                                            \
-        if (f##_need(p, operands, run, own, &elements)) return -1;                                                 \
-        for (int i = 0; i < outs; i++) need[i] = smg_mul(elements, 4);                                             \
-        for (int i = 0; i < (inputs); i++) need[outs + i] = own[i];                                                \
-        if (ins > 0) need[outs + (inputs)] = 4;                                                                    \
-        if (ins > 1) need[outs + (inputs) + 1] = 8;                                                                \
-        if (scr) need[outs + (inputs) + ins] = own[(inputs)];                                                      \
-        return 0;                                                                                                  \
-    }                                                                                                              \
-    KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {                      \
-        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                             \
-        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL, (mode) == SMG_ADAM ? IN_I32(at + 1) : NULL, \
-                 c->p + (own_params));                                                                             \
-        return f(c, &sink);                                                                                        \
+#define SINK_KERNEL_(f, suffix, mode, first, inputs, own_sig, last, own_params, scratch_sig)          \
+    EXTENT(f##suffix) {                                                                               \
+        enum { outs = SMG_SINK_OUTS(mode), ins = SMG_SINK_INS(mode), scr = sizeof(scratch_sig) - 1 }; \
+        uint64_t own[(inputs) + 1] = {0}, elements = 0;                                               \
+        if (f##_need(p, own, &elements)) { return -1; }                                               \
+        for (int i = 0; i < outs; i++) { need[i] = smg_mul(elements, 4); }                            \
+        for (int i = 0; i < (inputs); i++) { need[outs + i] = own[i]; }                               \
+        if (ins > 0) { need[outs + (inputs)] = sizeof(float); }                                       \
+        if (ins > 1) { need[outs + (inputs) + 1] = 2 * sizeof(int32_t); }                             \
+        if (scr) { need[outs + (inputs) + ins] = own[(inputs)]; }                                     \
+        return 0;                                                                                     \
+    }                                                                                                 \
+    KERNEL(f##suffix, first own_sig last scratch_sig, (own_params) + SMG_SINK_PARAMS(mode)) {         \
+        const int at = SMG_SINK_OUTS(mode) + (inputs);                                                \
+        SMG_SINK(sink, mode, c->op, (mode) >= SMG_SGD ? IN(at) : NULL,                                \
+                 (mode) == SMG_ADAM ? IN_AS(int32_t, at + 1) : NULL, c->p + (own_params));            \
+        return f(c, &sink);                                                                           \
     }
 #define SINK_KERNELS(f, inputs, own_sig, own_params, scratch_sig)                                     \
     SINK_KERNEL_(f, _f32, SMG_STORE, "o", inputs, own_sig, "", own_params, scratch_sig)               \

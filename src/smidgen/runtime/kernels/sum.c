@@ -1,6 +1,8 @@
-/* The inner loops of products and sums; sum.h says in which order they add. */
+/* The inner loops of products and sums; sum.h says in which order they add. Both versions below give the same bits:
+ *
+ *   products   k = 0, 1, 2, ...    lane 0 1 2 3 4 5 6 7 | 0 1 2 3 4 5 6 7 | 0 1 2   whole eights, then the rest
+ *   rows       t = 0, 1, 2, ...    lane 0 1 2 ... width | 0 1 2 ... width | ...     one output a lane */
 #include "sum.h"
-#include <string.h>
 
 #ifdef __OPTIMIZE_SIZE__ /* a lane at a time: such cores have registers for four of them, not for 32 */
 
@@ -22,12 +24,18 @@ void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int
         int32_t k = l;
         for (; k < whole; k += 8) {
             const float x = a[k], *bk = b + k;
-            s0 += x * *bk, bk += row;
-            s1 += x * *bk, bk += row;
-            s2 += x * *bk, bk += row;
+            s0 += x * *bk;
+            bk += row;
+            s1 += x * *bk;
+            bk += row;
+            s2 += x * *bk;
+            bk += row;
             s3 += x * *bk;
         }
-        lanes[0] += s0, lanes[8] += s1, lanes[16] += s2, lanes[24] += s3;
+        lanes[0] += s0;
+        lanes[8] += s1;
+        lanes[16] += s2;
+        lanes[24] += s3;
         if (k < K) {
             for (int i = 0; i < 4; i++) { lanes[8 * i] += a[k] * b[i * row + k]; }
         }
@@ -46,9 +54,15 @@ static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_ste
     float s0 = sum[0], s1 = sum[sum_step], s2 = sum[2 * sum_step], s3 = sum[3 * sum_step];
     for (; T > 0; T--, a += a_step, b += b_step) {
         const float x = *a;
-        s0 += x * b[0], s1 += x * b[1], s2 += x * b[2], s3 += x * b[3];
+        s0 += x * b[0];
+        s1 += x * b[1];
+        s2 += x * b[2];
+        s3 += x * b[3];
     }
-    sum[0] = s0, sum[sum_step] = s1, sum[2 * sum_step] = s2, sum[3 * sum_step] = s3;
+    sum[0] = s0;
+    sum[sum_step] = s1;
+    sum[2 * sum_step] = s2;
+    sum[3 * sum_step] = s3;
 }
 
 void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
@@ -70,41 +84,34 @@ void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step
 #define LOAD(s, from) memcpy(s, from, 8 * sizeof(float)) /* as a loop, gcc takes them one by one */
 #define STORE(to, s)  memcpy(to, s, 8 * sizeof(float))
 
-/* Eight, but the compiler cannot know: with a constant step gcc vectorises across steps, with shuffles, instead of
- * across lanes, at a fifth of the speed. */
-static ptrdiff_t eight(void) {
-    volatile ptrdiff_t step = 8;
-    return step;
-}
-
 void smg_dot(float *lanes, const float *a, const float *b, int32_t K) {
-    const ptrdiff_t step = eight();
+    const ptrdiff_t step = smg_step8();
     ptrdiff_t k = 0;
     float s[8] = {0};
     for (; K >= 8; K -= 8, k += step) {
         const float *ak = a + k, *bk = b + k;
-        LANES(l) s[l] += ak[l] * bk[l];
+        LANES(l) { s[l] += ak[l] * bk[l]; }
     }
-    LANES(l) lanes[l] += s[l];
+    LANES(l) { lanes[l] += s[l]; }
     for (int l = 0; l < K; l++) { lanes[l] += a[k + l] * b[k + l]; }
 }
 
 void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int32_t K) {
     const float *b0 = b, *b1 = b0 + row, *b2 = b1 + row, *b3 = b2 + row;
-    const ptrdiff_t step = eight();
+    const ptrdiff_t step = smg_step8();
     ptrdiff_t k = 0;
     float s0[8] = {0}, s1[8] = {0}, s2[8] = {0}, s3[8] = {0};
     for (; K >= 8; K -= 8, k += step) {
         const float *ak = a + k, *k0 = b0 + k, *k1 = b1 + k, *k2 = b2 + k, *k3 = b3 + k;
-        LANES(l) s0[l] += ak[l] * k0[l];
-        LANES(l) s1[l] += ak[l] * k1[l];
-        LANES(l) s2[l] += ak[l] * k2[l];
-        LANES(l) s3[l] += ak[l] * k3[l];
+        LANES(l) { s0[l] += ak[l] * k0[l]; }
+        LANES(l) { s1[l] += ak[l] * k1[l]; }
+        LANES(l) { s2[l] += ak[l] * k2[l]; }
+        LANES(l) { s3[l] += ak[l] * k3[l]; }
     }
-    LANES(l) lanes[l] += s0[l];
-    LANES(l) lanes[8 + l] += s1[l];
-    LANES(l) lanes[16 + l] += s2[l];
-    LANES(l) lanes[24 + l] += s3[l];
+    LANES(l) { lanes[l] += s0[l]; }
+    LANES(l) { lanes[8 + l] += s1[l]; }
+    LANES(l) { lanes[16 + l] += s2[l]; }
+    LANES(l) { lanes[24 + l] += s3[l]; }
     for (int l = 0; l < K; l++) {
         const float x = a[k + l];
         lanes[l] += x * b0[k + l];
@@ -115,10 +122,12 @@ void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int
 }
 
 float smg_sum8(const float *a, int32_t K) {
-    const ptrdiff_t step = eight();
+    const ptrdiff_t step = smg_step8();
     float s[8] = {0}, lanes[8];
-    for (; K >= 8; K -= 8, a += step) { LANES(l) s[l] += a[l]; }
-    LANES(l) lanes[l] = s[l];
+    for (; K >= 8; K -= 8, a += step) {
+        LANES(l) { s[l] += a[l]; }
+    }
+    LANES(l) { lanes[l] = s[l]; }
     for (int l = 0; l < K; l++) { lanes[l] += a[l]; }
     return smg_lanes8(lanes);
 }
@@ -126,19 +135,21 @@ float smg_sum8(const float *a, int32_t K) {
 void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T) {
     if (width == 16) {
         float s0[8], s1[8];
-        LOAD(s0, sum), LOAD(s1, sum + 8);
+        LOAD(s0, sum);
+        LOAD(s1, sum + 8);
         for (; T > 0; T--, a += a_step, b += b_step) {
             const float x = *a;
-            LANES(l) s0[l] += x * b[l];
-            LANES(l) s1[l] += x * b[8 + l];
+            LANES(l) { s0[l] += x * b[l]; }
+            LANES(l) { s1[l] += x * b[8 + l]; }
         }
-        STORE(sum, s0), STORE(sum + 8, s1);
+        STORE(sum, s0);
+        STORE(sum + 8, s1);
     } else if (width == 8) {
         float s[8];
         LOAD(s, sum);
         for (; T > 0; T--, a += a_step, b += b_step) {
             const float x = *a;
-            LANES(l) s[l] += x * b[l];
+            LANES(l) { s[l] += x * b[l]; }
         }
         STORE(sum, s);
     } else {
@@ -157,14 +168,20 @@ void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step
         return;
     }
     float s0[8], s1[8], s2[8], s3[8];
-    LOAD(s0, sum), LOAD(s1, sum + 8), LOAD(s2, sum + 16), LOAD(s3, sum + 24);
+    LOAD(s0, sum);
+    LOAD(s1, sum + 8);
+    LOAD(s2, sum + 16);
+    LOAD(s3, sum + 24);
     for (; T > 0; T--, a += a_step, b += b_step) {
-        LANES(l) s0[l] += a[0] * b[l];
-        LANES(l) s1[l] += a[1] * b[l];
-        LANES(l) s2[l] += a[2] * b[l];
-        LANES(l) s3[l] += a[3] * b[l];
+        LANES(l) { s0[l] += a[0] * b[l]; }
+        LANES(l) { s1[l] += a[1] * b[l]; }
+        LANES(l) { s2[l] += a[2] * b[l]; }
+        LANES(l) { s3[l] += a[3] * b[l]; }
     }
-    STORE(sum, s0), STORE(sum + 8, s1), STORE(sum + 16, s2), STORE(sum + 24, s3);
+    STORE(sum, s0);
+    STORE(sum + 8, s1);
+    STORE(sum + 16, s2);
+    STORE(sum + 24, s3);
 }
 #endif
 

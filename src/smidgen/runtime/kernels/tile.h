@@ -17,12 +17,14 @@ typedef struct {
  * earlier and overlaps the tile before. */
 static inline void tile_rows(Tile *t, int32_t *o, int32_t O) {
     const int32_t last = O >= 4 ? O - 4 : 0;
-    t->rows = O >= 4 ? 4 : (int)O, t->old_rows = *o > last ? (int)(*o - last) : 0;
+    t->rows = O >= 4 ? 4 : (int)O;
+    t->old_rows = *o > last ? (int)(*o - last) : 0;
     *o -= t->old_rows;
 }
 static inline void tile_columns(Tile *t, int32_t *k, int32_t K) {
     const int32_t last = K >= 8 ? K - 8 : 0;
-    t->columns = K >= 8 ? 8 : (int)K, t->old_columns = *k > last ? (int)(*k - last) : 0;
+    t->columns = K >= 8 ? 8 : (int)K;
+    t->old_columns = *k > last ? (int)(*k - last) : 0;
     *k -= t->old_columns;
 }
 

@@ -27,9 +27,6 @@ static inline uint64_t smg_product(const int32_t *dims, int rank) {
     return total;
 }
 
-/* Elements of a tensor seen as lines along one axis. p: outer, length, inner. */
-static inline uint64_t smg_lines(const int32_t *p) { return smg_product(p, 3); }
-
 /* The largest or smallest of one line; the first NaN if there is one. */
 #define SMG_LINE_EXTREME(name, WORSE)                                               \
     static inline float smg_line_##name(const float *x, size_t step, int32_t len) { \
@@ -38,7 +35,7 @@ static inline uint64_t smg_lines(const int32_t *p) { return smg_product(p, 3); }
             const float v = x[(size_t)k * step];                                    \
             if (!(v WORSE best)) {                                                  \
                 best = v;                                                           \
-                if (v != v) break;                                                  \
+                if (v != v) { break; }                                              \
             }                                                                       \
         }                                                                           \
         return best;                                                                \

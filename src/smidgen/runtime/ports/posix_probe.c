@@ -6,14 +6,16 @@
 extern const SmgPager smg_probe_pager; /* probe.c */
 
 /* Runs the kernel of the set in use, if it has one; *found says so. Only for parameters that smg_probe_extent takes. */
-const char *smg_probe_run_fast(const SmgPosix *p, const char *name, void **op, int operands, const int32_t *words,
-                               int params, SmgRun run, int *found) {
+SmgFault smg_probe_run_fast(const SmgPosix *p, const char *name, void **op, int operands, const int32_t *words,
+                            int params, SmgRun run, int *found) {
+    const char *said = "";
     SmgCall c = {.operands = operands,
                  .params = params,
                  .p = words,
                  .run = run,
                  .work = smg_posix_work(p),
-                 .pager = &smg_probe_pager};
+                 .pager = &smg_probe_pager,
+                 .said = &said};
     for (int i = 0; i < operands; i++) { c.op[i] = op[i]; }
     *found = 0;
     for (const SmgKernelSet *s = smg_kernel_sets; s->name; s++) {
@@ -24,5 +26,5 @@ const char *smg_probe_run_fast(const SmgPosix *p, const char *name, void **op, i
             }
         }
     }
-    return NULL;
+    return SMG_NO_FAULT;
 }

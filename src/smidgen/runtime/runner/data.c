@@ -33,7 +33,7 @@ static int mapped(Data *d, const char *path, const uint8_t **at, size_t *bytes) 
     return 0;
 }
 
-static int item_bytes(SmgType type) { return type == SMG_U8 ? 1 : 4; }
+static int item_bytes(SmgType type) { return smg_types[type].bytes; }
 
 /* The kind of such numbers in an NpzArray. */
 static char kind_of(SmgType type) {

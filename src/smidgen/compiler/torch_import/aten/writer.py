@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 
 from .... import ops
 from ....errors import Internal
-from ....ir import COUNTER, Batch, Dim, DType, Role, Shape, Tensor, batch_axis
+from ....ir import COUNTER, Batch, Dim, DType, Role, Shape, batch_axis
 from ...graph.build import Builder
 
 Rule = Callable[..., Any]
@@ -154,7 +155,7 @@ class Writer:
         name = self._stored[key]
         if role is Role.STAT and self.b[name].role is Role.CONST:
             old = self.b[name]
-            self.b.tensors[name] = Tensor(old.name, old.shape, old.dtype, role)
+            self.b.tensors[name] = replace(old, role=role)
         return name
 
     def overwritten(self, x: Operand | None, by: Value) -> None:
