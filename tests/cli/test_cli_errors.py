@@ -21,7 +21,8 @@ import smidgen
 from smidgen import cli, errors
 from smidgen.compiler import assemble, verify
 from smidgen.errors import Internal, UnsafeLayout
-from tests.support.error_files import NETS, npy
+from smidgen.methods import registry
+from tests.support.error_files import METHODS, NETS, npy
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that all tests read; each test works in a copy of nothing but their names."""
     place = tmp_path_factory.mktemp("errors")
     (place / "nets.py").write_text(NETS)
+    (place / "own_methods.py").write_text(METHODS)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((12, 3)).astype(np.float32), np.arange(12) % 2
     good = {"x": x, "y": y}
@@ -289,6 +291,30 @@ def test_an_unsupported_operator_names_the_line(folder: Path, capsys: pytest.Cap
         "  at   nets.py:29: return torch.special.bessel_j0(self.head(x))\n"
         "  why  in one of its steps smidgen has no rule for it\n  help: compose it of simpler operations\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            "first_row",
+            "error[E307]: 'weight' can only learn whole\n  why  weight[axis 0, 1 indices] asks for a slice of it\n"
+            "  help: Update('weight') trains all of it; leave it out to keep it as it is",
+        ),
+        (
+            "words",
+            "error[E308]: method 'words' does not return a list of updates\n  why  choose returned ['weight']\n"
+            "  help: return [Update(name), …]",
+        ),
+    ],
+)
+def test_a_method_of_ones_own_is_held_to_its_contract(
+    method: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_METHODS", registry.all_methods())  # the file registers its methods each time
+    status, out, err, made = run(folder, f"build own_methods.py:plain --input 4x3 --method {method} -o o.smg", capsys)
+    assert (out, err, made) == ("", message + "\n", [])
+    assert status == errors.all_errors()[message[6:10]].exit_status
 
 
 def test_a_device_that_is_too_small_says_what_was_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,32 @@ def root_mean_square(output, target):
     return ((output - target) ** 2).mean().sqrt()
 """
 
+METHODS = """\
+from smidgen import Update
+from smidgen.methods import Method, register
+from torch import nn
+
+
+@register
+class FirstRow(Method):
+    name, doc = "first_row", "one row of the weight"
+
+    def choose(self, graph, context):
+        return [Update("weight", axis=0, indices=(0,))]
+
+
+@register
+class Words(Method):
+    name, doc = "words", "names instead of updates"
+
+    def choose(self, graph, context):
+        return ["weight"]
+
+
+def plain():
+    return nn.Linear(3, 2)
+"""
+
 
 def npy(header: str) -> bytes:
     """An array that is nothing but a description."""
