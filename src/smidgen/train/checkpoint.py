@@ -68,9 +68,7 @@ class Checkpoint:
             known = isinstance(facts["program"], str) and isinstance(facts["step"], int)
             run, has_best = facts["run"], facts["has_best"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadCheckpoint(
-                "the checkpoint does not describe itself", why=type(error).__name__
-            ) from error
+            raise BadCheckpoint("the checkpoint does not describe itself", why=type(error).__name__) from error
         if not known or not isinstance(run, dict | None) or (len(best) and has_best is not True):
             raise BadCheckpoint("the checkpoint does not describe itself: fields are missing")
         return Checkpoint(facts["program"], facts["step"], state, run, best if has_best is True else None)
