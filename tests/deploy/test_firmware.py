@@ -162,7 +162,7 @@ def test_plan_and_build_agree_about_slots(command: str, tmp_path: Path, capsys: 
     assert slots_of(tmp_path, command, 256) == 2
     assert "a slot of 256 bytes is too small" in capsys.readouterr().err
     assert slots_of(tmp_path, command, 4096, "") == 2
-    assert "which device?" in capsys.readouterr().err
+    assert "--device stm32f746" in capsys.readouterr().err
     assert slots_of(tmp_path, command, 4096) == 0
     text = "; two slots of 4,096 for saved state" if command == "plan" else "of flash with two slots besides the code"
     assert text in " ".join(capsys.readouterr().out.split())
