@@ -8,9 +8,8 @@ import pytest
 from smidgen import ops
 from smidgen.compiler.graph import interp
 from smidgen.ir import Array, at
-from smidgen.runtime import build, library
+from smidgen.runtime import library
 from tests.support.op_cases import SAMPLES, built, dtype_of, inputs_of
-from tools import make_inplace
 
 CASES = [
     pytest.param(op, case, id=f"{op.name}-{i}") for op in ops.all_ops().values() for i, case in enumerate(op.cases)
@@ -107,9 +106,3 @@ def test_every_op_is_complete() -> None:
         assert op.doc, op.name
         assert op.name == "loop" or op.cases, f"{op.name} has no cases"
         assert op.kernels or op.shares or op.name == "loop", f"{op.name} has neither kernel nor view"
-
-
-def test_what_may_run_in_place_is_the_same_for_a_build_without_the_records() -> None:
-    """Where pip builds the runtime, numpy is not there to read the records: a file has them."""
-    assert build.INPLACE.read_text() == make_inplace.text(), "python -m tools.make_inplace"
-    assert build.inplace_inputs() == make_inplace.masks()

@@ -1,5 +1,5 @@
-"""The direction of imports, read from the source: DIRECTION is the one table of it. Imports within functions and those
-for type checkers count. Underscore attributes belong to the package that defines them."""
+"""The direction of imports, read from the source: tests/support/layers.py is the one table of it. Imports within
+functions and those for type checkers count. Underscore attributes belong to the package that defines them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
-SOURCE = ROOT / "src" / "smidgen"
-TOP = {"__init__", "api", "errors", "files", "ir", "terminal"}
-
-BASE = "errors ir terminal files"
-COMPILER = """effort graph imported optimizers options torch_import place passes encode planner pipeline plan_facts
-loss_facts verify assemble fit"""
-"""Parts of compiler/, in order: each may import those before it."""
-
-DIRECTION: dict[str, str] = {
-    "errors": "",
-    "ir": "errors",
-    "terminal": "errors",
-    "files": "errors",
-    "program": BASE,
-    "runtime": f"{BASE} program",
-    "ops": f"{BASE} program runtime",
-    "devices": f"{BASE} program runtime ops",
-    "methods": f"{BASE} program runtime ops devices",
-    "compiler": f"{BASE} program runtime ops devices methods",
-    "train": f"{BASE} program runtime",
-    "api": f"{BASE} program runtime ops devices methods compiler train",
-    "report": f"{BASE} program runtime ops devices methods compiler train api",
-    "deploy": f"{BASE} program runtime ops devices methods compiler train api",
-    "demo": f"{BASE} program runtime train report",
-    "cli": f"{BASE} program runtime ops devices methods compiler train api report deploy demo",
-    "__init__": "errors program runtime methods compiler train api",
-}
-"""What each package, or file at the top, may import."""
+from tests.support.layers import COMPILER, DIRECTION, SOURCE, TOP
 
 WITHOUT_TORCH = ("errors", "ir", "terminal", "files", "program", "runtime", "ops", "devices", "methods", "train")
 HEAVY = ("torch", "ortools")

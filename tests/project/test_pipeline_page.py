@@ -1,4 +1,4 @@
-"""docs/explain/pipeline.md draws the packages and their directions: as tests/project/test_layers.py has them."""
+"""docs/explain/pipeline.md draws the packages and their directions: as tests/support/layers.py has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.project.test_layers import BASE, COMPILER, DIRECTION, ROOT, SOURCE
+from tests.support.layers import BASE, COMPILER, DIRECTION, ROOT, SOURCE
 
 PAGE = ROOT / "docs" / "explain" / "pipeline.md"
 TEXT = PAGE.read_text(encoding="utf-8")
