@@ -142,7 +142,7 @@ ROWS: list[tuple[str, str, str]] = [
         "build nets.py:plain --input 4x3 --loss nets.py:root_mean_square --target 4x2 --accumulate -o out.smg",
         "error[E306]: this loss cannot be split into micro-batches\n  at   loss\n"
         "  why  'sqrt' of a sum is not the sum of 'sqrt'\n"
-        "  help: compile without accumulate=True and give at most `batch` samples a step",
+        "  help: compile without Memory(accumulate=True) and give at most `batch` samples a step",
     ),
     ("no program", "inspect nothing.smg", "error[E501]: cannot read 'nothing.smg'\n  why  No such file or directory"),
     (

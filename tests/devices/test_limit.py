@@ -66,7 +66,7 @@ def test_the_message_names_only_what_fits(tmp_path: Path) -> None:
 
 def test_the_default_is_fast_where_that_fits_and_else_exact(tmp_path: Path) -> None:
     tight(tmp_path / "net.smg", kernels="exact")
-    assert smidgen.load(tmp_path / "net.smg")._machine.instruction_set == "exact"
+    assert smidgen.load(tmp_path / "net.smg").engine.machine.instruction_set == "exact"
     compiled(kernels="exact", budget="4MB").save(tmp_path / "roomy.smg")
     roomy = smidgen.load(tmp_path / "roomy.smg", threads=2)
     assert roomy.engine.machine.instruction_set != "exact"

@@ -44,11 +44,6 @@ PAGES = [
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name not in ("results", "decisions")),
     *sorted((SOURCES / "report" / "explain").glob("*.md")),
 ]
-ASKING_YET = {"api.py", "devices/room.py"}  # "within what?", "of which device?"
-PRIVATE_YET = {
-    "devices/room.py", "compiler/planner/within.py", "compiler/fit/search.py", "compiler/fit/sweep.py",
-    "compiler/fit/paged_state.py",
-}  # fmt: skip
 
 
 def private_words(text: str) -> list[str]:
@@ -129,19 +124,18 @@ def raised_texts(path: Path) -> Iterator[tuple[int, str]]:
                     yield part.lineno, part.value
 
 
-def talking(not_yet: set[str]) -> list[object]:
-    """Every file of the sources that has texts; those of `not_yet` must fail."""
-    files = {str(p.relative_to(SOURCES)): p for p in sorted(SOURCES.rglob("*.py")) if any(shown_texts(p))}
-    must_fail = [pytest.mark.xfail(strict=True)]
-    return [pytest.param(path, id=name, marks=must_fail if name in not_yet else []) for name, path in files.items()]
+def talking() -> list[object]:
+    """Every file of the sources that has texts."""
+    files = [path for path in sorted(SOURCES.rglob("*.py")) if any(shown_texts(path))]
+    return [pytest.param(path, id=str(path.relative_to(SOURCES))) for path in files]
 
 
-@pytest.mark.parametrize("path", talking(PRIVATE_YET))
+@pytest.mark.parametrize("path", talking())
 def test_what_a_file_says_is_in_the_words_of_the_field(path: Path) -> None:
     assert [f"line {line}: {found}" for line, text in shown_texts(path) for found in private_words(text)] == []
 
 
-@pytest.mark.parametrize("path", talking(ASKING_YET))
+@pytest.mark.parametrize("path", talking())
 def test_an_error_asks_nothing(path: Path) -> None:
     assert [f"line {line}: {text}" for line, text in raised_texts(path) if re.search(r"[a-z]\?(?:$|\s)", text)] == []
 

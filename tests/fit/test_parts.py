@@ -50,7 +50,7 @@ def test_large_values_and_small_weights_are_taken_in_parts() -> None:
     assert (whole.plan.batch, whole.plan.step_samples) == (SAMPLES, SAMPLES)
     assert 4 <= parts.plan.batch < SAMPLES == parts.plan.step_samples
     assert parts.plan.ram_bytes < 0.75 * whole.plan.ram_bytes
-    assert any(d.kind == "split" and f"{parts.plan.batch} at a time" in d.why for d in parts.plan.decisions)
+    assert any(d.kind == "split" and f"micro-batches of {parts.plan.batch}" in d.why for d in parts.plan.decisions)
     losses = [[job.train_step(X.numpy(), Y) for _ in range(4)] for job in (parts, whole)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 

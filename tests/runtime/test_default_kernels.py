@@ -52,8 +52,8 @@ def test_a_device_gets_exact_kernels(unset: pytest.MonkeyPatch) -> None:
 
 def test_the_environment_changes_the_default_and_nothing_else(unset: pytest.MonkeyPatch) -> None:
     unset.setenv("SMIDGEN_KERNELS", "exact")
-    assert smidgen.compile(model(), X)._machine.instruction_set == "exact"
-    assert smidgen.compile(model(), X, kernels="fast")._machine.instruction_set != "exact"
+    assert smidgen.compile(model(), X).engine.machine.instruction_set == "exact"
+    assert smidgen.compile(model(), X, kernels="fast").engine.machine.instruction_set != "exact"
     unset.setenv("SMIDGEN_KERNELS", "quick")
     with pytest.raises(BadOption, match="kernels='quick' is not understood"):
         smidgen.compile(model(), X)
@@ -62,7 +62,7 @@ def test_the_environment_changes_the_default_and_nothing_else(unset: pytest.Monk
 def test_threads_need_fast_kernels(unset: pytest.MonkeyPatch) -> None:
     assert smidgen.compile(model(), X, kernels="fast:2").plan.work_bytes > smidgen.compile(model(), X).plan.work_bytes
     with pytest.raises(BadOption, match="exact kernels run on one thread"):
-        smidgen.compile(model(), X, kernels="fast:2")
+        smidgen.compile(model(), X, kernels="exact:2")
 
 
 @pytest.mark.skipif(shutil.which("tcc") is None, reason="needs tcc, a compiler without vectors")
@@ -71,7 +71,7 @@ def test_a_runtime_without_fast_kernels_has_exact_ones(unset: pytest.MonkeyPatch
     library = compiled("tcc", ())
     code = (
         "import smidgen, sys\n"
-        "print(smidgen.load(sys.argv[1])._machine.instruction_set)\n"
+        "print(smidgen.load(sys.argv[1]).engine.machine.instruction_set)\n"
         "try: smidgen.load(sys.argv[1], kernels='fast')\n"
         "except smidgen.SmidgenError as e: print(type(e).__name__, e.why)\n"
     )

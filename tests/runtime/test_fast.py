@@ -94,7 +94,7 @@ def test_work_memory_is_counted(program: object, tmp_path: Path) -> None:
 
 
 def test_fast_kernels_stay_within_the_declared_stack(program: object) -> None:
-    machine = trained(program, "fast")._machine
+    machine = trained(program, "fast").engine.machine
     x, y = batch()
     used = machine.stack_used("train", [x, y.astype(np.int32)], [np.zeros((), np.float32)], 6)
     assert 0 < used <= smidgen.runtime.library.stack_bytes()

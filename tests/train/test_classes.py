@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(BadOption, match="the program has no spare classes"):
         smidgen.compile(net(), x).add_class("cat")
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"spare_classes": -1}, "not a number of classes"),
+        ({"spare_classes": -1}, "not a number of spare classes"),
         ({"spare_classes": 1, "method": "bias"}, "cannot be learned"),
         ({"spare_classes": 1, "class_names": ["a"]}, "1 class_names for 9 classes"),
         ({"class_names": ["a", "a"]}, "the same name"), ({"class_names": "ab"}, "not a list of names"),

@@ -55,7 +55,7 @@ DATA: list[tuple[str, tuple[Any, ...], str]] = [
     (
         "a large batch", ([(X[:4], Y[:4]), (X[:5], Y[:5])],),
         "error[E502]: 5 samples given, the program takes at most 4 at a time\n  at   batch 1 (counted from 0)\n"
-        "  help: give up to 4 samples, or compile with accumulate=True",
+        "  help: give up to 4 samples, or compile with Memory(accumulate=True)",
     ),
     (
         "NaN in a batch", ([(X[:4], Y[:4]), (NAN[4:8], Y[4:8])],),
@@ -108,7 +108,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("seed", {"seed": -1}, "seed=-1 is not a seed\n  why  it is an integer from 0 to 2**31 - 1\n  help: seed=0"),
     (
         "batch", {"batch": 5},
-        "batch=5, but the program takes at most 4 at a time\n  help: batch=4, or compile with accumulate=True",
+        "batch=5, but the program takes at most 4 at a time\n  help: batch=4, or compile with Memory(accumulate=True)",
     ),
     ("batch zero", {"batch": 0}, "batch=0 is not a number of at least 1\n  help: batch=4"),
     ("checkpoint", {"checkpoint": 3}, "3 is not a path\n  help: checkpoint=\"run.ckpt\""),

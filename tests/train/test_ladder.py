@@ -229,7 +229,7 @@ def test_what_is_no_ladder_is_refused(ladder: Any) -> None:
 
 
 def test_a_board_has_no_ladder() -> None:
-    with pytest.raises(BadOption, match="a ladder on a board"):
+    with pytest.raises(BadOption, match="a ladder is for machines with an operating system"):
         smidgen.compile(nn.Linear(2, 2), torch.randn(1, 2), device="stm32f746", memory=smidgen.Memory(ladder=["64KB"]))
 
 

@@ -47,7 +47,7 @@ DATA: list[tuple[str, Any, Any, str]] = [
     (
         "too many samples", np.concatenate([X, X]), np.concatenate([Y, Y]),
         "8 samples given, the program takes at most 4 at a time\n"
-        "  help: give up to 4 samples, or compile with accumulate=True",
+        "  help: give up to 4 samples, or compile with Memory(accumulate=True)",
     ),
     ("a sparse tensor", torch.from_numpy(X).to_sparse(), Y, "'x' is a sparse tensor\n  help: give its .to_dense()"),
     (

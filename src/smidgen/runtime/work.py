@@ -60,8 +60,8 @@ def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
     if kernels is None:
         kernels = asked_kernels() or ("fast" if has_fast() else "exact")
-    if isinstance(kernels, str) and (found := re.fullmatch(r"fast:(\d{1,9})", kernels)) and threads == 1:
-        kernels, threads = "fast", int(found[1])
+    if isinstance(kernels, str) and (found := re.fullmatch(r"(exact|fast):(\d{1,9})", kernels)) and threads == 1:
+        kernels, threads = found[1], int(found[2])
     if kernels not in ("exact", "fast"):
         raise BadOption(
             f"kernels={kernels!r} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"

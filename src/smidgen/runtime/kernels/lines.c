@@ -1,5 +1,5 @@
-/* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest. Sums in chunks of 512, a
- * chunk in eight lanes (sum.h), whatever the stride. */
+/* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest. Sums in chunks of 512,
+ * a chunk in eight lanes (sum.h), whatever the stride. */
 #include "../exact_math.h"
 #include "sum.h"
 #include "walk.h"
