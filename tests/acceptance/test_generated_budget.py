@@ -46,8 +46,6 @@ def test_other_bits_are_found() -> None:
     assert differing(one, {k: v for k, v in one.items() if k != "w:momentum"}) == ["w:momentum"]
     rounded = {**one, "the losses": np.nextafter(one["the losses"].astype(np.float32), 9)}
     assert differing(one, rounded) == ["the losses"]
-    assert differing(one, rounded, parts=2) == []
-    assert differing(one, {**one, "the losses": one["the losses"] * 1.001}, parts=2) == ["the losses"]
 
 
 @pytest.mark.parametrize("path", [OUT, LARGE_OUT], ids=lambda path: path.name)

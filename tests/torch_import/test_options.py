@@ -57,7 +57,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"batch": 2**31}, f"batch=2147483648 {SAMPLES}"),
     ({"bn": "train"}, f"bn='train' {MODES}"),
     ({"bn": None}, f"bn=None {MODES}"),
-    ({"accumulate": 4}, "accumulate=4 is not True or False\n  help: accumulate=True"),
+    ({"accumulate": 4}, "accumulate=4 is not True or False\n  help: memory=smidgen.Memory(accumulate=True)"),
     ({"seed": -1}, f"seed=-1 {SEED}"),
     ({"seed": 2**31}, f"seed=2147483648 {SEED}"),
     ({"seed": "7"}, f"seed='7' {SEED}"),

@@ -5,7 +5,7 @@ The RAM of a board is no limit for a host that runs the same program. Needs no t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DoesNotFit
@@ -71,12 +71,12 @@ class OverPlan(DoesNotFit):
             f"needs {bytes_text(over.ram_bytes)} of RAM with {_text(asked)}, {whose} is for "
             f"{bytes_text(limits[over.name])}",
             why=f"it was planned for {_text(planned)}; these take {bytes_text(work_bytes)} of work memory",
-            help="; ".join([*_words(self._good, "{}={!r}", ", "), f"or compile with {_typed(asked, '{}={!r}', ', ')}"]),
+            help="; ".join([*map(_called, self._good), f"or compile with {_called(asked)}"]),
         )
 
     def in_command_line(self) -> DoesNotFit:
         """The same with options as they are typed."""
-        help = [*_words(self._good, "--{} {}", " "), f"or build with {_typed(self._asked, '--{} {}', ' ')}"]
+        help = [*map(_typed, self._good), f"or build with {_typed(self._asked)}"]
         return DoesNotFit(self.what, at=self.at, why=self.why, help="; ".join(help))
 
 
@@ -86,13 +86,13 @@ def _text(work: Work) -> str:
     return f"{work.kernels} kernels on {work.threads} thread{'s' if work.threads > 1 else ''}"
 
 
-def _words(works: list[Work], form: str, between: str) -> Iterator[str]:
-    return (_typed(work, form, between) for work in works)
+def _called(work: Work) -> str:
+    """As `compile` and `load` take it."""
+    return f"kernels='{work.kernels}{f':{work.threads}' if work.threads > 1 else ''}'"
 
 
-def _typed(work: Work, form: str, between: str) -> str:
-    threads = [form.format("threads", work.threads)] if work.threads > 1 else []
-    return between.join([form.format("kernels", work.kernels), *threads])
+def _typed(work: Work) -> str:
+    return f"--kernels {work.kernels}{f' --threads {work.threads}' if work.threads > 1 else ''}"
 
 
 __all__ = ["OverPlan", "allowed", "limits_of", "rungs"]

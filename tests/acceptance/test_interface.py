@@ -1,0 +1,85 @@
+"""compile, sweep and max_batch: one set of arguments, what belongs together in one type, old spellings explained."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import smidgen
+from smidgen.api import MOVED
+from smidgen.errors import BadOption
+
+X = torch.randn(4, 6)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+def test_three_verbs_share_one_signature_of_at_most_16_arguments() -> None:
+    of = [inspect.signature(verb).parameters for verb in (smidgen.compile, smidgen.sweep, smidgen.max_batch)]
+    assert of[0] == of[1] == of[2]
+    assert len(of[0]) <= 16
+    assert {"precision", "data", "memory", "budget", "classes"} <= set(of[0])
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+@pytest.mark.parametrize("verb", [smidgen.compile, smidgen.sweep, smidgen.max_batch])
+def test_an_old_spelling_shows_the_new_one(name: str, verb: Any) -> None:
+    with pytest.raises(BadOption, match=f"{name}= is written another way") as error:
+        verb(net(), X, **{name: 2})
+    given = eval(f"dict({error.value.help})", {"smidgen": smidgen, "dict": dict})
+    assert set(given) <= set(inspect.signature(smidgen.compile).parameters)
+
+
+def test_the_short_form_of_a_budget_is_that_of_memory() -> None:
+    model = net()
+    short = smidgen.compile(model, X, kernels="exact", budget="8KB")
+    long = smidgen.compile(model, X, kernels="exact", memory=smidgen.Memory("8KB"))
+    assert short.program.to_bytes() == long.program.to_bytes()
+    with pytest.raises(BadOption, match="the budget is given twice"):
+        smidgen.compile(net(), X, budget="8KB", memory=smidgen.Memory("8KB"))
+
+
+def test_threads_belong_to_kernels() -> None:
+    assert (
+        smidgen.compile(net(), X, kernels="fast:2").plan.work_bytes
+        > smidgen.compile(net(), X, kernels="fast").plan.work_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"memory": "8KB"}, {"classes": 4}, {"precision": "int4"}, {"kernels": "fast:0"}, {"kernels": "faster"},
+     {"memory": smidgen.Memory(effort=-1)}, {"memory": smidgen.Memory(objective="money")},
+     {"memory": smidgen.Memory(deadline="soon")}, {"memory": smidgen.Memory(prices="free")},
+     {"classes": smidgen.Classes(spare=-1)}, {"classes": smidgen.Classes(names="cat")}],
+    ids=str,
+)  # fmt: skip
+def test_what_means_nothing_is_said_with_what_would(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadOption) as error:
+        smidgen.compile(net(), X, **wrong)
+    assert error.value.help
+
+
+def test_types_of_arguments_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        smidgen.Memory().effort = 3  # type: ignore[misc]
+
+
+def test_data_reaches_a_method() -> None:
+    seen = []
+
+    class Looking(smidgen.all_methods()["full"]):  # type: ignore[misc]
+        def choose(self, graph: Any, context: Any) -> Any:
+            seen.append(context.data)
+            return super().choose(graph, context)
+
+    data = (X, torch.zeros(4, dtype=torch.long))
+    smidgen.compile(net(), X, method=Looking(), data=data, kernels="exact")
+    assert seen[0] is data
