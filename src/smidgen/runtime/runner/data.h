@@ -1,5 +1,5 @@
-/* Samples for one entry point, from an .npz file (x or x0, x1, …, and y) or from raw files, one for each input: mapped,
- * and brought into the buffers' types batch by batch. */
+/* Samples for one entry point, from an .npz file (x or x0, x1, …, and y) or from raw files, one for each input:
+ * mapped, and brought into the buffers' types batch by batch. */
 #ifndef SMG_RUNNER_DATA_H
 #define SMG_RUNNER_DATA_H
 #include "../smidgen.h"
