@@ -18,7 +18,7 @@ Array = np.ndarray
 Shape = tuple[int, int]  # everything on this page is a matrix: a bias is (1, C), a loss is (1, 1)
 
 
-# ── 1. A program is a list ────────────────────────────────────────────────────────────────────── ir.py, build.py ──
+# ── 1. A program is a list ──────────────────────────────────────────────────────── ir.py, compiler/graph/build.py ──
 #
 # No tree, no pointers: nodes in the order in which they run. Every name is assigned once, so "the value called h" has
 # one meaning everywhere, and whatever a later stage wants to know about it is a question about positions in a list.
@@ -50,7 +50,7 @@ class Graph:
         return Graph(self.state, self.inputs, {**self.shapes}, [*self.nodes])
 
 
-# ── 2. An operation is one record ──────────────────────────────────────────────────────────────────────────── ops/ ──
+# ── 2. An operation is one record ─────────────────────────────────────────────────────────────────────────── ops/ ──
 #
 # Shape rule, meaning and gradient stand side by side. A gradient is one rule for each input, and all a rule does is add
 # nodes: backward operations are operations like any other, and nothing after this section asks "is this backward?".
@@ -108,7 +108,7 @@ def interpret(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     return env
 
 
-# ── 3. Gradients, at compile time ────────────────────────────────────────────────────── compiler/passes/autodiff.py ──
+# ── 3. Gradients, at compile time ──────────────────────────────────────────────────── compiler/passes/autodiff.py ──
 #
 # Walk the list backwards and ask each node's rules for the gradients of its inputs, but only towards what learns.
 # A value that is read twice gets two gradients, and they ADD. Keeping only one of them is the classic mistake: a plain
@@ -134,7 +134,7 @@ def autodiff(
     return g, {name: grads[name] for name in learn}
 
 
-# ── 4. Learning ────────────────────────────────────────────────────────────────────────── compiler/passes/update.py ──
+# ── 4. Learning ──────────────────────────────────────────────────────────────────────── compiler/passes/update.py ──
 #
 # An update reads w and yields w', the next version, in the same memory. So it must come after the last reader of w, and
 # it should come right there: then it can be ONE operation with the weight's gradient. Written in C, tile by tile, such
@@ -166,7 +166,7 @@ def learning(graph: Graph, grads: Mapping[str, str], fuse: bool = True) -> Graph
     return g
 
 
-# ── 5. What training keeps ───────────────────────────────────────────────────────────────── docs/explain/memory.md ──
+# ── 5. What training keeps ──────────────────────────────────────────────────────────────── docs/explain/memory.md ──
 #
 # The price of training: values of the forward pass that wait for the backward pass. Nobody writes this list. It follows
 # from the rules of section 2: what a gradient reads is kept, and nothing else is.
@@ -178,7 +178,7 @@ def kept(graph: Graph, loss: str) -> list[str]:
     return [name for name in (*graph.inputs, *(n.out for n in graph.nodes[:middle])) if name in read]
 
 
-# ── 6. An address for every tensor ────────────────────────────────────────────────────────────────────── place.py ──
+# ── 6. An address for every tensor ─────────────────────────────────────────────────────── compiler/place/arena.py ──
 #
 # A tensor is alive from the node that makes it to its last reader. Two of them may share bytes if they are never alive
 # together. The smallest block is NP-hard to find; largest first, into the tightest gap that is free for a whole life,
@@ -228,7 +228,7 @@ def place(graph: Graph, alive: Lives) -> tuple[dict[str, int], int, int]:
     return where, start, end
 
 
-# ── 7. A program is a table of numbers ─────────────────────────────────────────────── program.py, runtime/format.h ──
+# ── 7. A program is a table of numbers ────────────────────────────────────────────── program.py, runtime/format.h ──
 #
 # An instruction: number of the op, number of operands, then offset, rows and columns of each, the result first. This is
 # all that compiler and machine have in common. It can be sent over the air and burnt into flash, and the device that
@@ -253,7 +253,7 @@ def decode(table: Array) -> Iterator[tuple[str, Array]]:
         table = table[end:]
 
 
-# ── 8. Proof ──────────────────────────────────────────────────────────────────────────────────────────── verify.py ──
+# ── 8. Proof ────────────────────────────────────────────────────────────────────────────────── compiler/verify.py ──
 #
 # The planner may be wrong. The verifier shares no code with it and does not ask for its lifetimes: it replays the TABLE
 # on a shadow of the block, in which every four bytes carry the name of the value last written there. A reader must find
@@ -311,7 +311,7 @@ def run(table: Array, block: Array) -> None:
         out[:] = OPS[op].meaning(*ins)
 
 
-# ── 10. A residual network that tells three spirals apart ──────────────────────────────────────────────── api.py ──
+# ── 10. A residual network that tells three spirals apart ───────────────────────────────────────────────── api.py ──
 #
 # `h` is read by a layer AND by an addition: the fan-out that section 3 was careful about.
 
@@ -354,7 +354,7 @@ def compiled(graph: Graph, result: str) -> tuple[Array, dict[str, int], int, int
     return table, where, arena, end
 
 
-# ── 11. Believe nothing ────────────────────────────────────────────────────────────────── tests/, smidgen verify ──
+# ── 11. Believe nothing ─────────────────────────────────────────────────────────────────── tests/, smidgen verify ──
 #
 # Gradients against finite differences, in float64; then faults, planted one by one. A check that has never failed has
 # not shown that it can.
@@ -405,7 +405,7 @@ for operand in addresses:
 print(f"planted: a wrong address in the table  → found for each of {len(addresses)} addresses")
 
 
-# ── 12. Where the bytes go ─────────────────────────────────────────────────────────────────────────── smidgen plan ──
+# ── 12. Where the bytes go ────────────────────────────────────────────────────────────────────────── smidgen plan ──
 
 alive, plain = lives(train, loss), learning(*both, fuse=False)
 arenas = {
@@ -432,7 +432,7 @@ for row in range(16):
     print(f"  {line}")
 
 
-# ── 13. Train, inside the block ────────────────────────────────────────────────────────────────────── trainer.py ──
+# ── 13. Train, inside the block ───────────────────────────────────────────────────────────────────── train/job.py ──
 
 guess, guess_where, _, guess_end = compiled(predict, z)
 block, truth = np.zeros(max(end, guess_end), np.uint8), dict(weights)
