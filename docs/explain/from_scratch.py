@@ -228,7 +228,7 @@ def place(graph: Graph, alive: Lives) -> tuple[dict[str, int], int, int]:
     return where, start, end
 
 
-# ── 7. A program is a table of numbers ────────────────────────────────────────────── program.py, runtime/format.h ──
+# ── 7. A program is a table of numbers ────────────────────────────────────────────── program/, runtime/format.h ──
 #
 # An instruction: number of the op, number of operands, then offset, rows and columns of each, the result first. This is
 # all that compiler and machine have in common. It can be sent over the air and burnt into flash, and the device that
