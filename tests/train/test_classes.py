@@ -167,7 +167,7 @@ def test_what_cannot_be_done_is_said() -> None:
         ({"spare_classes": -1}, "not a number of spare classes"),
         ({"spare_classes": 1, "method": "bias"}, "cannot be learned"),
         ({"spare_classes": 1, "class_names": ["a"]}, "1 class_names for 9 classes"),
-        ({"class_names": ["a", "a"]}, "the same name"), ({"class_names": "ab"}, "not a list of names"),
+        ({"class_names": ["a", "a"]}, "the same name"), ({"class_names": "ab"}, "not a list of class names"),
         ({"spare_classes": 1, "loss": "mse"}, "does not compare scores with labels"),
         ({"spare_classes": 1, "loss": Smoothed(), "target": torch.zeros(4, dtype=torch.int64)}, "label smoothing"),
     ]  # fmt: skip

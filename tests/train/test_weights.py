@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import struct
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_learned_weights_go_into_the_model_with_torchs_own_loader(tied: tuple[nn
         want = model.eval()(torch.from_numpy(X)).numpy()
     np.testing.assert_allclose(job.predict(X), want, rtol=1e-4, atol=1e-5)
     with safetensors.safe_open(path, "numpy") as file:
-        facts = {"format": "pt", "smidgen": "0.1.0", "method": "full", "step": str(job.step)}
+        facts = {"format": "pt", "smidgen": version("smidgen"), "method": "full", "step": str(job.step)}
         assert file.metadata() == facts
 
 
