@@ -23,7 +23,6 @@ Shape = tuple[int, int]  # everything on this page is a matrix: a bias is (1, C)
 # No tree, no pointers: nodes in the order in which they run. Every name is assigned once, so "the value called h" has
 # one meaning everywhere, and whatever a later stage wants to know about it is a question about positions in a list.
 
-
 @dataclass(frozen=True)
 class Node:
     op: str
@@ -48,7 +47,6 @@ class Graph:
 
     def copy(self) -> Graph:
         return Graph(self.state, self.inputs, {**self.shapes}, [*self.nodes])
-
 
 # ── 2. An operation is one record ─────────────────────────────────────────────────────────────────────────── ops/ ──
 #
@@ -107,13 +105,11 @@ def interpret(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
         env[node.out] = OPS[node.op].meaning(*(env[i] for i in node.ins))
     return env
 
-
 # ── 3. Gradients, at compile time ──────────────────────────────────────────────────── compiler/passes/autodiff.py ──
 #
 # Walk the list backwards and ask each node's rules for the gradients of its inputs, but only towards what learns.
 # A value that is read twice gets two gradients, and they ADD. Keeping only one of them is the classic mistake: a plain
 # stack of layers never shows it, every residual connection does. `meet` exists so that section 11 can plant it.
-
 
 def autodiff(
     graph: Graph, loss: str, learn: Sequence[str], meet: Callable[..., str] = lambda g, old, new: g.add("add", old, new)
@@ -133,7 +129,6 @@ def autodiff(
                     grads[name] = meet(g, grads[name], new) if name in grads else new
     return g, {name: grads[name] for name in learn}
 
-
 # ── 4. Learning ──────────────────────────────────────────────────────────────────────── compiler/passes/update.py ──
 #
 # An update reads w and yields w', the next version, in the same memory. So it must come after the last reader of w, and
@@ -143,12 +138,8 @@ def autodiff(
 SINKS = {"linear_dw": 2, "shift_db": 1}  # → number of inputs; those of the update, w and lr, follow
 
 for sink, k in SINKS.items():
-    define(
-        f"{sink}_sgd",
-        lambda *shapes, k=k: shapes[k],
-        lambda *a, k=k, dw=OPS[sink].meaning: OPS["sgd"].meaning(a[k], dw(*a[:k]), a[k + 1]),
-        updates=k,
-    )
+    stepped = lambda *a, k=k, dw=OPS[sink].meaning: OPS["sgd"].meaning(a[k], dw(*a[:k]), a[k + 1])  # noqa: E731
+    define(f"{sink}_sgd", lambda *shapes, k=k: shapes[k], stepped, updates=k)
 
 
 def learning(graph: Graph, grads: Mapping[str, str], fuse: bool = True) -> Graph:
@@ -165,18 +156,15 @@ def learning(graph: Graph, grads: Mapping[str, str], fuse: bool = True) -> Graph
         g.nodes.insert(last + 1, update)
     return g
 
-
 # ── 5. What training keeps ──────────────────────────────────────────────────────────────── docs/explain/memory.md ──
 #
 # The price of training: values of the forward pass that wait for the backward pass. Nobody writes this list. It follows
 # from the rules of section 2: what a gradient reads is kept, and nothing else is.
 
-
 def kept(graph: Graph, loss: str) -> list[str]:
     middle = [n.out for n in graph.nodes].index(loss)
     read = {i for n in graph.nodes[middle + 1 :] for i in n.ins}
     return [name for name in (*graph.inputs, *(n.out for n in graph.nodes[:middle])) if name in read]
-
 
 # ── 6. An address for every tensor ─────────────────────────────────────────────────────── compiler/place/arena.py ──
 #
@@ -227,7 +215,6 @@ def place(graph: Graph, alive: Lives) -> tuple[dict[str, int], int, int]:
             where[node.out] = where[node.ins[k]]
     return where, start, end
 
-
 # ── 7. A program is a table of numbers ────────────────────────────────────────────── program/, runtime/format.h ──
 #
 # An instruction: number of the op, number of operands, then offset, rows and columns of each, the result first. This is
@@ -252,7 +239,6 @@ def decode(table: Array) -> Iterator[tuple[str, Array]]:
         yield NAMES[table[0]], table[2:end].reshape(-1, 3)
         table = table[end:]
 
-
 # ── 8. Proof ────────────────────────────────────────────────────────────────────────────────── compiler/verify.py ──
 #
 # The planner may be wrong. The verifier shares no code with it and does not ask for its lifetimes: it replays the TABLE
@@ -260,9 +246,7 @@ def decode(table: Array) -> Iterator[tuple[str, Array]]:
 # the very value that the graph means. Freed early, shared by mistake, updated before the last reader, written over an
 # operand, encoded wrongly: it all comes down to "something else is there".
 
-
-class Unsafe(Exception):
-    pass
+class Unsafe(Exception): ...
 
 
 def verify(table: Array, graph: Graph, home: Mapping[str, int], result: str, block_bytes: int) -> None:
@@ -295,11 +279,9 @@ def verify(table: Array, graph: Graph, home: Mapping[str, int], result: str, blo
     for name in (*graph.state, result):
         expect(newer.get(name, name), cells(home[name], *graph.shapes[name]), "the next step")
 
-
 # ── 9. The machine ────────────────────────────────────────────────────────────────────────────────── runtime/vm.c ──
 #
 # It sees a table and a block, and nothing else. (numpy makes temporaries behind our back; kernels in C do not.)
-
 
 def view(block: Array, offset: int, rows: int, columns: int) -> Array:
     return block[offset : offset + 4 * rows * columns].view(np.float32).reshape(rows, columns)
@@ -309,7 +291,6 @@ def run(table: Array, block: Array) -> None:
     for op, operands in decode(table):
         out, *ins = (view(block, *operand) for operand in operands.tolist())
         out[:] = OPS[op].meaning(*ins)
-
 
 # ── 10. A residual network that tells three spirals apart ───────────────────────────────────────────────── api.py ──
 #
@@ -353,12 +334,10 @@ def compiled(graph: Graph, result: str) -> tuple[Array, dict[str, int], int, int
     verify(table, graph, where, result, end)
     return table, where, arena, end
 
-
 # ── 11. Believe nothing ─────────────────────────────────────────────────────────────────── tests/, smidgen verify ──
 #
 # Gradients against finite differences, in float64; then faults, planted one by one. A check that has never failed has
 # not shown that it can.
-
 
 def gradient_error(graph: Graph, grads: Mapping[str, str]) -> float:
     values = weights | spirals(seed=0)
@@ -404,7 +383,6 @@ for operand in addresses:
     operand[0] -= ALIGN
 print(f"planted: a wrong address in the table  → found for each of {len(addresses)} addresses")
 
-
 # ── 12. Where the bytes go ────────────────────────────────────────────────────────────────────────── smidgen plan ──
 
 alive, plain = lives(train, loss), learning(*both, fuse=False)
@@ -430,7 +408,6 @@ for row in range(16):
         line += next((letters[n] for n in here if where[n] <= address < where[n] + size(train.shapes[n])), "·")
         line += "│" if node.out == loss else ""
     print(f"  {line}")
-
 
 # ── 13. Train, inside the block ───────────────────────────────────────────────────────────────────── train/job.py ──
 

@@ -78,15 +78,27 @@ def is_allowed(edge: Edge) -> bool:
         return b[0] in DIRECTION[a[0]].split()
     if a[0] != "compiler" or len(a) == 1 or len(b) == 1 or a[1] == b[1]:
         return True
-    order = COMPILER.split()
-    return order.index(b[1]) < order.index(a[1])
+    return b[1] in COMPILER[a[1]].split()
+
+
+def unused(root: Path) -> set[Edge]:
+    """What the tables allow and nobody imports: a reader of them would draw a line that is not there."""
+    pairs = [[name.split(".") if name else ["__init__"] for name in edge] for edge in edges(root)]
+    real = {(a[0], b[0]) for a, b in pairs}
+    parts = {(a[1], b[1]) for a, b in pairs if a[0] == b[0] == "compiler" and len(a) > 1 and len(b) > 1}
+    return {(name, to) for name, may in DIRECTION.items() for to in may.split()} - real | {
+        (f"compiler.{name}", f"compiler.{to}")
+        for name, may in COMPILER.items()
+        for to in may.split()
+        if (name, to) not in parts
+    }
 
 
 def unknown(root: Path) -> list[str]:
     """Files at the top, packages and parts of the compiler that the tables do not name."""
     found = {p.stem for p in root.glob("*.py")} - TOP
     folders = {p.parent.name for p in root.glob("*/__init__.py")} - set(DIRECTION)
-    parts = {m.split(".")[1] for m in modules(root) if m.startswith("compiler.")} - {"__init__", *COMPILER.split()}
+    parts = {m.split(".")[1] for m in modules(root) if m.startswith("compiler.")} - {"__init__", *COMPILER}
     return sorted([*found, *folders, *(f"compiler/{part}" for part in parts)])
 
 
@@ -170,8 +182,13 @@ def test_every_file_has_a_place_in_the_tables() -> None:
 
 
 def test_the_table_itself_has_one_direction() -> None:
-    rank = {name: i for i, name in enumerate(DIRECTION)}
-    assert all(rank[to] < rank[name] for name, may in DIRECTION.items() for to in may.split())
+    for table in (DIRECTION, COMPILER):
+        rank = {name: i for i, name in enumerate(table)}
+        assert all(rank[to] < rank[name] for name, may in table.items() for to in may.split())
+
+
+def test_the_table_names_no_import_that_nobody_makes() -> None:
+    assert unused(SOURCE) == set(), "no longer imported: take it out of tests/support/layers.py and the page"
 
 
 def test_imports_go_one_way() -> None:
@@ -211,6 +228,12 @@ def test_a_wrong_way_import_is_found(line: str, copy: Path) -> None:
         file.write(f"\n{line}\n")
     (edge,) = wrong_way(copy) - wrong_way(SOURCE)
     assert edge[0] == "train.weights"
+
+
+def test_an_import_that_is_gone_is_found(copy: Path) -> None:
+    for file in copy.glob("methods/*.py"):
+        file.write_text(file.read_text().replace("from ..devices.device import", "from .uses import"))
+    assert unused(copy) == {("methods", "devices")}
 
 
 def test_a_wrong_way_import_within_the_compiler_is_found(copy: Path) -> None:

@@ -17,7 +17,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
-from smidgen.compiler.pipeline import assemble
+from smidgen.compiler.pipeline import at_batch, build
 from smidgen.ir import Batch, DType, Role
 from smidgen.program.plan import Decision, Plan
 from smidgen.report import inspect, plan_text
@@ -223,8 +223,8 @@ def test_tokens_several_inputs_and_targets_of_numbers_can_be_measured() -> None:
     loss = b.add("mse_loss", h, target, reduction="mean")
     fetch(b, loss, "loss")
     whole, grads = autodiff(b.graph(), loss, ["table"])
-    entries = assemble(whole, inference.graph(), grads, SGD(0.1), 5, "full", {"table": ()}, {"table": (7, 4)}, False, 0)
-    assert (step_time.measure_step(Job(encode(entries))) or 0) > 0
+    built = build(whole, inference.graph(), grads, SGD(0.1), "full", {"table": ()}, {"table": (7, 4)}, False, 0)
+    assert (step_time.measure_step(Job(encode(at_batch(built, 5)))) or 0) > 0
 
 
 def test_a_program_that_does_not_learn_has_no_time_a_step() -> None:

@@ -9,27 +9,44 @@ SOURCE = ROOT / "src" / "smidgen"
 TOP = {"__init__", "api", "errors", "files", "ir", "terminal"}
 
 BASE = "errors ir terminal files"
-COMPILER = """effort graph imported optimizers options torch_import place passes encode planner pipeline plan_facts
-loss_facts verify assemble fit"""
-"""Parts of compiler/, in order: each may import those before it."""
+
+COMPILER: dict[str, str] = {
+    "effort": "",
+    "graph": "effort",
+    "imported": "",
+    "optimizers": "",
+    "options": "optimizers",
+    "torch_import": "graph imported",
+    "place": "effort graph",
+    "passes": "graph imported optimizers",
+    "encode": "graph place",
+    "planner": "effort graph place passes encode",
+    "pipeline": "graph imported optimizers options place passes planner",
+    "plan_facts": "graph place",
+    "loss_facts": "",
+    "verify": "graph place",
+    "assemble": "effort place encode planner pipeline plan_facts loss_facts verify",
+    "fit": "effort optimizers options place passes planner pipeline plan_facts loss_facts assemble",
+}
+"""What each part of compiler/ imports of the others."""
 
 DIRECTION: dict[str, str] = {
     "errors": "",
-    "ir": "errors",
-    "terminal": "errors",
+    "ir": "",
+    "terminal": "",
     "files": "errors",
-    "program": BASE,
-    "runtime": f"{BASE} program",
-    "ops": f"{BASE} program runtime",
-    "devices": f"{BASE} program runtime ops",
-    "methods": f"{BASE} program runtime ops devices",
+    "program": "errors ir files",
+    "runtime": "errors ir",
+    "ops": "errors ir",
+    "devices": "errors ir program runtime",
+    "methods": "errors ir ops devices",
     "compiler": f"{BASE} program runtime ops devices methods",
     "train": f"{BASE} program runtime",
-    "api": f"{BASE} program runtime ops devices methods compiler train",
-    "report": f"{BASE} program runtime ops devices methods compiler train api",
-    "deploy": f"{BASE} program runtime ops devices methods compiler train api",
-    "demo": f"{BASE} program runtime train report",
-    "cli": f"{BASE} program runtime ops devices methods compiler train api report deploy demo",
+    "api": "errors program runtime devices methods compiler train",
+    "report": f"{BASE} program runtime ops devices compiler train api",
+    "deploy": f"{BASE} program runtime devices train",
+    "demo": "errors ir terminal train report",
+    "cli": f"{BASE} program ops devices methods compiler train api report deploy demo",
     "__init__": "errors program runtime methods compiler train api",
 }
-"""What each package, or file at the top, may import."""
+"""What each package, or file at the top, imports: no more and no less."""

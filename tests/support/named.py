@@ -8,7 +8,7 @@ from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
-from smidgen.compiler.pipeline import Entries, assemble
+from smidgen.compiler.pipeline import Entries, at_batch, build
 from smidgen.ir import Batch, DType, Role
 from tests.support.small import CONV, LOSS, POOL
 
@@ -52,7 +52,8 @@ def entries(
     train, infer = (freeze(g, set(names), set()) for g in (b.graph(), inference.graph()))
     whole, grads = autodiff(train, loss, names)
     shapes = {p: b.data[p].shape for p in every}
-    return assemble(
-        whole, infer, grads, optimizer or SGD(0.1, momentum=0.9), batch, "full" if names == every else "some",
+    built = build(
+        whole, infer, grads, optimizer or SGD(0.1, momentum=0.9), "full" if names == every else "some",
         dict.fromkeys(every, ()), shapes, accumulate, 7, parameters=every,
     )  # fmt: skip
+    return at_batch(built, batch)

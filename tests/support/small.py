@@ -14,7 +14,7 @@ from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
-from smidgen.compiler.pipeline import Entries, assemble
+from smidgen.compiler.pipeline import Entries, at_batch, build
 from smidgen.ir import Array, Batch, DType, Graph, Role
 
 N = Batch(1)
@@ -59,10 +59,11 @@ def entries(
     train, infer = freeze(train, set(learn), set()), freeze(infer, set(learn), set())
     whole, grads = autodiff(train, loss, learn)
     shapes = {p: train.data[p].shape for p in learn}
-    return assemble(
-        whole, infer, grads, optimizer, batch, "test", dict.fromkeys(learn, ()), shapes, accumulate, 7,
+    built = build(
+        whole, infer, grads, optimizer, "test", dict.fromkeys(learn, ()), shapes, accumulate, 7,
         freeze(evaluation(), set(learn), set()) if evaluate else None,
     )  # fmt: skip
+    return at_batch(built, batch)
 
 
 def evaluation() -> Graph:

@@ -13,8 +13,8 @@ from .. import terminal
 from ..errors import BadOption
 from ..program.arguments import checked_seed
 from . import board, sweep, target
+from .job import compiled, device_of, need_torch, source_files
 from .output import check_outputs, metrics_text, print_json, print_table, wrote
-from .source import compiled, device_of, need_torch, source_files
 
 if TYPE_CHECKING:
     from ..train.job import Job

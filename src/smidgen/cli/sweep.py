@@ -10,8 +10,8 @@ from typing import Any
 
 from .. import terminal
 from ..errors import BadOption
+from .job import described, source_files
 from .output import check_outputs, print_json, wrote
-from .source import described, source_files
 
 PATIENCE_S = 2.0  # without a word
 

@@ -268,25 +268,6 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     return replace(built, head=head, class_names=names, updates=learning.updates)
 
 
-def assemble(
-    whole: Graph,
-    infer: Graph,
-    grads: Mapping[str, str],
-    optimizer: Optimizer,
-    batch: int,
-    method: str,
-    aliases: Mapping[str, tuple[str, ...]],
-    shapes: Mapping[str, tuple[int, ...]],
-    accumulate: bool,
-    seed: int,
-    evaluate: Graph | None = None,
-    parameters: tuple[str, ...] = (),
-) -> Entries:
-    """All entry points from the forward-and-backward graph and the graphs of inference, without and with the loss."""
-    built = build(whole, infer, grads, optimizer, method, aliases, shapes, accumulate, seed, evaluate, parameters)
-    return at_batch(built, batch)
-
-
 def build(
     whole: Graph,
     infer: Graph,
@@ -300,6 +281,7 @@ def build(
     evaluate: Graph | None = None,
     parameters: tuple[str, ...] = (),
 ) -> Built:
+    """All entry points from the forward-and-backward graph and the graphs of inference, without and with the loss."""
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         sums = totals(whole, grads)
