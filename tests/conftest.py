@@ -16,6 +16,12 @@ from tests.support.needs import excluded, needs
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SMIDGEN_KERNELS", "exact")
+# Many tests compile the same sources with the same flags, firmware above all: ccache, where it is installed.
+CCACHE = Path("/usr/lib/ccache")
+if CCACHE.is_dir():
+    os.environ["PATH"] = f"{CCACHE}{os.pathsep}{os.environ['PATH']}"
+    os.environ.setdefault("CCACHE_DIR", str(Path(__file__).parents[1] / "build" / "ccache"))
+    os.environ.setdefault("CCACHE_MAXSIZE", "500M")
 # A run in the background inherits an ignored Ctrl-C; tests that send one want Python's own.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

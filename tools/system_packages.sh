@@ -9,6 +9,7 @@ if [ "$1" != demo ]; then # which needs one compiler, whatever it is
     # Firmware for microcontrollers is built and emulated.
     command -v arm-none-eabi-gcc >/dev/null 2>&1 || missing="$missing gcc-arm-none-eabi libnewlib-arm-none-eabi"
     command -v qemu-system-arm >/dev/null 2>&1 || missing="$missing qemu-system-arm"
+    command -v ccache >/dev/null 2>&1 || missing="$missing ccache" # tests compile the same sources again and again
     command -v cmake >/dev/null 2>&1 || missing="$missing cmake"
     { command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || browser="chromium chromium-driver fonts-dejavu-core"
 fi

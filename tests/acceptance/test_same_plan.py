@@ -17,7 +17,7 @@ from smidgen.compiler.effort import Effort
 from tests.support.arguments import compiled
 
 
-def programs(name: str, page_to: str) -> Iterator[str]:
+def programs(name: str, page_to: str, effort_s: str = "1") -> Iterator[str]:
     """Hashes of a network's programs for two budgets, with paging and with a ladder."""
     import smidgen
     from benchmarks.nets import NETS
@@ -27,7 +27,12 @@ def programs(name: str, page_to: str) -> Iterator[str]:
 
     def made(**options: Any) -> smidgen.Job:
         return compiled(
-            net.model().eval(), x, kernels="exact", loss=net.loss, memory=smidgen.Memory(effort=1.0), **options
+            net.model().eval(),
+            x,
+            kernels="exact",
+            loss=net.loss,
+            memory=smidgen.Memory(effort=float(effort_s)),
+            **options,
         )
 
     free = made().plan
@@ -60,7 +65,7 @@ def busy_cores() -> Iterator[None]:
 def test_another_process_on_a_busy_machine_plans_the_same(tmp_path: Path, busy_cores: None) -> None:
     script = "import sys; from tests.acceptance.test_same_plan import programs; print(*programs(*sys.argv[1:]))"
     for net in ("resnet8", "encoder"):
-        args = [net, str(tmp_path / "page.bin")]
+        args = [net, str(tmp_path / "page.bin"), "0.1"]
         other = subprocess.Popen(
             [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONHASHSEED": "1"},

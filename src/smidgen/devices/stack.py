@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -171,7 +172,8 @@ class Code:
 
 
 def _run(tool: str, *words: str | Path) -> str:
-    done = subprocess.run([f"{CROSS}{tool}", *words], capture_output=True, text=True)
+    plain = {**os.environ, "CCACHE_DISABLE": "1"}  # which does not keep what -fcallgraph-info writes
+    done = subprocess.run([f"{CROSS}{tool}", *words], capture_output=True, text=True, env=plain)
     if done.returncode:
         raise Internal(f"{CROSS}{tool} refuses the runtime's sources", why=done.stderr.strip()[:500])
     return done.stdout
