@@ -20,8 +20,9 @@ from ...errors import BadShape, ExportFailed, Internal, SmidgenError, Unsupporte
 from ...ir import Array, DType, Graph, Role, Shape, dead_removed
 from ..graph.build import Builder, feed, fetch
 from .aten import Emit, Unsupported, Value
+from .aten.live import memory_of
 from .aten.loss import named
-from .aten.walk import Walk, memory_of
+from .aten.walk import Walk
 from .aten.writer import COMPLEX, Operand, dtype_of
 
 COUNTED = "num_batches_tracked"
@@ -150,7 +151,8 @@ def _outputs(exported: ExportedProgram) -> list[Any]:
     leaves = [leaf for leaf in pytree.tree_leaves(output.args[0]) if leaf is not None]
     for leaf in leaves:
         if not hasattr(leaf, "meta") or not isinstance(leaf.meta.get("val"), torch.Tensor):
-            raise BadShape(f"the model returns {leaf!r}, which is not a tensor", help="return tensors only")
+            raise BadShape(f"the model returns {leaf!r}, which is not a tensor", why="a program hands out arrays",
+                           help="return tensors only; torch.full((x.shape[0],), number) is one")  # fmt: skip
     return leaves
 
 
