@@ -19,7 +19,7 @@ from ... import ops
 from ...errors import BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ...ir import Array, DType, Graph, Role, Shape, dead_removed
 from ..graph.build import Builder, feed, fetch
-from .aten import Emit, Unsupported, Value
+from .aten import Emit, Unsupported, Value, samples
 from .aten.live import memory_of
 from .aten.loss import named
 from .aten.walk import Walk
@@ -132,6 +132,8 @@ def graph_of(
             walk.owners[memory_of(node) or 0] = name
     target = Value(feed(emit.b, "target", loss.shape, loss.dtype)) if loss else None
     results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
+    if samples.has_samples(results):
+        raise Unsupported("the model returns the numbers of the samples", samples.HELP)
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:

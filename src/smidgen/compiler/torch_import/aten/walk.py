@@ -20,13 +20,18 @@ from torch.utils import _pytree as pytree
 
 from ....errors import Internal, SmidgenError
 from ....ir import Batch, Dim, Shape
-from . import movement
+from . import movement, samples
 from .emit import Emit
 from .explained import Inside, explained
 from .layers import Missing
 from .live import SKIPPED, bound, draws, memory_of, name_of, results_read, unread
+from .samples import Samples
 from .source import module_of
 from .writer import TABLE, Unsupported, Value
+
+VMAP = ("_add_batch_dim", "_remove_batch_dim", "_vmap_increment_nesting")
+VMAP_HELP = "broadcast instead: f(a[:, None], b) computes what torch.vmap(f, (0, None)) does for each a"
+HALF = frozenset({torch.float16, torch.bfloat16})
 
 
 class Unsized:
@@ -49,6 +54,7 @@ class Walk:
         self._outside: dict[fx.Node, fx.Node] = {}  # what a block is given → what that is outside of it
         self._kept: list[fx.GraphModule] = []  # memory addresses identify memory while it is alive
         self._depth = 0
+        self._autocasts = 0
 
     def run(self, module: torch.nn.Module, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> Any:
         """The results of `module`; those that are not `wanted`, if that is given, are None."""
@@ -145,8 +151,15 @@ class Walk:
             enabled, module, *inputs = node.args
             outputs = self._block(node, module, inputs)
             self._bind(node, outputs if enabled else self.t.detach(outputs))
+        elif target is torch.ops.higher_order.wrap_with_autocast:
+            module, *inputs = node.args[4:]
+            self._autocasts += 1
+            self._bind(node, self._block(node, module, inputs))
+            self._autocasts -= 1
         elif isinstance(target, torch._ops.OpOverload):
             self._translate(node, target)
+        elif name_of(node) in VMAP:
+            raise Unsupported("torch exports the steps of torch.vmap, not what they compute", VMAP_HELP)
         else:
             raise Unsupported("torch exports it as a block of its own")
 
@@ -167,6 +180,12 @@ class Walk:
         if written not in ([], [0]):
             raise Unsupported("it writes into another tensor", "use the form that returns its result")
         self._see(node)
+        if self._autocasts and (half := HALF.intersection(self.t.node_dtypes)):
+            kind = str(*half).removeprefix("torch.")
+            raise Unsupported(
+                f"autocast makes it compute in {kind}, smidgen trains in float32",
+                "leave torch.autocast(…) out, or give it enabled=False",
+            )
         args = [self.read(a) for a in bound(op, node)]
         if written:
             self._refuse_write(node.args[0])
@@ -184,6 +203,8 @@ class Walk:
         base, overload = op._schema.name.split("::")[1], op._overloadname
         if base.endswith("_") and not base.endswith("__"):
             base = base[:-1]
+        if samples.has_samples(args):
+            return samples.counted(self.t, base, args)
         rule = TABLE.get(f"{base}.{overload}") or TABLE.get(base)
         return rule(self.t, *args) if rule else self._decomposed(node, op)
 
@@ -227,9 +248,9 @@ class Walk:
     def _check(self, node: fx.Node, value: Any) -> None:
         made = value if isinstance(value, (list, tuple)) else [value]
         for got, want in zip(made, self.t.node_shapes, strict=False):
-            if not isinstance(got, (Value, torch.Tensor)):
+            if not isinstance(got, (Value, torch.Tensor, Samples)):
                 continue
-            shape = self.t.shape(got)
+            shape = got.shape if isinstance(got, Samples) else self.t.shape(got)
             if shape != want:
                 raise Internal(f"{node.target} gave the shape {shape} instead of {want}")
 
@@ -352,4 +373,4 @@ def keywords(op: torch._ops.OpOverload, args: Sequence[Any]) -> dict[str, Any]:
 def is_constant(op: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     """Can the op be run right now?"""
     random = torch.Tag.nondeterministic_seeded in op.tags
-    return not random and not any(isinstance(a, (Value, Batch)) for a in pytree.tree_leaves(args))
+    return not random and not any(isinstance(a, (Value, Batch, Samples)) for a in pytree.tree_leaves(args))
