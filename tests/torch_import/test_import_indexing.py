@@ -211,6 +211,20 @@ def test_compiled_it_learns_as_torch_does(samples: int, batch: int, method: str)
         assert relative(job.state_dict()[name], want) < 1e-5, name
 
 
+def test_micro_batches_learn_the_same_bits() -> None:
+    inputs, labels = picking_data(6)
+    learned = []
+    for batch in (6, 2):
+        torch.manual_seed(0)
+        memory = smidgen.Memory(accumulate=True)
+        job = smidgen.compile(Picking(), tuple(inputs), batch=batch, memory=memory, kernels="exact")
+        for _ in range(2):
+            job.train_step(tuple(inputs), labels)
+        learned.append(job.state_dict())
+    for name, value in learned[0].items():
+        np.testing.assert_array_equal(value, learned[1][name], name)
+
+
 def test_a_place_outside_of_its_axis_stops_the_step() -> None:
     job = smidgen.compile(Picking(), tuple(picking_data(3)[0]))
     (tokens, order), labels = picking_data(3)
