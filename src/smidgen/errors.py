@@ -42,6 +42,11 @@ class BadShape(SmidgenError):
     """Shapes, dtypes or attributes of the model do not fit an operator's rule."""
 
     code = "E103"
+    WHY = "the rule of the operator does not take it"
+    HELP = "print the shapes and types of its inputs in forward(); cast or reshape what is not as it should be"
+
+    def __init__(self, what: str, *, at: str = "", why: str = "", help: str = "") -> None:
+        super().__init__(what, at=at, why=why or self.WHY, help=help or self.HELP)
 
 
 class BadModelSource(SmidgenError):

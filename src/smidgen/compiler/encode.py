@@ -92,7 +92,10 @@ class EntryCoder:
         )
         for buffer in buffers:
             if len(buffer.dims) > MAX_RANK:
-                raise BadShape(f"'{buffer.name}' has {len(buffer.dims)} axes, at most {MAX_RANK} are possible")
+                raise BadShape(
+                    f"'{buffer.name}' has {len(buffer.dims)} axes, at most {MAX_RANK} are possible",
+                    why="a program file has room for that many", help="flatten axes before, and unflatten them inside",
+                )  # fmt: skip
         return Entry(buffers, tuple(self._code()))
 
     def _code(self) -> Iterator[Instruction]:
@@ -134,7 +137,7 @@ class EntryCoder:
         if len(params) > MAX_PARAMS or len(operands) > MAX_OPERANDS:
             raise BadShape(
                 f"'{node.op}' takes {len(operands)} operands and {len(params)} parameters", at=self._where(position),
-                why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}",
+                why=f"the runtime allows {MAX_OPERANDS} and {MAX_PARAMS}", help="cut it into smaller operations",
             )  # fmt: skip
         yield Instruction(record.kernel(call), tuple(operands), params)
 
@@ -160,7 +163,10 @@ class EntryCoder:
             return int(np.float32(value).view(np.int32))
         largest = value.times * self.batch if isinstance(value, Batch) else int(value)
         if not -(2**31) <= largest < 2**31:
-            raise BadShape(f"a size of {largest} does not fit 32 bits", at=self._where(position))
+            raise BadShape(
+                f"a size of {largest} does not fit 32 bits", at=self._where(position),
+                why="instructions hold sizes of 32 bits", help="a smaller batch or input",
+            )  # fmt: skip
         return value if isinstance(value, Batch) else int(value)
 
     def _where(self, position: int) -> str:

@@ -22,6 +22,7 @@ from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.drop_unread import lean
 from .passes.feed_late import feed_late
+from .passes.few_axes import few_axes
 from .passes.fold import fold_batch_norm, freeze
 from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
@@ -328,9 +329,10 @@ def train_graph(
 
 
 def lowered(graph: Graph, loop: bool = True, learns: Collection[str] = ()) -> Graph:
-    """Without dead code and unread results, what does not learn in a loop over samples, inputs fetched late."""
+    """Without dead code and unread results, what does not learn in a loop over samples, few axes a walk, inputs fetched
+    late."""
     graph = lean(dead_removed(graph))
-    return unnamed_removed(feed_late(sample_loop(graph, learns) if loop else graph))
+    return unnamed_removed(feed_late(few_axes(sample_loop(graph, learns) if loop else graph)))
 
 
 def narrowed(entries: Entries) -> Entries:

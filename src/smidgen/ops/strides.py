@@ -42,7 +42,11 @@ def strides(shape: Shape) -> list[Dim]:
     return found[::-1]
 
 
-def merged(dims: Sequence[Dim], *steps: Sequence[Dim]) -> tuple[list[Dim], list[list[Dim]]]:
+class TooManyAxes(BadShape):
+    """A kernel cannot walk so; compiler/passes/few_axes.py takes it in several walks where it knows how."""
+
+
+def joined(dims: Sequence[Dim], *steps: Sequence[Dim]) -> tuple[list[Dim], list[list[Dim]]]:
     """The same walk with fewer axes: size-one axes dropped, neighbours joined where every stride allows it."""
     out_dims: list[Dim] = []
     out_steps: list[list[Dim]] = [[] for _ in steps]
@@ -58,8 +62,18 @@ def merged(dims: Sequence[Dim], *steps: Sequence[Dim]) -> tuple[list[Dim], list[
             out_dims.append(dim)
             for prev, step in zip(out_steps, here, strict=True):
                 prev.append(step)
+    return out_dims, out_steps
+
+
+def merged(dims: Sequence[Dim], *steps: Sequence[Dim]) -> tuple[list[Dim], list[list[Dim]]]:
+    """`joined`, within what kernels walk along."""
+    out_dims, out_steps = joined(dims, *steps)
     if len(out_dims) > MAX_RANK:
-        raise BadShape(f"{show(dims)} has more than {MAX_RANK} axes that cannot be joined")
+        raise TooManyAxes(
+            f"{show(dims)} has more than {MAX_RANK} axes that cannot be joined",
+            why=f"axes that lie and move together count as one; a kernel walks along {MAX_RANK}",
+            help="flatten axes that are not needed one by one, or do it in two steps with fewer axes each",
+        )
     return out_dims, out_steps
 
 
@@ -94,6 +108,7 @@ def broadcast(what: str, *shapes: Shape) -> Shape:
                 raise BadShape(
                     f"{what} cannot broadcast {' with '.join(show(s) for s in shapes)}",
                     why=f"axis {i - rank} has both {out[i]} and {dim}; sizes must be equal or 1",
+                    help="reshape one of them so that its axes stand where those of the other do",
                 )
     return tuple(out)
 
@@ -160,6 +175,7 @@ def batch_reduce_params(shape: Shape, axes: Sequence[int]) -> list[Param]:
     if max(map(len, sides)) > MAX_GROUPS:
         raise BadShape(
             f"summing {show(shape)} over axes {list(axes)} alternates kept and summed axes too often",
+            why=f"a kernel takes at most {MAX_GROUPS} of either kind",
             help="permute the summed axes next to each other first",
         )
     return [N, sample_step, *_group_params(*[[(1, 0)] * (MAX_GROUPS - len(side)) + side for side in sides])]

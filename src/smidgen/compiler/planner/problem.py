@@ -145,7 +145,7 @@ def problem_of(graph: Graph, batch: int, prices: Prices, align: int = ALIGN) -> 
 class _Reader:
     def __init__(self, graph: Graph, batch: int, prices: Prices, align: int) -> None:
         self.graph, self.batch, self.prices, self.align = graph, batch, prices, align
-        self.families = Families(graph, {})
+        self.families = Families(graph, graph.data)  # a view of what is stored is no value
         for node in graph.nodes:
             for out, source in ops.get(node.op).shares.items():
                 self.families.join(node.outs[out], node.ins[source])

@@ -30,7 +30,7 @@ from ...errors import BadOption, BadShape, ExportFailed, SmidgenError, Unsupport
 from ...ir import Batch, DType, Graph, Shape, at
 from ..imported import Imported, Parameter
 from . import custom_gradients
-from .aten.source import every_frame_noted, line_of_error, line_of_frame
+from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
 from .aten.writer import COMPLEX
 from .translate import LOSSES, AddedLoss, Known, Result, WithLoss, graph_of
 
@@ -61,7 +61,8 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
         added = AddedLoss(loss, *_target_for(loss, outputs))
         if labels is not None and at(added.shape, batch) != tuple(labels.shape):
             why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
-            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why)
+            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why,
+                           help="reshape the target, or pass a function loss(output, target)")  # fmt: skip
         evaluate, _ = graph_of(program, model, known, bn=bn, loss=added)
         if in_training:
             with _mode(model, training=None):
@@ -130,7 +131,8 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
     found = []
     for x in given if isinstance(given, (tuple, list)) else [given]:
         if not isinstance(x, (torch.Tensor, np.ndarray)):
-            raise BadShape(f"the {what} has a {type(x).__name__} in it", help="use tensors or arrays, batch first")
+            raise BadShape(f"the {what} has a {type(x).__name__} in it", why="torch.export is given tensors",
+                           help="use tensors or arrays, batch first")  # fmt: skip
         try:
             tensor = torch.as_tensor(np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x)
             tensor = tensor.detach().cpu().to_dense()
@@ -138,24 +140,27 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
             raise BadShape(f"the {what} cannot be read", why=str(error).split("\n")[0][:200],
                            help="use floats, integers or booleans, in memory") from None  # fmt: skip
         if tensor.is_complex():
-            raise BadShape(f"the {what} has complex numbers in it", help=COMPLEX[1])
+            raise BadShape(f"the {what} has complex numbers in it", why="programs compute with f32", help=COMPLEX[1])
         if not tensor.dim() or not tensor.shape[0]:
-            raise BadShape(f"the {what} has no samples", help="the first axis is the batch, with at least one sample")
+            raise BadShape(f"the {what} has no samples", why=f"its shape is {tuple(tensor.shape)}",
+                           help="the first axis is the batch, with at least one sample")  # fmt: skip
         integers = torch.bool if tensor.dtype is torch.bool else torch.int64
         found.append(tensor.to((floats or tensor.dtype) if tensor.is_floating_point() else integers))
     if not found:
-        raise BadShape(
-            f"the {what} is empty: there is no input", help="give a tensor, or a tuple with one per argument"
-        )
+        raise BadShape(f"the {what} is empty: there is no input", why="shapes and types are taken from it",
+                       help="give a tensor, or a tuple with one per argument")  # fmt: skip
     if len({x.shape[0] for x in found}) > 1:
-        raise BadShape(f"the tensors of the {what} have different batch sizes", help="the first axis is the batch")
+        sizes = ", ".join(str(x.shape[0]) for x in found)
+        raise BadShape(f"the tensors of the {what} have different batch sizes", why=f"their first axes are {sizes}",
+                       help="the first axis is the batch")  # fmt: skip
     return found
 
 
 def _labels(target: Any, model: nn.Module, batch: int) -> torch.Tensor:
     found = _tensors(target, model, "target")
     if len(found) != 1:
-        raise BadShape(f"the target has {len(found)} tensors", help="give one, and take it apart in the loss function")
+        raise BadShape(f"the target has {len(found)} tensors", why="a program has one input for it",
+                       help="give one, and take it apart in the loss function")  # fmt: skip
     if found[0].shape[0] != batch:
         raise BadShape(
             f"the target has {found[0].shape[0]} samples, the example {batch}", why="both come from the same samples",
@@ -240,13 +245,34 @@ def _quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+def _take_along_dim(x: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    if dim is None:
+        return x.flatten().gather(0, indices.flatten())
+    both = [list(x.shape), list(indices.shape)]
+    for axis in range(x.dim()):
+        wide = [own[axis] for own in both if own[axis] != 1]
+        if axis != dim % x.dim():
+            both[0][axis] = both[1][axis] = wide[0] if wide else 1
+    return x.expand(both[0]).gather(dim, indices.expand(both[1]))
+
+
+@contextmanager
+def _free_sizes() -> Iterator[None]:
+    """Where torch reads sizes as numbers, which ties down the batch: the same in terms of what does not."""
+    with (
+        mock.patch.object(torch, "take_along_dim", _take_along_dim),
+        mock.patch.object(torch.Tensor, "take_along_dim", _take_along_dim),
+    ):
+        yield
+
+
 def _export(module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, size: Any = None) -> ExportedProgram:
     """Capture with a free batch size; `given` are the caller's examples, `trains`: gradients will be computed."""
     inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet(), every_frame_noted(), custom_gradients.refused(trains):
+        with _quiet(), every_frame_noted(), custom_gradients.refused(trains), _free_sizes():
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise
@@ -255,6 +281,13 @@ def _export(module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, s
 
 
 def _export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Tensor]) -> ExportFailed:
+    failed = _why_export_failed(error, module, given)
+    if package := library_of(failed.at):
+        failed.help += f"; the line is in {package}: subclass the class it is in, or give options that avoid it"
+    return failed
+
+
+def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Tensor]) -> ExportFailed:
     text = re.sub(r"\bs\d+\b", "batch", str(error))
     why = re.sub(r"\s+", " ", text.split("\n")[0]).strip()[:200]
     at = line_of_error(error)

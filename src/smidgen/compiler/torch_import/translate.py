@@ -19,9 +19,10 @@ from ... import ops
 from ...errors import BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ...ir import Array, DType, Graph, Role, Shape, dead_removed
 from ..graph.build import Builder, feed, fetch
-from .aten import Emit, Unsupported, Value
+from .aten import Emit, Unsupported, Value, samples
+from .aten.live import memory_of
 from .aten.loss import named
-from .aten.walk import Walk, memory_of
+from .aten.walk import Walk
 from .aten.writer import COMPLEX, Operand, dtype_of
 
 COUNTED = "num_batches_tracked"
@@ -131,6 +132,8 @@ def graph_of(
             walk.owners[memory_of(node) or 0] = name
     target = Value(feed(emit.b, "target", loss.shape, loss.dtype)) if loss else None
     results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
+    if samples.has_samples(results):
+        raise Unsupported("the model returns the numbers of the samples", samples.HELP)
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:
@@ -150,7 +153,8 @@ def _outputs(exported: ExportedProgram) -> list[Any]:
     leaves = [leaf for leaf in pytree.tree_leaves(output.args[0]) if leaf is not None]
     for leaf in leaves:
         if not hasattr(leaf, "meta") or not isinstance(leaf.meta.get("val"), torch.Tensor):
-            raise BadShape(f"the model returns {leaf!r}, which is not a tensor", help="return tensors only")
+            raise BadShape(f"the model returns {leaf!r}, which is not a tensor", why="a program hands out arrays",
+                           help="return tensors only; torch.full((x.shape[0],), number) is one")  # fmt: skip
     return leaves
 
 

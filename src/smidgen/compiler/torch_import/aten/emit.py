@@ -43,12 +43,13 @@ class Emit(Writer):
         pair = [self.f32(x) if is_tensor(x) else self.constant(float(self.number(x) or 0)) for x in (a, b)]
         shape = broadcast(*[self.shape(x) for x in pair])
         for i in (0, 1):
-            smaller = self._expanded_from(pair[i])
+            smaller = self.unexpanded(pair[i])
             if broadcast(self.shape(smaller), self.shape(pair[1 - i])) == shape:
                 pair[i] = smaller
         return self.add(op, *pair)
 
-    def _expanded_from(self, x: Operand) -> Operand:
+    def unexpanded(self, x: Operand) -> Operand:
+        """What an expand made `x` from; else `x`."""
         source = self._source.get(x) if isinstance(x, Value) else None
         return source if source is not None and x not in self._perm and self._is_expand(x) else x
 
@@ -222,7 +223,7 @@ class Emit(Writer):
         return self.reshape(whole, (*before, Batch(self.length(whole, axis)), *after))
 
     def take(self, x: Operand, axis: int, indices: Sequence[int]) -> Operand:
-        """x at the given places along an axis, as slices joined; equal neighbours become an expand."""
+        """x at the given places along an axis, as slices joined; equal neighbours become an expand. Many are picked."""
         runs: list[list[int]] = []
         for i in indices:
             step = i - runs[-1][-1] if runs else None
@@ -232,13 +233,19 @@ class Emit(Writer):
             else:
                 runs.append([i])
         if len(runs) > MOST_PIECES:
-            raise Unsupported(f"it would need {len(runs)} slices", f"keep reordered axes below {MOST_PIECES} pieces")
+            return self.rows(x, axis, torch.tensor([list(indices)]))
         parts = []
         for run in runs:
             piece = self.slice(x, axis, run[0], run[-1] + 1)
             shape = self.shape(piece)
             parts.append(self.expand(piece, (*shape[:axis], len(run), *shape[axis + 1 :])))
         return self.concat(parts, axis)
+
+    def rows(self, x: Operand, axis: int, index: Operand) -> Operand:
+        """x at the same places along an axis everywhere; index[1, places]."""
+        shape = self.shape(x)
+        apart = self.reshape(x, (size(shape[:axis]), shape[axis], size(shape[axis + 1 :])))
+        return self.reshape(self.add("gather", apart, index), (*shape[:axis], self.shape(index)[1], *shape[axis + 1 :]))
 
     def put(self, x: Operand, piece: Operand, axis: int, start: Dim, stop: Dim, step: int = 1) -> Operand:
         """x with piece written to x[start:stop:step] along an axis."""

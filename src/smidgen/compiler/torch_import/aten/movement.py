@@ -88,9 +88,10 @@ def broadcast_tensors(t: Emit, xs: Sequence[Operand]) -> list[Operand]:
 
 @aten("repeat")
 def repeat(t: Emit, x: Operand, times: Sequence[Dim]) -> Operand:
-    shape = (1,) * (len(times) - t.rank(x)) + t.shape(x)
-    apart = t.reshape(x, [d for dim in shape for d in (1, dim)])
-    wide = t.expand(apart, [d for r, dim in zip(times, shape, strict=True) for d in (r, dim)])
+    pairs = list(zip(times, (1,) * (len(times) - t.rank(x)) + t.shape(x), strict=True))
+    # An axis of size 1, or one that is not repeated, needs no second axis beside it.
+    apart = t.reshape(x, [d for r, dim in pairs for d in ((dim,) if 1 in (r, dim) else (1, dim))])
+    wide = t.expand(apart, [d for r, dim in pairs for d in ((r if dim == 1 else dim,) if 1 in (r, dim) else (r, dim))])
     return t.reshape(wide, t.out_shape)
 
 

@@ -20,6 +20,7 @@ from torch import fx
 OURS = str(Path(__file__).parents[3])
 TORCH = str(Path(torch.__file__).parent)
 PYTHON = sysconfig.get_paths()["stdlib"]
+INSTALLED = re.compile(r"(?:site|dist)-packages/([^/:]+)")
 FRAME = re.compile(r'File "(.+?)", line (\d+), in [^\n]*(?:\n(?! *File ")([^\n]*))?')
 
 
@@ -27,6 +28,12 @@ def is_users(path: str) -> bool:
     """Not torch's, Python's or ours."""
     builtin = path.startswith(PYTHON) and "site-packages" not in path
     return os.path.exists(path) and not builtin and not path.startswith((OURS, TORCH))
+
+
+def library_of(at: str) -> str:
+    """The installed package that a place is in, as users import it; empty for their own files."""
+    found = INSTALLED.search(at)
+    return found[1].removesuffix(".py") if found else ""
 
 
 def place(path: str, line: int, code: str) -> str:

@@ -6,10 +6,9 @@ sideways when it is next read.
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,27 +18,20 @@ from torch._decomp import decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from ....errors import ExportFailed, Internal, SmidgenError, UnsupportedOp
+from ....errors import Internal, SmidgenError
 from ....ir import Batch, Dim, Shape
-from . import movement
+from . import movement, samples
 from .emit import Emit
+from .explained import Inside, explained
 from .layers import Missing
-from .source import class_of, line_of_node, module_of
+from .live import SKIPPED, bound, draws, memory_of, name_of, results_read, unread
+from .samples import Samples
+from .source import module_of
 from .writer import TABLE, Unsupported, Value
 
-SKIPPED = ("_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range", "_functional_assert")
-INSTEAD = {
-    **dict.fromkeys(("sort", "topk", "median", "kthvalue", "argsort"), "max, min, argmax or mean along an axis"),
-    **dict.fromkeys(("floor", "round", "ceil", "trunc", "floor_divide", "remainder"), "compute sizes in Python"),
-    **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "normal"), "F.dropout is the randomness that works"),
-    **dict.fromkeys(("nonzero", "masked_select", "cond"), "torch.where(condition, a, b)"),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add"), "torch.where, or a product, with F.one_hot"),
-    **{f"{name}3d": f"{name}2d" for name in ("conv", "max_pool", "avg_pool", "conv_transpose")},
-    "cumprod": "exp of a cumsum of logs",
-    "wrap_with_autocast": "keep the model in float32",
-    "upsample_bicubic2d": "mode='bilinear' or mode='nearest'",
-    "grid_sampler": "F.interpolate",
-}
+VMAP = ("_add_batch_dim", "_remove_batch_dim", "_vmap_increment_nesting")
+VMAP_HELP = "broadcast instead: f(a[:, None], b) computes what torch.vmap(f, (0, None)) does for each a"
+HALF = frozenset({torch.float16, torch.bfloat16})
 
 
 class Unsized:
@@ -56,30 +48,39 @@ class Walk:
         self.t, self.symbol, self.wrapped = emit, symbol, wrapped
         self.env: dict[fx.Node, Any] = {}
         self.owners: dict[int, str] = {}  # memory → the parameter or buffer it belongs to
-        self._order: dict[fx.Node, int] = {}
         self._sharing: dict[int, list[fx.Node]] = {}
         self._stale: set[fx.Node] = set()
+        self._dead: set[fx.Node] = set()
+        self._outside: dict[fx.Node, fx.Node] = {}  # what a block is given → what that is outside of it
         self._kept: list[fx.GraphModule] = []  # memory addresses identify memory while it is alive
         self._depth = 0
+        self._autocasts = 0
 
-    def run(self, module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
+    def run(self, module: torch.nn.Module, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> Any:
+        """The results of `module`; those that are not `wanted`, if that is given, are None."""
         graph: fx.Graph = module.graph
-        for node in graph.nodes:
-            self._order[node] = len(self._order)
+        dead = unread(module, wanted)
+        self._dead |= dead
         given = iter(inputs)
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._bind(node, next(given))
             elif node.op == "get_attr":
                 self._bind(node, operator.attrgetter(str(node.target))(module))
+            elif node.op == "call_function" and node in dead:
+                self.t.draw(int(draws(node)))
             elif node.op == "call_function":
                 with self._located(node):
                     self._call(node)
             elif node.op == "output":
+                if wanted is not None:
+                    return [self._output(a) if i in wanted else None for i, a in enumerate(node.args[0])]
                 return pytree.tree_map_only(fx.Node, self._output, node.args[0])
         raise Internal("torch's graph has no output")
 
-    def _output(self, node: fx.Node) -> Any:
+    def _output(self, node: Any) -> Any:
+        if not isinstance(node, fx.Node):
+            return node
         with self._located(node):
             return self.read(node)
 
@@ -148,13 +149,26 @@ class Walk:
             return
         elif target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             enabled, module, *inputs = node.args
-            with self._outermost():
-                outputs = self.run(self.env[module], self.read(inputs))
+            outputs = self._block(node, module, inputs)
             self._bind(node, outputs if enabled else self.t.detach(outputs))
+        elif target is torch.ops.higher_order.wrap_with_autocast:
+            module, *inputs = node.args[4:]
+            self._autocasts += 1
+            self._bind(node, self._block(node, module, inputs))
+            self._autocasts -= 1
         elif isinstance(target, torch._ops.OpOverload):
             self._translate(node, target)
+        elif name_of(node) in VMAP:
+            raise Unsupported("torch exports the steps of torch.vmap, not what they compute", VMAP_HELP)
         else:
             raise Unsupported("torch exports it as a block of its own")
+
+    def _block(self, node: fx.Node, module: fx.Node, inputs: Sequence[Any]) -> Any:
+        """A part of the user's code that torch exports as a graph of its own."""
+        block, given = self.env[module], [n for n in self.env[module].graph.nodes if n.op == "placeholder"]
+        self._outside |= {inner: a for inner, a in zip(given, inputs, strict=True) if isinstance(a, fx.Node)}
+        with self._outermost():
+            return self.run(block, self.read(inputs), results_read(node, self._dead))
 
     def _see(self, node: fx.Node) -> None:
         results = [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
@@ -166,6 +180,12 @@ class Walk:
         if written not in ([], [0]):
             raise Unsupported("it writes into another tensor", "use the form that returns its result")
         self._see(node)
+        if self._autocasts and (half := HALF.intersection(self.t.node_dtypes)):
+            kind = str(*half).removeprefix("torch.")
+            raise Unsupported(
+                f"autocast makes it compute in {kind}, smidgen trains in float32",
+                "leave torch.autocast(…) out, or give it enabled=False",
+            )
         args = [self.read(a) for a in bound(op, node)]
         if written:
             self._refuse_write(node.args[0])
@@ -183,6 +203,8 @@ class Walk:
         base, overload = op._schema.name.split("::")[1], op._overloadname
         if base.endswith("_") and not base.endswith("__"):
             base = base[:-1]
+        if samples.has_samples(args):
+            return samples.counted(self.t, base, args)
         rule = TABLE.get(f"{base}.{overload}") or TABLE.get(base)
         return rule(self.t, *args) if rule else self._decomposed(node, op)
 
@@ -219,15 +241,18 @@ class Walk:
             result = self.run(module, self.read([flat[i] for i in at]))
         except Unsupported as error:
             why = error.why if self._depth > 1 else f"in one of its steps {error.why}"
-            raise Unsupported(why, error.help) from error
+            raise Inside(why) from error
         self.t.node_shapes, self.t.node_dtypes = seen
         return result
 
     def _check(self, node: fx.Node, value: Any) -> None:
         made = value if isinstance(value, (list, tuple)) else [value]
         for got, want in zip(made, self.t.node_shapes, strict=False):
-            if isinstance(got, (Value, torch.Tensor)) and self.t.shape(got) != want:
-                raise Internal(f"{node.target} gave the shape {self.t.shape(got)} instead of {want}")
+            if not isinstance(got, (Value, torch.Tensor, Samples)):
+                continue
+            shape = got.shape if isinstance(got, Samples) else self.t.shape(got)
+            if shape != want:
+                raise Internal(f"{node.target} gave the shape {shape} instead of {want}")
 
     # Writing in place.
 
@@ -244,9 +269,8 @@ class Walk:
         self.env[target] = value
         self._bind(node, value)
         others = [m for m in self._sharing.get(memory or 0, []) if m not in (target, node)]
-        now = self._order[node]
-        if not any(self._order.get(user, 0) > now for m in others for user in m.users):
-            return
+        if all(user in self.env or user in self._dead for m in others for user in m.users):
+            return  # nobody reads them any more
         done = {target, node}
         child, new = target, value
         while (parent := self._parent(child)) is not None:
@@ -258,6 +282,8 @@ class Walk:
 
     def _parent(self, node: fx.Node) -> fx.Node | None:
         """The node whose memory this one is a view of."""
+        if node in self._outside:
+            return self._outside[node]
         source: Any = node.args[0] if node.args else None
         if node.target is operator.getitem:
             source = source.args[0]
@@ -266,6 +292,8 @@ class Walk:
 
     def _put_back(self, child: fx.Node, old: Any, new: Any) -> Any:
         """`old` with its part that `child` shows replaced by `new`."""
+        if child in self._outside:
+            return new
         pick, view = 0, child
         if child.target is operator.getitem:
             pick, view = child.args[1], child.args[0]
@@ -290,7 +318,9 @@ class Walk:
     def _again(self, node: fx.Node) -> None:
         """Recompute a view of memory that was written to."""
         seen = self.t.node_shapes, self.t.node_dtypes
-        if node.target is operator.getitem:
+        if node in self._outside:
+            self.env[node] = self.read(self._outside[node])
+        elif node.target is operator.getitem:
             source, pick = node.args
             self._see(source)
             pieces = self._result(source, source.target, [self.read(a) for a in bound(source.target, source)])
@@ -332,51 +362,6 @@ class Walk:
             self._depth, self.t.b.src = depth, src
 
 
-def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
-    line = line_of_node(node)
-    at = f"{src} ({line})" if src and line else src or line or class_of(node)
-    name = name_of(node)
-    label = f"aten.{name}" if hasattr(torch.ops.aten, name) else name
-    if isinstance(error, Unsupported):
-        close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.8)
-        help = error.help or INSTEAD.get(name) or (close[0] if close else "compose it of simpler operations")
-        return UnsupportedOp(f"torch op {label} is not supported", at=at, why=error.why, help=help)
-    if isinstance(error, ArithmeticError):
-        return ExportFailed(
-            f"{label} makes a size that is not a multiple of the batch size", at=at, why=str(error),
-            help="keep the batch as one axis of its own; samples must not be combined with each other",
-        )  # fmt: skip
-    if isinstance(error, SmidgenError):
-        error.at = error.at or at
-        return error
-    why = f"translating it failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return UnsupportedOp(f"torch op {label} is not supported", at=at, why=why[:200],
-                         help=INSTEAD.get(name, "compose it of simpler operations"))  # fmt: skip
-
-
-def name_of(node: fx.Node) -> str:
-    target = node.target
-    if target is operator.getitem:
-        return name_of(node.args[0])
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name.split("::")[1])
-    return str(getattr(target, "__name__", target))
-
-
-def memory_of(node: fx.Node) -> int | None:
-    """An identity of the memory behind a node; views have that of what they show."""
-    value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
-
-
-def bound(op: torch._ops.OpOverload, node: fx.Node) -> list[Any]:
-    """All arguments in the order of the op's schema."""
-    schema = op._schema.arguments
-    named = {a.name: a.default_value for a in schema}
-    named |= dict(zip(named, node.args, strict=False)) | dict(node.kwargs)
-    return list(named.values())
-
-
 def positional(op: torch._ops.OpOverload) -> int:
     return sum(not a.kwarg_only for a in op._schema.arguments)
 
@@ -388,4 +373,4 @@ def keywords(op: torch._ops.OpOverload, args: Sequence[Any]) -> dict[str, Any]:
 def is_constant(op: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     """Can the op be run right now?"""
     random = torch.Tag.nondeterministic_seeded in op.tags
-    return not random and not any(isinstance(a, (Value, Batch)) for a in pytree.tree_leaves(args))
+    return not random and not any(isinstance(a, (Value, Batch, Samples)) for a in pytree.tree_leaves(args))

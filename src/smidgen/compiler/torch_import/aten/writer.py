@@ -181,9 +181,13 @@ class Writer:
             self.b.stored(COUNTER, torch.zeros(2, dtype=torch.int32).numpy(), Role.SETTING)
         return Value(COUNTER)
 
+    def draw(self, times: int = 1) -> int:
+        """The number of the next random draw."""
+        self._dropouts += times
+        return self._dropouts
+
     def dropout(self, x: Operand, p: float, op: str = "dropout") -> Value:
-        self._dropouts += 1
-        return self.add(op, self.f32(x), self.counter(), p=float(p), key=self._dropouts)
+        return self.add(op, self.f32(x), self.counter(), p=float(p), key=self.draw())
 
     def detach(self, x: Any) -> Any:
         """The same value, through which no gradient flows."""
