@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from ....errors import BatchStatistics
-from ....ir import Batch, DType, Role, size
+from ....ir import DType, Role, size
 from .emit import Emit
 from .matrix import product
 from .writer import Operand, Unsupported, Value, aten, static
@@ -202,23 +201,39 @@ def batch_norm(
     t: Emit, x: Operand, w: Operand | None, bias: Operand | None, mean: Operand | None, var: Operand | None,
     training: bool, momentum: float, eps: float, *_: Any,
 ) -> Operand:  # fmt: skip
-    """Whose statistics are used follows `bn`, not the module's mode."""
+    """Over samples, whose statistics are used follows `bn`, not the module's mode. Over axes without samples (of a
+    weight, say) `bn` has no meaning: torch's own argument decides."""
+    samples = t.batch_axis(x) not in (None, 1)
     rows = t.f32(channels_last(t, x))
-    gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
     tracked = mean is not None and var is not None
-    if tracked and (t.bn == "frozen" or not t.training):
+    own = not tracked or (t.bn == "batch" and t.training) or (training and not samples)
+    if not own:
+        gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
         stats = [t.value(s, Role.STAT) for s in (mean, var) if s is not None]
         return channels_second(t, t.add("batch_norm", rows, gamma, beta, *stats, eps=eps))
-    count = size(t.shape(rows)[:-1])
-    if not isinstance(count, Batch):
-        raise BatchStatistics("batch statistics over an axis without the batch")
-    if tracked:
-        now = t.add_many("batch_stats", rows)
+    if tracked and t.training:
+        now, count = t.add_many("batch_stats", rows), size(t.shape(rows)[:-1])
         stats, use = [t.value(s, Role.STAT) for s in (mean, var) if s is not None], t.times_overwritten(mean)
         moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count, use=use)
         t.overwritten(mean, moved[0])
         t.overwritten(var, moved[1])
+    if not samples:
+        return _standardised_channels(t, x, w, bias, eps)
+    gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
     return channels_second(t, t.add("batch_norm_batch", rows, gamma, beta, eps=eps))
+
+
+def _standardised_channels(t: Emit, x: Operand, w: Operand | None, bias: Operand | None, eps: float) -> Operand:
+    """Each channel, axis 1, by its own mean and variance over all other axes, none of which holds samples."""
+    first, channels, *rest = t.shape(x)
+    swapped = x if first == 1 else t.permute(x, (1, 0, *range(2, t.rank(x))))
+    rows = t.f32(t.reshape(swapped, (channels, size((first, *rest)))))
+    y: Operand = t.add("layer_norm", rows, *_affine(t, None, None, [t.length(rows, 1)]), axes=1, eps=eps)
+    for op, vector in ((t.times, w), (t.plus, bias)):
+        y = y if vector is None else op(y, t.reshape(vector, (channels, 1)))
+    if first == 1:
+        return t.reshape(y, t.shape(x))
+    return t.permute(t.reshape(y, t.shape(swapped)), (1, 0, *range(2, t.rank(x))))
 
 
 @aten("instance_norm")
