@@ -2,7 +2,7 @@
 
 # Importing a family registers its rules.
 from . import (  # noqa: F401, I001
-    indexing, layers, loss, matrix, movement, pointwise, recurrent, reduce, windows,
+    indexing, layers, loss, matrix, movement, pointwise, recurrent, reduce, volumes, windows,
 )  # fmt: skip
 from .emit import Emit
 from .writer import TABLE, Unsupported, Value, aten

@@ -15,7 +15,7 @@ import torch
 from ....ir import DType, Role, size
 from .emit import Emit
 from .matrix import product
-from .writer import Operand, Unsupported, Value, aten, static
+from .writer import TABLE, Operand, Unsupported, Value, aten, static
 
 
 def image(t: Emit, x: Operand, spatial: int) -> Operand:
@@ -59,7 +59,7 @@ def conv(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Operand:  # fmt: skip
-    spatial = _flat(t, w)
+    spatial = t.rank(w) - 2
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     kernel = image(t, w, spatial)
     sides: list[tuple[int, int]] = []
@@ -71,17 +71,15 @@ def conv(
     return unimage(t, y)
 
 
-def _flat(t: Emit, w: Operand) -> int:
-    if t.rank(w) > 4:
-        raise Unsupported("it has more than two spatial axes")
-    return t.rank(w) - 2
-
-
 @aten("convolution", "_convolution")
 def convolution(
     t: Emit, x: Operand, w: Operand, bias: Operand | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, *_: Any,
 ) -> Operand:  # fmt: skip
+    if t.rank(w) == 5:
+        rule = TABLE["conv_transpose3d" if transposed else "conv3d"]
+        how = (output_padding, groups, dilation) if transposed else (dilation, groups)
+        return rule(t, x, w, bias, stride, padding, *how)  # type: ignore[no-any-return]
     if transposed:
         return conv_transpose(t, x, w, bias, stride, padding, output_padding, groups, dilation)
     return conv(t, x, w, bias, stride, padding, dilation, groups)
@@ -92,7 +90,7 @@ def conv_transpose(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Operand:  # fmt: skip
-    spatial = _flat(t, w)
+    spatial = t.rank(w) - 2
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     around, extra = pair(padding, spatial, 0), pair(output_padding, spatial, 0)
     if any(e >= s for e, s in zip(extra, stride, strict=True) if e):
@@ -119,14 +117,14 @@ def max_pool(
         stride=pair(stride or kernel, spatial, 1), padding=pair(padding, spatial, 0),
         dilation=pair(dilation, spatial, 1), out_hw=out_hw(t, spatial),
     )[0]  # fmt: skip
-    return _first(t, unimage(t, y), "max-pooling")
+    return first_of(t, unimage(t, y), "max-pooling")
 
 
 def _spatial(t: Emit, option: Any, x: Operand) -> int:
     return len(option) if isinstance(option, (list, tuple)) else t.rank(x) - 2
 
 
-def _first(t: Emit, y: Operand, what: str) -> Any:
+def first_of(t: Emit, y: Operand, what: str) -> Any:
     """Of torch's (values, indices) only the values exist here."""
     return y if len(t.node_shapes) == 1 else (y, Missing(f"the indices of {what}"))
 
@@ -162,7 +160,7 @@ def adaptive_avg_pool(t: Emit, x: Operand, output: Any) -> Operand:
 def adaptive_max_pool(t: Emit, x: Operand, output: Any) -> Any:
     spatial = len(output)
     y = t.add_many("adaptive_max_pool2d", t.f32(image(t, x, spatial)), out_hw=out_hw(t, spatial))[0]
-    return _first(t, unimage(t, y), "adaptive max-pooling")
+    return first_of(t, unimage(t, y), "adaptive max-pooling")
 
 
 def _scale(factors: Sequence[float] | None) -> tuple[float, float] | None:
