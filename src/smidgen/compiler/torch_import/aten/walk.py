@@ -23,9 +23,10 @@ from ....errors import ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ....ir import Batch, Dim, Shape
 from . import movement
 from .emit import Emit
+from .fourier import COMPLEX_TABLE, any_complex
 from .layers import Missing
 from .source import class_of, line_of_node, module_of
-from .writer import TABLE, Unsupported, Value
+from .writer import COMPLEX, TABLE, Complex, Unsupported, Value
 
 SKIPPED = ("_assert_scalar", "_assert_async", "_assert_tensor_metadata", "sym_constrain_range", "_functional_assert")
 INSTEAD = {
@@ -183,7 +184,8 @@ class Walk:
         base, overload = op._schema.name.split("::")[1], op._overloadname
         if base.endswith("_") and not base.endswith("__"):
             base = base[:-1]
-        rule = TABLE.get(f"{base}.{overload}") or TABLE.get(base)
+        rules = COMPLEX_TABLE if any_complex(args) else TABLE
+        rule = rules.get(f"{base}.{overload}") or rules.get(base)
         return rule(self.t, *args) if rule else self._decomposed(node, op)
 
     def _decomposed(self, node: fx.Node, op: torch._ops.OpOverload) -> Any:
@@ -209,10 +211,10 @@ class Walk:
             with values[at[0]].fake_mode, torch.no_grad():
                 module = make_fx(run)(*[values[i] for i in at])
         except Exception as error:
-            raise Unsupported("smidgen has no rule for it") from error
+            raise _no_rule(values) from error
         fixed = values[at[0]].fake_mode.shape_env.replace(self.symbol) != self.symbol
         if fixed or any(inner.target is op for inner in module.graph.nodes):
-            raise Unsupported("smidgen has no rule for it")
+            raise _no_rule(values)
         self._kept.append(module)
         seen = self.t.node_shapes, self.t.node_dtypes
         try:
@@ -332,6 +334,11 @@ class Walk:
             self._depth, self.t.b.src = depth, src
 
 
+def _no_rule(values: Sequence[Any]) -> Unsupported:
+    complex_numbers = any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+    return Unsupported(*COMPLEX) if complex_numbers else Unsupported("smidgen has no rule for it")
+
+
 def explained(error: Exception, node: fx.Node, src: str) -> SmidgenError:
     line = line_of_node(node)
     at = f"{src} ({line})" if src and line else src or line or class_of(node)
@@ -388,4 +395,4 @@ def keywords(op: torch._ops.OpOverload, args: Sequence[Any]) -> dict[str, Any]:
 def is_constant(op: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     """Can the op be run right now?"""
     random = torch.Tag.nondeterministic_seeded in op.tags
-    return not random and not any(isinstance(a, (Value, Batch)) for a in pytree.tree_leaves(args))
+    return not random and not any(isinstance(a, (Value, Batch, Complex)) for a in pytree.tree_leaves(args))
