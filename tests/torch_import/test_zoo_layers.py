@@ -204,6 +204,7 @@ row("global-filter-odd", global_filter, (4, 5, 2), weights=[(4, 3, 2, 2)])
 row("complex-no-grad", no_grad, (6, 5), weights=[(5,)])
 row("rotary", rotary, (5, 4))
 row("complex-arithmetic", arithmetic, (3, 4), weights=[(3, 4, 2)])
+row("complex-cast", lambda x: halves(torch.fft.fft(x.to(torch.cdouble) * 2, dim=1).to(torch.cdouble)), (3, 4))
 row("complex-product", lambda x, w: halves(torch.fft.fft(x) @ torch.view_as_complex(w)), (3, 4), weights=[(4, 2, 2)])
 row(
     "complex-einsum",

@@ -29,18 +29,18 @@ def _ratio(length: int, out: int, scale: float | None, align_corners: bool) -> f
 
 
 def _near(x: Array, a: float) -> Array:
-    return ((a + 2) * x - (a + 3)) * x * x + 1  # type: ignore[no-any-return]
+    return ((a + 2) * x - (a + 3)) * x * x + 1
 
 
 def _far(x: Array, a: float) -> Array:
-    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a  # type: ignore[no-any-return]
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
 
 def _filter(x: Array, linear: bool) -> Array:
     """The weight at a distance, as torch's antialiasing has it."""
     x = np.abs(x)
     if linear:
-        return np.maximum(1 - x, 0)
+        return np.maximum(1 - x, 0)  # type: ignore[no-any-return]
     return np.where(x < 1, _near(x, -0.5), np.where(x < 2, _far(x, -0.5), 0.0))
 
 
@@ -64,7 +64,7 @@ def weights(length: int, out: int, filter: str, align_corners: bool, scale: floa
     inside = (i >= start[:, None]) & (i < stop[:, None])
     found = np.where(inside, _filter((i - centre[:, None] + 0.5) / wide, linear), 0.0)
     total = found.sum(1, keepdims=True)
-    return np.divide(found, total, out=np.zeros_like(found), where=total != 0)
+    return found / np.where(total == 0, 1.0, total)
 
 
 def _check(op: str, x: Tensor, attrs: Mapping[str, Any], length: str) -> None:
@@ -111,7 +111,8 @@ def _vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str | No
 def _params(call: Call) -> Sequence[Param]:
     """Outer elements, length, inner elements, length of the result, filter, align_corners, the ratio as a double."""
     shape, axis = call.ins[0].shape, call["axis"]
-    lengths = [int(shape[axis]), call["out"]] if "out" in call.attrs else [call["length"], int(shape[axis])]  # type: ignore[arg-type]
+    here = int(shape[axis])
+    lengths = (here, int(call["out"])) if "out" in call.attrs else (int(call["length"]), here)
     ratio = _ratio(*lengths, call["scale"], call["align_corners"])
     words = struct.unpack("<2i", struct.pack("<d", ratio))
     outer, inner = size(shape[:axis]), size(shape[axis + 1 :])

@@ -154,12 +154,12 @@ def abs_(t: Emit, x: Any) -> Operand:
 
 @complex_op("real")
 def real(t: Emit, x: Any) -> Operand:
-    return parts(x)[0]  # type: ignore[no-any-return]
+    return parts(x)[0]
 
 
 @complex_op("imag")
 def imag(t: Emit, x: Any) -> Operand:
-    return parts(x)[1]  # type: ignore[no-any-return]
+    return parts(x)[1]
 
 
 @complex_op("view_as_real", "view_as_real_copy")
@@ -182,6 +182,13 @@ def complex_of(t: Emit, re: Operand, im: Operand) -> Complex:
 @aten("polar")
 def polar(t: Emit, size: Operand, angle: Operand) -> Complex:
     return _whole(t, t.times(size, t.add("cos", t.f32(angle))), t.times(size, t.add("sin", t.f32(angle))))
+
+
+@complex_op("to", "_to_copy", "type_as")
+def to(t: Emit, x: Any, *_: Any) -> Any:
+    if not t.node_dtypes[0].is_complex:
+        raise Unsupported("it drops the imaginary part", "x.real, or x.abs()")
+    return x
 
 
 def _on_both(name: str) -> Rule:
@@ -269,7 +276,7 @@ def _back_to_real(t: Emit, x: Any, axis: int, n: int | None, norm: str | None) -
     scale = _scale(n, norm, inverse=True)
     waves = Waves(n, used, n, tuple(scale if k == 0 or 2 * k == n else 2 * scale for k in range(used)))
     even, odd = _transformed(t, re, axis, waves, torch.cos), _transformed(t, im, axis, waves, torch.sin)
-    return _minus(t, even, odd)  # type: ignore[no-any-return]
+    return _minus(t, even, odd)
 
 
 def _length(t: Emit, x: Operand, axis: int) -> int:

@@ -79,7 +79,7 @@ def convolution(
     if t.rank(w) == 5:
         rule = TABLE["conv_transpose3d" if transposed else "conv3d"]
         how = (output_padding, groups, dilation) if transposed else (dilation, groups)
-        return rule(t, x, w, bias, stride, padding, *how)  # type: ignore[no-any-return]
+        return rule(t, x, w, bias, stride, padding, *how)
     if transposed:
         return conv_transpose(t, x, w, bias, stride, padding, output_padding, groups, dilation)
     return conv(t, x, w, bias, stride, padding, dilation, groups)

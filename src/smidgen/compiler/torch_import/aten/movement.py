@@ -9,7 +9,7 @@ import torch
 
 from ....ir import Batch, Dim, DType
 from .emit import Emit
-from .writer import Operand, Unsupported, aten, axis_of
+from .writer import Complex, Operand, Unsupported, aten, axis_of
 
 LAST = 9223372036854775807
 
@@ -40,10 +40,12 @@ def detach(t: Emit, x: Operand) -> Operand:
 
 
 @aten("to", "_to_copy", "type_as", "to_copy")
-def cast(t: Emit, x: Operand, *_: Any) -> Operand:
+def cast(t: Emit, x: Operand, *_: Any) -> Operand | Complex:
     kind = t.node_dtypes[0]
     if kind in (torch.float16, torch.bfloat16):
         raise Unsupported(f"it computes in {str(kind).removeprefix('torch.')}", "keep the model in float32")
+    if kind.is_complex:
+        return Complex(t.f32(x), t.fill(t.shape(x), 0.0))
     return t.cast(x, kind)
 
 
