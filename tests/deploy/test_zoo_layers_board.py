@@ -17,10 +17,10 @@ from smidgen.devices.device import load_device
 from smidgen.train.job import Job
 from smidgen.train.npz import Samples
 from tests.support.boards import EMULATOR, need
-from tests.torch_import.test_zoo_layers import NETS
+from tests.support.zoo_nets import ZOO_NETS
 
 
-@pytest.mark.parametrize(("make", "shape"), [pytest.param(*n[1:], id=n[0]) for n in NETS])
+@pytest.mark.parametrize(("make", "shape"), [pytest.param(*n[1:], id=n[0]) for n in ZOO_NETS])
 def test_three_steps_on_a_board_give_the_bits_of_this_machine(
     make: type[nn.Module], shape: tuple[int, ...], tmp_path: Path
 ) -> None:

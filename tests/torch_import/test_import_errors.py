@@ -116,7 +116,6 @@ ERRORS: list[tuple[str, nn.Module, tuple[int, ...], type[SmidgenError], str]] = 
     ("autocast", Autocast(), (3,), UnsupportedOp, ": return self.fc(x)"),
     ("complex", Fn(lambda x: (x * 1j).angle()), (3,), UnsupportedOp, "imaginary"),
     ("complex-to-real", Fn(lambda x: torch.fft.fft(x).float()), (3,), UnsupportedOp, "x.real"),
-    ("fourier-of-the-batch", Fn(lambda x: torch.fft.fft(x, dim=0).real), (3,), UnsupportedOp, "dim="),
     ("half", Fn(lambda x: x.half().float()), (3,), UnsupportedOp, "float16"),
     ("pool-indices", Fn(lambda x: F.max_pool2d(x, 2, return_indices=True)[1]), (1, 4, 4), UnsupportedOp, "indices"),
     ("gqa", Fn(lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True)), (2, 4, 4),

@@ -12,8 +12,7 @@ from torch import nn
 import smidgen
 from smidgen.errors import UnsupportedOp
 from smidgen.report.parity import Reference, relative
-from tests.torch_import.test_import import Row
-from tests.torch_import.test_import import test_outputs_loss_and_gradients_are_those_of_torch as same_as_torch
+from tests.support.import_rows import Row, check_row
 
 Function: Any = torch.autograd.Function
 
@@ -109,7 +108,7 @@ RIGHT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_backward_that_is_the_derivative_trains_as_in_torch(name: str) -> None:
-    same_as_torch(Row(name, lambda: Net(RIGHT[name]), ((6,),)))
+    check_row(Row(name, lambda: Net(RIGHT[name]), ((6,),)))
     torch.manual_seed(0)
     model, optimizer = Net(RIGHT[name]), smidgen.SGD(0.1, momentum=0.9)
     x, y = torch.randn(4, 6).numpy(), np.arange(4) % 3
