@@ -248,6 +248,7 @@ ERRORS: list[tuple[str, str, type[errors.SmidgenError], str]] = [
     (
         "statistics of one value", "nets.py:build --input 1x3x1x1 --bn batch", errors.BatchStatistics,
         "batch statistics need more than one value per channel\n"
+        "  why  a norm takes the mean and variance of the values at hand; one value has no variance\n"
         "  help: train with a larger batch, or with bn='frozen'",
     ),
 ]  # fmt: skip

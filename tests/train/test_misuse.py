@@ -291,9 +291,10 @@ def test_the_count_of_batches_grows_as_it_does_in_torch(normed: tuple[Program, N
 
 def test_statistics_of_one_sample_are_refused_with_help(normed: tuple[Program, Normed]) -> None:
     job = Job(normed[0])
-    first, at, help = said(lambda: job.train_step(np.zeros((1, 3)), np.zeros(1, int))).splitlines()
+    first, at, why, help = said(lambda: job.train_step(np.zeros((1, 3)), np.zeros(1, int))).splitlines()
     assert first == "error[E305]: batch statistics need more than one value per channel"
     assert at.startswith("  at   train, instruction ")
+    assert why.startswith("  why  with bn='batch' a norm takes the mean and variance of the values at hand;")
     assert help == "  help: give more samples per step, or bn='frozen'"
     assert job.step == 0
 

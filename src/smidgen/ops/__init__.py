@@ -3,7 +3,7 @@
 # Importing a family defines its ops; optim comes late because it derives fused ops from the others.
 from . import (  # noqa: F401, I001
     io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, int8_weights, pool, resample, norm,
-    batch_norm, loss, running_loss, random, optim, page, gather,
+    batch_norm, loss, running_loss, random, optim, page, gather, windows, interpolate,
 )  # fmt: skip
 from .registry import (
     NOT_DIFFERENTIABLE,

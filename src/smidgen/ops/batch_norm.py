@@ -122,7 +122,9 @@ def _batch_stats_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Seque
 
 def _too_few() -> BatchStatistics:
     return BatchStatistics(
-        "batch statistics need more than one value per channel", help="train with a larger batch, or with bn='frozen'"
+        "batch statistics need more than one value per channel",
+        why="a norm takes the mean and variance of the values at hand; one value has no variance",
+        help="train with a larger batch, or with bn='frozen'",
     )
 
 

@@ -48,6 +48,7 @@ HELP: Final = {
     Fault.TOO_FEW: "give more samples per step, or bn='frozen'",
 }
 """What went wrong → what to do about it."""
+ONE_VALUE: Final = "with bn='batch' a norm takes the mean and variance of the values at hand; one value has no variance"
 
 
 class Paged(NamedTuple):
@@ -337,7 +338,7 @@ class Machine:
                 self.stopped = Stopped(entry, place.instruction, fault)
             if fault is Fault.TOO_FEW:
                 text = fault_text(fault) or ""
-                return BatchStatistics(text, at=said.removesuffix(f": {text}"), help=help)
+                return BatchStatistics(text, at=said.removesuffix(f": {text}"), why=ONE_VALUE, help=help)
             return RunFailed(said, help=help)
         kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
         return kinds.get(status, Internal)(said, help=help)

@@ -1,19 +1,22 @@
 """What changes gradients behind the back of torch.export, which keeps the forward computation only: functions with a
-backward of their own, hooks, and parameters that are one memory. Each would silently train something else."""
+backward of their own that is not the derivative, hooks, and parameters that are one memory. Each would silently train
+something else."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import _functorch, nn
+from torch.autograd import function as autograd_function
 
 from ...errors import UnsupportedOp
 from .aten.source import line_of_frame
+from .own_backward import Call, disagreement
 
 WHY = "torch.export keeps only the forward computation"
 
@@ -41,17 +44,30 @@ def check_gradients(model: nn.Module) -> None:
 
 @contextmanager
 def refused(training: bool) -> Iterator[None]:
-    """While a model is captured: functions that define their own gradient, and hooks on values."""
-    real, real_hook = torch.autograd.Function.apply, torch.Tensor.register_hook
+    """While a model is captured: functions whose own gradient is another than that of their forward, and hooks on
+    values."""
+    real_hook, real_unwrap = torch.Tensor.register_hook, _functorch.utils.unwrap_dead_wrappers
+    real_call = autograd_function.custom_function_call
+    calls: list[tuple[Call, str]] = []  # each kind once, with its first place
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if training and not cls.__module__.startswith("torch."):
-            raise UnsupportedOp(
-                f"the gradient that '{cls.__name__}' defines itself is not supported",
-                at=line_of_frame(inspect.currentframe()), why=WHY,
-                help="write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through",
-            )  # fmt: skip
-        return real.__func__(cls, *args, **kwargs)
+    def note(function: Any, args: Sequence[Any], at: str) -> None:
+        if training and not function.__module__.startswith("torch."):
+            call = Call.of(function, args)
+            if not any(call.is_like(known) for known, _ in calls):
+                calls.append((call, at))
+
+    # Function.apply itself cannot be replaced: `act = Swish.apply` at the top of a file has long taken it. It calls one
+    # of these two, the first with its arguments complete, the second within torch.func's transforms.
+    def unwrap(args: Any) -> Any:
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame else None
+        if caller is not None and "cls" in caller.f_locals:
+            note(caller.f_locals["cls"], args, line_of_frame(frame))
+        return real_unwrap(args)
+
+    def call_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+        note(function, args, line_of_frame(inspect.currentframe()))
+        return real_call(function, *args, **kwargs)
 
     def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
         if not training:
@@ -59,10 +75,18 @@ def refused(training: bool) -> Iterator[None]:
         raise _hook(line_of_frame(inspect.currentframe()), "scale * x + ((1 - scale) * x).detach() scales a gradient")
 
     with (
-        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
+        mock.patch.object(_functorch.utils, "unwrap_dead_wrappers", unwrap),
+        mock.patch.object(autograd_function, "custom_function_call", call_function),
         mock.patch.object(torch.Tensor, "register_hook", register_hook),
     ):
         yield
+    for call, at in calls:  # now that torch no longer records what is computed
+        if difference := disagreement(call):
+            raise UnsupportedOp(
+                f"the gradient that '{call.function.__name__}' defines itself is not supported",
+                at=at, why=f"{WHY}; {difference}",
+                help="write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through",
+            )  # fmt: skip
 
 
 def _hook(at: str, help: str) -> UnsupportedOp:

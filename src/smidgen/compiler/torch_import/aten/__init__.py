@@ -1,6 +1,9 @@
 """Torch's operators in terms of smidgen's: one rule each, in families like those of smidgen.ops."""
 
-from . import indexing, layers, loss, matrix, movement, pointwise, recurrent, reduce, samples  # noqa: F401  importing a family registers its rules
+# Importing a family registers its rules; fourier comes last because it derives rules for complex numbers.
+from . import (  # noqa: F401, I001
+    indexing, layers, loss, matrix, movement, pointwise, recurrent, reduce, samples, volumes, windows, fourier,
+)  # fmt: skip
 from .emit import Emit
 from .writer import TABLE, Unsupported, Value, aten
 

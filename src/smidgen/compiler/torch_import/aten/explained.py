@@ -21,9 +21,7 @@ INSTEAD = {
     **dict.fromkeys(
         ("fft_rfft", "fft_fft", "fft_rfft2", "fft_fft2", "stft"), "a product with a matrix of cosines and sines"
     ),
-    **{f"{name}3d": f"{name}2d" for name in ("conv", "max_pool", "avg_pool", "conv_transpose")},
     "cumprod": "exp of a cumsum of logs",
-    "upsample_bicubic2d": "mode='bilinear' or mode='nearest'",
     "grid_sampler": "F.interpolate",
     "col2im": "F.conv_transpose2d with a kernel of ones; F.pixel_shuffle where the blocks do not overlap",
 }

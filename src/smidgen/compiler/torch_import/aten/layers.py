@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from ....errors import BatchStatistics
-from ....ir import Batch, DType, Role, size
+from ....ir import DType, Role, size
 from .emit import Emit
 from .matrix import product
-from .writer import Operand, Unsupported, Value, aten, static
+from .writer import TABLE, Operand, Unsupported, Value, aten, static
 
 
 def image(t: Emit, x: Operand, spatial: int) -> Operand:
@@ -60,7 +59,7 @@ def conv(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Operand:  # fmt: skip
-    spatial = _flat(t, w)
+    spatial = t.rank(w) - 2
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     kernel = image(t, w, spatial)
     sides: list[tuple[int, int]] = []
@@ -72,17 +71,15 @@ def conv(
     return unimage(t, y)
 
 
-def _flat(t: Emit, w: Operand) -> int:
-    if t.rank(w) > 4:
-        raise Unsupported("it has more than two spatial axes")
-    return t.rank(w) - 2
-
-
 @aten("convolution", "_convolution")
 def convolution(
     t: Emit, x: Operand, w: Operand, bias: Operand | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, *_: Any,
 ) -> Operand:  # fmt: skip
+    if t.rank(w) == 5:
+        rule = TABLE["conv_transpose3d" if transposed else "conv3d"]
+        how = (output_padding, groups, dilation) if transposed else (dilation, groups)
+        return rule(t, x, w, bias, stride, padding, *how)
     if transposed:
         return conv_transpose(t, x, w, bias, stride, padding, output_padding, groups, dilation)
     return conv(t, x, w, bias, stride, padding, dilation, groups)
@@ -93,7 +90,7 @@ def conv_transpose(
     t: Emit, x: Operand, w: Operand, bias: Operand | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Operand:  # fmt: skip
-    spatial = _flat(t, w)
+    spatial = t.rank(w) - 2
     stride, dilation = pair(stride, spatial, 1), pair(dilation, spatial, 1)
     around, extra = pair(padding, spatial, 0), pair(output_padding, spatial, 0)
     if any(e >= s for e, s in zip(extra, stride, strict=True) if e):
@@ -120,14 +117,14 @@ def max_pool(
         stride=pair(stride or kernel, spatial, 1), padding=pair(padding, spatial, 0),
         dilation=pair(dilation, spatial, 1), out_hw=out_hw(t, spatial),
     )[0]  # fmt: skip
-    return _first(t, unimage(t, y), "max-pooling")
+    return first_of(t, unimage(t, y), "max-pooling")
 
 
 def _spatial(t: Emit, option: Any, x: Operand) -> int:
     return len(option) if isinstance(option, (list, tuple)) else t.rank(x) - 2
 
 
-def _first(t: Emit, y: Operand, what: str) -> Any:
+def first_of(t: Emit, y: Operand, what: str) -> Any:
     """Of torch's (values, indices) only the values exist here."""
     return y if len(t.node_shapes) == 1 else (y, Missing(f"the indices of {what}"))
 
@@ -163,7 +160,7 @@ def adaptive_avg_pool(t: Emit, x: Operand, output: Any) -> Operand:
 def adaptive_max_pool(t: Emit, x: Operand, output: Any) -> Any:
     spatial = len(output)
     y = t.add_many("adaptive_max_pool2d", t.f32(image(t, x, spatial)), out_hw=out_hw(t, spatial))[0]
-    return _first(t, unimage(t, y), "adaptive max-pooling")
+    return first_of(t, unimage(t, y), "adaptive max-pooling")
 
 
 def _scale(factors: Sequence[float] | None) -> tuple[float, float] | None:
@@ -202,23 +199,39 @@ def batch_norm(
     t: Emit, x: Operand, w: Operand | None, bias: Operand | None, mean: Operand | None, var: Operand | None,
     training: bool, momentum: float, eps: float, *_: Any,
 ) -> Operand:  # fmt: skip
-    """Whose statistics are used follows `bn`, not the module's mode."""
+    """Over samples, whose statistics are used follows `bn`, not the module's mode. Over axes without samples (of a
+    weight, say) `bn` has no meaning: torch's own argument decides."""
+    samples = t.batch_axis(x) not in (None, 1)
     rows = t.f32(channels_last(t, x))
-    gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
     tracked = mean is not None and var is not None
-    if tracked and (t.bn == "frozen" or not t.training):
+    own = not tracked or (t.bn == "batch" and t.training) or (training and not samples)
+    if not own:
+        gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
         stats = [t.value(s, Role.STAT) for s in (mean, var) if s is not None]
         return channels_second(t, t.add("batch_norm", rows, gamma, beta, *stats, eps=eps))
-    count = size(t.shape(rows)[:-1])
-    if not isinstance(count, Batch):
-        raise BatchStatistics("batch statistics over an axis without the batch")
-    if tracked:
-        now = t.add_many("batch_stats", rows)
+    if tracked and t.training:
+        now, count = t.add_many("batch_stats", rows), size(t.shape(rows)[:-1])
         stats, use = [t.value(s, Role.STAT) for s in (mean, var) if s is not None], t.times_overwritten(mean)
         moved = t.add_many("running_stats", *stats, *now, momentum=float(momentum), count=count, use=use)
         t.overwritten(mean, moved[0])
         t.overwritten(var, moved[1])
+    if not samples:
+        return _standardised_channels(t, x, w, bias, eps)
+    gamma, beta = _affine(t, w, bias, static(t.shape(rows)[-1:]))
     return channels_second(t, t.add("batch_norm_batch", rows, gamma, beta, eps=eps))
+
+
+def _standardised_channels(t: Emit, x: Operand, w: Operand | None, bias: Operand | None, eps: float) -> Operand:
+    """Each channel, axis 1, by its own mean and variance over all other axes, none of which holds samples."""
+    first, channels, *rest = t.shape(x)
+    swapped = x if first == 1 else t.permute(x, (1, 0, *range(2, t.rank(x))))
+    rows = t.f32(t.reshape(swapped, (channels, size((first, *rest)))))
+    y: Operand = t.add("layer_norm", rows, *_affine(t, None, None, [t.length(rows, 1)]), axes=1, eps=eps)
+    for op, vector in ((t.times, w), (t.plus, bias)):
+        y = y if vector is None else op(y, t.reshape(vector, (channels, 1)))
+    if first == 1:
+        return t.reshape(y, t.shape(x))
+    return t.permute(t.reshape(y, t.shape(swapped)), (1, 0, *range(2, t.rank(x))))
 
 
 @aten("instance_norm")

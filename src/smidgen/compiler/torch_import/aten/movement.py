@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from ....ir import Batch, Dim, DType
 from .emit import Emit
-from .writer import MOST_PIECES, Operand, Unsupported, aten, axis_of
+from .writer import Complex, Operand, Unsupported, aten, axis_of
 
 LAST = 9223372036854775807
 
@@ -41,10 +40,12 @@ def detach(t: Emit, x: Operand) -> Operand:
 
 
 @aten("to", "_to_copy", "type_as", "to_copy")
-def cast(t: Emit, x: Operand, *_: Any) -> Operand:
+def cast(t: Emit, x: Operand, *_: Any) -> Operand | Complex:
     kind = t.node_dtypes[0]
     if kind in (torch.float16, torch.bfloat16):
         raise Unsupported(f"it computes in {str(kind).removeprefix('torch.')}", "keep the model in float32")
+    if kind.is_complex:
+        return Complex(t.f32(x), t.fill(t.shape(x), 0.0))
     return t.cast(x, kind)
 
 
@@ -280,38 +281,3 @@ def channel_shuffle(t: Emit, x: Operand, groups: int) -> Operand:
     n, c, *rest = t.shape(x)
     apart = t.reshape(x, (n, groups, c // groups, *rest))
     return t.reshape(t.permute(apart, (0, 2, 1, *range(3, 3 + len(rest)))), t.out_shape)
-
-
-@aten("unfold")
-def unfold(t: Emit, x: Operand, axis: int, size: int, step: int) -> Operand:
-    """Windows along an axis; the window is the last axis of the result."""
-    rank = t.rank(x)
-    axis = axis_of(axis, rank)
-    count = t.out_shape[axis]
-    if isinstance(count, Batch):
-        raise Unsupported("windows over the batch", "take windows along other axes")
-    starts = [k * step for k in range(count)]
-    taken = t.take(x, axis, [s + i for s in starts for i in range(size)])
-    shape = t.shape(x)
-    apart = t.reshape(taken, (*shape[:axis], count, size, *shape[axis + 1 :]))
-    return t.permute(apart, (*range(axis + 1), *range(axis + 2, rank + 1), axis + 1))
-
-
-@aten("im2col")
-def im2col(
-    t: Emit, x: Operand, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-) -> Operand:
-    """F.unfold: the windows of an image, one slice for each place in a window."""
-    if math.prod(kernel) > MOST_PIECES:
-        raise Unsupported(f"windows of {math.prod(kernel)} elements", f"windows of at most {MOST_PIECES}")
-    x = pad(t, x, [padding[1], padding[1], padding[0], padding[0]])
-    parts = []
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            part = x
-            for axis, at, side in ((t.rank(x) - 2, i, 0), (t.rank(x) - 1, j, 1)):
-                count = (t.length(x, axis) - dilation[side] * (kernel[side] - 1) - 1) // stride[side] + 1
-                start = at * dilation[side]
-                part = t.slice(part, axis, start, start + (count - 1) * stride[side] + 1, stride[side])
-            parts.append(part)
-    return t.reshape(stack(t, parts, -3), t.out_shape)

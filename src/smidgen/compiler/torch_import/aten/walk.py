@@ -23,11 +23,12 @@ from ....ir import Batch, Dim, Shape
 from . import movement, samples
 from .emit import Emit
 from .explained import Inside, explained
+from .fourier import COMPLEX_TABLE, any_complex
 from .layers import Missing
 from .live import SKIPPED, bound, draws, memory_of, name_of, results_read, unread
 from .samples import Samples
 from .source import module_of
-from .writer import TABLE, Unsupported, Value
+from .writer import COMPLEX, TABLE, Complex, Unsupported, Value
 
 VMAP = ("_add_batch_dim", "_remove_batch_dim", "_vmap_increment_nesting")
 VMAP_HELP = "broadcast instead: f(a[:, None], b) computes what torch.vmap(f, (0, None)) does for each a"
@@ -205,7 +206,8 @@ class Walk:
             base = base[:-1]
         if samples.has_samples(args):
             return samples.counted(self.t, base, args)
-        rule = TABLE.get(f"{base}.{overload}") or TABLE.get(base)
+        rules = COMPLEX_TABLE if any_complex(args) else TABLE
+        rule = rules.get(f"{base}.{overload}") or rules.get(base)
         return rule(self.t, *args) if rule else self._decomposed(node, op)
 
     def _decomposed(self, node: fx.Node, op: torch._ops.OpOverload) -> Any:
@@ -231,10 +233,10 @@ class Walk:
             with values[at[0]].fake_mode, torch.no_grad():
                 module = make_fx(run)(*[values[i] for i in at])
         except Exception as error:
-            raise Unsupported("smidgen has no rule for it") from error
+            raise _no_rule(values) from error
         fixed = values[at[0]].fake_mode.shape_env.replace(self.symbol) != self.symbol
         if fixed or any(inner.target is op for inner in module.graph.nodes):
-            raise Unsupported("smidgen has no rule for it")
+            raise _no_rule(values)
         self._kept.append(module)
         seen = self.t.node_shapes, self.t.node_dtypes
         try:
@@ -362,6 +364,11 @@ class Walk:
             self._depth, self.t.b.src = depth, src
 
 
+def _no_rule(values: Sequence[Any]) -> Unsupported:
+    complex_numbers = any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+    return Unsupported(*COMPLEX) if complex_numbers else Unsupported("smidgen has no rule for it")
+
+
 def positional(op: torch._ops.OpOverload) -> int:
     return sum(not a.kwarg_only for a in op._schema.arguments)
 
@@ -373,4 +380,4 @@ def keywords(op: torch._ops.OpOverload, args: Sequence[Any]) -> dict[str, Any]:
 def is_constant(op: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     """Can the op be run right now?"""
     random = torch.Tag.nondeterministic_seeded in op.tags
-    return not random and not any(isinstance(a, (Value, Batch, Samples)) for a in pytree.tree_leaves(args))
+    return not random and not any(isinstance(a, (Value, Batch, Samples, Complex)) for a in pytree.tree_leaves(args))

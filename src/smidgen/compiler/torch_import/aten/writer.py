@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +28,14 @@ class Value(str):
     """The name of a tensor in the graph; a plain str argument is an option such as "reflect"."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A value that torch says is complex, as two real ones; see fourier.py."""
+
+    real: Any
+    imag: Any
 
 
 Operand: TypeAlias = Value | torch.Tensor
@@ -100,6 +108,7 @@ class Writer:
         self.node_dtypes: list[torch.dtype] = []
         self.names: dict[int, str] = {}  # id of a constant → its name in the model
         self._kept: list[torch.Tensor] = []  # so that ids stay unique
+        self._tables: dict[Any, torch.Tensor] = {}
         self._stored: dict[tuple[int, int], Value] = {}  # a constant → its tensor; of statistics the newest version
         self._overwritten: Counter[int] = Counter()
         self._dropouts = 0
@@ -170,6 +179,12 @@ class Writer:
     def constant(self, value: Any, kind: torch.dtype = torch.float64) -> torch.Tensor:
         return torch.tensor(value, dtype=kind)
 
+    def table(self, key: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """A constant that several layers may need, made and stored once."""
+        if key not in self._tables:
+            self._tables[key] = make()
+        return self._tables[key]
+
     def fill(self, shape: Shape, value: float) -> Operand:
         if batch_axis(shape) is None:
             return torch.full(static(shape), float(value), dtype=torch.float64)
@@ -193,6 +208,8 @@ class Writer:
         """The same value, through which no gradient flows."""
         if isinstance(x, (tuple, list)):
             return [self.detach(v) for v in x]
+        if isinstance(x, Complex):
+            return Complex(self.detach(x.real), self.detach(x.imag))
         if not isinstance(x, Value) or not self.training or self.b[x].dtype is not DType.F32:
             return x
         if "detach" not in ops.all_ops():
