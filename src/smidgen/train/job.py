@@ -83,10 +83,10 @@ class Job:
         ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (NaN in a sample, a label that is no class) updates no parameter and no optimizer
-        state, and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
-        Of a program that pages, the state before each step is kept, and is back after any error (a disk that fails).
-        Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the job then
-        refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
+        state, and is not counted; but with bn="batch", running statistics of layers before the error may have moved
+        already. Of a program that pages, the state before each step is kept, and is back after any error (a disk that
+        fails). Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the
+        job then refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
         """
         inputs, n = self._inputs("train", [*listed(x), y])
         for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
