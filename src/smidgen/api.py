@@ -163,12 +163,13 @@ def compile(task: Task) -> Job:
     """A training program for `model`, with every byte of its memory planned and proven.
 
     `example` is one input or a tuple of them, batch dimension first; `batch` the most samples of one step (default: the
-    example's). `method` is what learns: a name of `smidgen methods`, names of parameters, `smidgen.Update`s, or a list
-    of them; `data`, samples or (samples, labels), is for methods that look at it. `device`, a name of
-    `smidgen devices`, makes its RAM and flash hard limits (and takes int8 constants if only that fits). `budget`, in
-    bytes or as "256KB", is a hard limit of RAM; `memory`, a `smidgen.Memory`, says more about how to fit. `classes`, a
-    `smidgen.Classes`, names classes and keeps room for new ones. `kernels` are those of `smidgen.load`: "exact",
-    "fast", or "fast:2" on two threads; the work memory of fast ones counts.
+    example's). `optimizer` is SGD(lr=0.01, momentum=0.9) unless it is given. `method` is what learns: a name of
+    `smidgen methods`, names of parameters, `smidgen.Update`s, or a list of them; `data`, samples or (samples, labels),
+    is for methods that look at it. `device`, a name of `smidgen devices`, makes its RAM and flash hard limits (and
+    takes int8 constants if only that fits). `budget`, in bytes or as "256KB", is a hard limit of RAM; `memory`, a
+    `smidgen.Memory`, says more about how to fit. `classes`, a `smidgen.Classes`, names classes and keeps room for new
+    ones. `kernels` are those of `smidgen.load`: "exact", "fast", or "fast:2" on two threads; the work memory of fast
+    ones counts.
     """
     memory, goal, work = task.memory, task.goal, task.work
     rungs = checked_ladder(memory.ladder)

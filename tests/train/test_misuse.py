@@ -54,6 +54,16 @@ DATA: list[tuple[str, Any, Any, str]] = [
         "masked elements", np.ma.masked_array(X, X > 0), Y,
         "'x' has masked elements\n  help: leave such samples out, or give its .filled(0)",
     ),
+    (
+        "a NaN", np.where(np.arange(X.size).reshape(X.shape) == X[0].size * 2 + 5, np.nan, X), Y,
+        "'x' holds NaN in sample 2 (counted from 0)\n"
+        "  help: leave such samples out, or replace the numbers: numpy.nan_to_num",
+    ),
+    (
+        "infinity", np.where(np.arange(X.size).reshape(X.shape) == 0, -np.inf, X), Y,
+        "'x' holds an infinite number in sample 0 (counted from 0)\n"
+        "  help: leave such samples out, or replace the numbers: numpy.nan_to_num",
+    ),
     ("complex tensors", torch.from_numpy(X).cfloat(), Y, "'x' has dtype complex64, the program wants numbers"),
 ]  # fmt: skip
 

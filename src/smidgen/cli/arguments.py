@@ -129,7 +129,7 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     micro = "gradient accumulation: split larger batches into micro-batches; default: where fast kernels gain by it"
     parser.add_argument("--accumulate", action=argparse.BooleanOptionalAction, help=micro)
     _add_training(parser, optimizers=["sgd", "adam", "adamw"])
-    parser.add_argument("--momentum", type=float, help="of sgd; default 0.9")
+    parser.add_argument("--momentum", type=float, help="of sgd; default 0.9; 0 saves its memory")
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
     int8 = "int8: weights that do not learn take a quarter of the flash wherever that loses nothing"
@@ -154,9 +154,12 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
 
 def _add_training(parser: Parser, optimizers: Sequence[str]) -> None:
     parser.add_argument("--loss", default="cross_entropy", help=LOSSES)
-    parser.add_argument("--method", default="full", help="what learns: `smidgen methods`, or names of parameters")
-    parser.add_argument("--optimizer", default="sgd", choices=optimizers)
-    parser.add_argument("--lr", type=float, default=None)
+    parser.add_argument(
+        "--method", default="full", help="what learns: `smidgen methods`, or names of parameters; default full"
+    )
+    parser.add_argument("--optimizer", default="sgd", choices=optimizers, help="default sgd, with momentum 0.9")
+    rates = "learning rate; default 0.01 for sgd, 0.001 for " + " and ".join(o for o in optimizers if o != "sgd")
+    parser.add_argument("--lr", type=float, default=None, help=rates)
     parser.add_argument("--bn", default="frozen", choices=["frozen", "batch"], help="statistics of batch-norm")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -22,6 +22,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--eval", metavar="TEST.npz", help="what accuracy is measured on; default: the data trained on")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="stop after this many steps")
+    parser.add_argument("--add-class", action="append", metavar="NAME", help="takes a spare class; repeat for more")
     parser.add_argument("--check", action="store_true", help="do the same here and compare every loss and the state")
     parser.add_argument("--save", metavar="OUT.smg", help="the program with what the board learned")
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print("running on the emulated board …", file=sys.stderr)
     report = train_on_board(
         Path(args.firmware), data, held_out=held_out, epochs=args.epochs, steps=args.steps, check=args.check,
-        save=args.save,
+        save=args.save, add_classes=args.add_class or (),
     )  # fmt: skip
     if args.json:
         print_json(report.to_json())

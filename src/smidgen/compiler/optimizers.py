@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -134,6 +134,10 @@ Optimizer = SGD | Adam
 """AdamW is an Adam."""
 
 
+DEFAULT: Final = SGD(lr=0.01, momentum=0.9)
+"""Where nobody names an optimizer, in Python and on the command line."""
+
+
 def by_name(
     name: str,
     *,
@@ -142,16 +146,16 @@ def by_name(
     weight_decay: float | None = None,
     clip_norm: float | None = None,
 ) -> Optimizer:
-    """The optimizer that a command line names; what is not given has its usual value (sgd: lr 0.01, momentum 0.9)."""
+    """The optimizer that a command line names; what is not given has its usual value, that of DEFAULT for sgd."""
     kinds = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
     if name not in kinds:
         raise BadOption(f"no optimizer named '{name}'", help=did_you_mean(name, kinds))
     if name != "sgd" and momentum is not None:
         raise BadOption(f"{name} has no momentum", help="--optimizer sgd --momentum 0.9")
-    usual: dict[str, Any] = {"lr": 0.01, "momentum": 0.9} if name == "sgd" else {}
+    usual: dict[str, Any] = {"lr": DEFAULT.lr, "momentum": DEFAULT.momentum} if name == "sgd" else {}
     given = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
     made: Optimizer = kinds[name](**{**usual, **{k: v for k, v in given.items() if v is not None}})
     return made
 
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "by_name"]
+__all__ = ["DEFAULT", "SGD", "Adam", "AdamW", "Optimizer", "by_name"]

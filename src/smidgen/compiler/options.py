@@ -14,7 +14,7 @@ import numpy as np
 from ..devices.device import Device, load_device
 from ..errors import BadOption
 from ..program.arguments import checked_seed, is_integer, is_number
-from .optimizers import SGD, Adam, AdamW, Optimizer
+from .optimizers import DEFAULT, SGD, Adam, AdamW, Optimizer
 
 HELP: Final = {
     "budget": "budget='256KB', '1.5MB' or 262144",
@@ -210,7 +210,7 @@ def _check_model(model: Any) -> None:
 
 def _checked_optimizer(optimizer: Any) -> Optimizer:
     if optimizer is None:
-        return SGD(lr=0.01)
+        return DEFAULT
     if isinstance(optimizer, (SGD, Adam)):
         return optimizer
     raise BadOption(f"optimizer={_short(optimizer)} is not an optimizer of smidgen", help=_optimizer_like(optimizer))

@@ -15,7 +15,7 @@ from ..methods import Method, Update, Wanted
 from ..program.plan import Decision
 from .graph.build import Builder, fetch
 from .graph.check import check
-from .optimizers import SGD, Optimizer
+from .optimizers import DEFAULT, Optimizer
 from .options import Options
 from .passes.accumulators import totals
 from .passes.additive import check_additive
@@ -73,7 +73,7 @@ def lower(
 ) -> Entries:
     """simplify → choose what learns → fold → autodiff → update."""
     options = Options(
-        optimizer or SGD(lr=0.01), method if isinstance(method, str) else tuple(method), batch, "", accumulate, seed,
+        optimizer or DEFAULT, method if isinstance(method, str) else tuple(method), batch, "", accumulate, seed,
         spare_classes, class_names,
     )  # fmt: skip
     return Lowering(imported).entries(options)

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RunFailed
+from ..errors import BadOption, RunFailed
 from ..ir import Array
 from ..program.loss import Accuracy
-from ..program.program import Program
-from ..terminal import bytes_text
+from ..terminal import bytes_text, seconds_text
 from ..train.batches import Arrays, order
 from ..train.job import Job, load
 from ..train.loop import training_data
@@ -39,8 +38,10 @@ class Report:
     sections: Sections
     ram_bytes: int  # as planned
     seconds: float
+    before: float | None  # accuracy before the first step
     accuracy: float | None
     measured: int  # samples that the accuracy is of
+    clock_hz: int | None
     same_as_host: bool | None  # None: not compared
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +49,7 @@ class Report:
         steps = len(self.run.losses)
         return {
             "device": self.device, "board": self.board, "steps": steps, "losses": self.run.losses.tolist(),
-            "accuracy": self.accuracy, "accuracy_samples": self.measured,
+            "accuracy_before": self.before, "accuracy": self.accuracy, "accuracy_samples": self.measured,
             "ram_bytes": self.ram_bytes, "linked_ram_bytes": self.sections.ram_bytes,
             "data_bytes": self.sections.data, "bss_bytes": self.sections.bss, "stack_bytes": self.sections.stack,
             "stack_used_bytes": self.run.stack_used, "text_bytes": self.sections.text,
@@ -59,19 +60,28 @@ class Report:
             "kernels": None if counts is None else {
                 name: {"calls": calls, "instructions": count} for name, (calls, count) in counts.kernels.items()
             },
-            "same_as_host": self.same_as_host, "seconds": self.seconds,
+            "seconds_per_step": self.seconds_per_step, "same_as_host": self.same_as_host, "seconds": self.seconds,
         }  # fmt: skip
 
     def _paged(self) -> dict[str, Any]:
         paged = self.run.paged
         return {"paged_in_bytes": paged.in_bytes, "paged_out_bytes": paged.out_bytes} if any(paged) else {}
 
+    @property
+    def seconds_per_step(self) -> float | None:
+        """On the device, at one instruction a cycle."""
+        counts, steps = self.run.counts, len(self.run.losses)
+        return sum(counts.runs[:steps]) / steps / self.clock_hz if counts and self.clock_hz else None
+
     def to_text(self) -> str:
         losses, used = self.run.losses, self.sections
         lines = [f"{self.device} on {self.board}: {len(losses)} steps in {self.seconds:.1f} s of emulation"]
-        lines += [f"loss      {losses[0]:.4f} at first, {np.mean(losses[-10:]):.4f} over the last {len(losses[-10:])}"]
+        some = max(1, min(10, len(losses) // 2))  # as many at both ends
+        ends = f"{np.mean(losses[:some]):.4f} over the first {some}, {np.mean(losses[-some:]):.4f} over the last {some}"
+        lines += [f"loss      {ends}" if some > 1 else f"loss      {losses[0]:.4f} at first, {losses[-1]:.4f} at last"]
         if self.accuracy is not None:
-            lines += [f"accuracy  {self.accuracy:.2%} of {self.measured} samples"]
+            before = "" if self.before is None else f"{self.before:.2%} before, "
+            lines += [f"accuracy  {before}{self.accuracy:.2%} after, of {self.measured} samples"]
         lines += [
             f"RAM       {bytes_text(used.ram_bytes)}: {used.ram_bytes:,} bytes linked, {self.ram_bytes:,} planned; "
             f"stack {self.run.stack_used:,} of {used.stack:,} used",
@@ -85,7 +95,11 @@ class Report:
             lines += ["instructions were not counted: a C compiler and arm-none-eabi-objdump are needed for that"]
         else:
             steps = counts.runs[: len(losses)]
-            lines += [f"a step    {sum(steps) // len(steps):,} instructions"]
+            took = f"a step    {sum(steps) // len(steps):,} instructions"
+            if self.seconds_per_step is not None and self.clock_hz:
+                clock = f"{self.clock_hz / 1e6:g} MHz, one instruction a cycle"
+                took += f": {seconds_text(self.seconds_per_step)} on {self.device} at {clock}"
+            lines += [took]
             whole = sum(count for _, count in counts.kernels.values())
             largest = sorted(counts.kernels.items(), key=lambda item: -item[1][1])[:SHOWN]
             lines += [f"  {count / whole:6.1%}  {name}" for name, (_, count) in largest]
@@ -96,15 +110,22 @@ class Report:
 
 def train_on_board(
     folder: Path, data: Samples, *, held_out: Samples | None = None, epochs: int = 1, steps: int | None = None,
-    check: bool = False, save: str | None = None, count: bool = True,
+    check: bool = False, save: str | None = None, count: bool = True, add_classes: Sequence[str] = (),
 ) -> Report:  # fmt: skip
     """Train the first program of a built project, with steps as large as planned. `steps` ends training early; `check`
-    does the same steps on this machine and compares the bits."""
+    does the same steps on this machine and compares the bits; `add_classes` are taken into use first."""
     facts = manifest(folder)
     path = folder / f"{facts['programs'][0]}.smg"
     with tempfile.TemporaryDirectory() as place:  # the job keeps its page file when the name is gone
         job = load(path, kernels="exact", page_to=Path(place) / "page.bin")
     program = job.program
+    if add_classes and program.page_bytes:
+        raise BadOption(
+            "a class cannot be added to a program that pages", help="smidgen train --add-class on this machine"
+        )
+    for name in add_classes:
+        job.add_class(name)
+    start = job.engine.state.copy().tobytes() if add_classes else b""
     batches = training_data(job, data.x, data.y, epochs, checked_batch(None, program))
     assert isinstance(batches, Arrays)
     check_rows(program, job.engine.machine.run, batches.taken(slice(0, 2)), batches.buffers, max(batches.sizes()))
@@ -117,15 +138,17 @@ def train_on_board(
     inputs = len(data.x)
     started = time.monotonic()
     trained = [_counted(job, *step) for step in chosen]
-    run = run_on_board(folder, program, trained, [(arrays[:inputs], n) for arrays, n in predictions], count=count)
+    tests = [(arrays[:inputs], n) for arrays, n in predictions]
+    run = run_on_board(folder, program, trained, tests, count=count, state=start)
     seconds = time.monotonic() - started
-    accuracy = _accuracy(job, program, tested, run, predictions)
+    before = _accuracy(job, tested, [_predicted(job, *test) for test in tests], predictions)
+    accuracy = _accuracy(job, tested, run.outputs, predictions)
     same = _compared(job, run, chosen) if check else None
     if save:
         program.with_state(run.state).save(save)
     return Report(
         facts["machine"], facts["device"], run, sections(folder / f"{facts['boards'][-1]}.elf"), facts["ram_bytes"],
-        seconds, accuracy, sum(n for _, n in predictions), same,
+        seconds, before, accuracy, sum(n for _, n in predictions), facts["clock_hz"], same,
     )  # fmt: skip
 
 
@@ -139,11 +162,21 @@ def _counted(job: Job, arrays: Sequence[Array], n: int) -> Step:
     return job.engine.without_ignored(arrays, n) if n > job.program.batch else (arrays, n)
 
 
-def _accuracy(job: Job, program: Program, data: Arrays, run: BoardRun, predictions: Sequence[Step]) -> float | None:
-    outs = [b for b in program.entry_buffers("infer") if b.direction == "output"]
+def _predicted(job: Job, arrays: Sequence[Array], n: int) -> tuple[Array, ...]:
+    """As the board would before its first step: the bits are the same."""
+    outs = [b for b in job.program.entry_buffers("infer") if b.direction == "output"]
+    found = tuple(np.empty(b.shape(n), b.dtype.numpy) for b in outs)
+    job.engine.run_whole("infer", arrays, found, n, n)
+    return found
+
+
+def _accuracy(
+    job: Job, data: Arrays, outputs: Sequence[Sequence[Array]], predictions: Sequence[Step]
+) -> float | None:  # fmt: skip
+    outs = [b for b in job.program.entry_buffers("infer") if b.direction == "output"]
     found = Accuracy(job.engine.loss, outs, data.buffers[-1])
-    for (arrays, _), outputs in zip(predictions, run.outputs, strict=True):
-        found.add(outputs, arrays[-1])
+    for (arrays, _), made in zip(predictions, outputs, strict=True):
+        found.add(made, arrays[-1])
     return found.value
 
 

@@ -125,16 +125,16 @@ def execute(elf: Path, machine: str, folder: Path, plugin: str = "", seconds: fl
 
 def run_on_board(
     folder: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step] = (), *, count: bool = True,
-    elf: Path | None = None, machine: str = "",
+    elf: Path | None = None, machine: str = "", state: bytes = b"",
 ) -> BoardRun:  # fmt: skip
-    """Train, then predict, on the emulated board of a built project."""
+    """Train, then predict, on the emulated board of a built project, from `state` if it is given."""
     facts = manifest(folder)
     elf = elf or folder / f"{facts['boards'][-1]}.elf"
     if not elf.exists():
         raise RunFailed(f"'{elf}' is not built", help=f"make -C {folder}")
     _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
-        trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions)
+        trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions, state)
         marks = _plugin_marks(elf, program) if count else None
         plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks}" if marks and _plugin() else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
@@ -161,11 +161,12 @@ def _failed(elf: Path, status: int, said: str) -> RunFailed:
 
 
 def write_data(
-    path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step]
+    path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step], state: bytes = b""
 ) -> tuple[list[int], list[int]]:
     """The file that main.c describes; returns the samples of every step and prediction."""
     sizes: list[list[int]] = []
     with path.open("wb") as file:
+        file.write(struct.pack("<i", len(state)) + state)
         for entry, runs in (("train", steps), ("infer", predictions)):
             buffers = [b for b in program.entry_buffers(entry) if b.direction == "input"]
             sizes.append([])

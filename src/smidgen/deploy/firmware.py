@@ -85,7 +85,8 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         "smidgen_config.h": config_header(sizes),
         "kernels.c": kernels_source(all_programs, sizes),
         MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
-                              "machine": emulated.board, "ram_bytes": _ram(own, sizes, stack),
+                              "machine": emulated.board, "clock_hz": device.clock_hz,
+                              "ram_bytes": _ram(own, sizes, stack),
                               "stack_bytes": stack, "context_bytes": sizes.context_bytes,
                               "slot_bytes": device.slot_bytes}, indent=1) + "\n",
     }  # fmt: skip
@@ -337,7 +338,7 @@ def manifest(folder: Path) -> dict[str, Any]:
         found = json.loads((folder / MANIFEST).read_text())
         return {
             key: found[key]
-            for key in ("device", "boards", "programs", "machine", "ram_bytes", "stack_bytes", "slot_bytes")
+            for key in ("device", "boards", "programs", "machine", "clock_hz", "ram_bytes", "stack_bytes", "slot_bytes")
         }
     except (OSError, ValueError, KeyError) as error:
         raise BadOption(f"'{folder}' is not a firmware project", help="smidgen build … --firmware FOLDER") from error

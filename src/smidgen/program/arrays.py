@@ -168,6 +168,22 @@ def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step]) -> Array:
     return np.ascontiguousarray(value).reshape(tuple(shape))
 
 
+def check_numbers(array: Array, buffer: Buffer, first: int = 0) -> None:
+    """Raise unless all are finite; `first` is the number of the first sample at hand."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if buffer.dtype is not DType.F32 or math.isfinite(array.sum(dtype=np.float32)):  # takes no memory
+            return
+    if bool(np.isfinite(array).all()):  # only their sum is too large
+        return
+    where = np.unravel_index(int(np.isfinite(array).argmin()), array.shape)
+    sample = first + int(where[0]) // buffer.per_sample
+    value = "NaN" if np.isnan(array[where]) else "an infinite number"
+    raise BadData(
+        f"'{buffer.name}' holds {value} in sample {sample} (counted from 0)",
+        help="leave such samples out, or replace the numbers: numpy.nan_to_num",
+    )
+
+
 def steps_of(fact: Mapping[str, Any]) -> list[Step]:
     """How a state tensor gets from the user's layout to the stored one, as a program describes it."""
     return [(kind, tuple(arg)) for kind, arg in fact["steps"]]
@@ -180,6 +196,6 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 __all__ = [
     "added_step",
-    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays",
+    "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
     "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

@@ -52,11 +52,18 @@ def check_labels(target: Array, buffer: Buffer, facts: LossFacts, first: int = 0
         return
     where = np.unravel_index(int(bad.argmax()), bad.shape)
     sample = first + int(where[0]) // buffer.per_sample
+    help = (
+        "add the class first: job.add_class(name), or --add-class NAME on a command line"
+        if facts.in_use not in (None, facts.classes)
+        else ""
+    )
+    counted = target[target != facts.ignore] if facts.ignore is not None else target
+    if counted.min() >= 1 and counted.max() == classes:
+        help = "they seem to count from 1: give y - 1" + (f"; or {help}" if help else "")
     raise BadData(
         f"label {int(target[where])} in sample {sample} (counted from 0) is not the number of a class",
-        why=f"there are {classes} classes, 0 to {classes - 1}",
-        help="job.add_class takes a spare class into use" if facts.in_use not in (None, facts.classes) else "",
-    )
+        why=f"there are {classes} classes, 0 to {classes - 1}", help=help,
+    )  # fmt: skip
 
 
 class Accuracy:

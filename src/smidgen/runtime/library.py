@@ -44,6 +44,7 @@ class Fault(enum.IntEnum):
     PAGER = 17
     PAGE_DAMAGED = 18
     SLOTS = 19
+    NOT_FINITE = 20
 
 
 class CRun(ctypes.Structure):

@@ -43,7 +43,7 @@ from .work import checked_page_to
 
 HELP: Final = {
     Fault.LABEL: "labels must be below the number of classes, and at least 0",
-    Fault.SPARE_LABEL: "job.add_class takes a spare class into use",
+    Fault.SPARE_LABEL: "add the class first: job.add_class(name), or --add-class NAME on a command line",
     Fault.IGNORED_LABELS: "leave ignored samples out, or compile with a batch that takes all samples of a step",
     Fault.TOO_FEW: "give more samples per step, or bn='frozen'",
 }

@@ -84,6 +84,7 @@ typedef enum {
     SMG_FAULT_PAGER = 17,
     SMG_FAULT_PAGE_DAMAGED = 18, /* a page does not read as it was written */
     SMG_FAULT_SLOTS = 19,
+    SMG_FAULT_NOT_FINITE = 20, /* NaN or infinity in an input of a training step: nothing was learned */
     SMG_FAULT_COUNT
 } SmgFault;
 

@@ -21,9 +21,13 @@ extern "C" {
 #endif
 
 /* One batch of n samples: forward, backward, update. inputs: those of the entry point `train`, the target last.
- * *loss is that before the update; a NULL in its place sends it through the channel. */
+ * *loss is that before the update; a NULL in its place sends it through the channel. NaN or infinity in an input of
+ * floats is refused before anything is learned: SMG_STOPPED, SMG_FAULT_NOT_FINITE. */
 SmgStatus smg_train_step(SmgContext *x, const SmgBuffer *inputs, int count, int32_t n, float *loss,
                          const SmgChannel *channel);
+
+/* That check alone, for who calls smg_run: inputs are the first `count` buffers of the entry point. */
+SmgStatus smg_check_inputs(SmgContext *x, int entry, const SmgBuffer *inputs, int count, int32_t n);
 
 /* The same in micro-batches, for batches that do not fit: once smg_zero, smg_grad for each of them, once smg_apply. The
  * bits are those of the undivided batch. samples: how many are at hand, of how many in all, and how many came before.

@@ -14,14 +14,74 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
     return SMG_BAD_CALL;
 }
 
+/* Is a number among these NaN or infinite? Then all bits of its exponent are set. */
+static int is_ruined(const uint8_t *at, size_t bytes) {
+    for (uint32_t word; bytes >= sizeof word; at += sizeof word, bytes -= sizeof word) {
+        memcpy(&word, at, sizeof word);
+        if ((word & 0x7f800000u) == 0x7f800000u) { return 1; }
+    }
+    return 0;
+}
+
+/* One such number would make every weight NaN, so no step begins with it. */
+static SmgStatus refuse(SmgContext *x, int entry, int buffer) {
+    SmgBufferInfo info;
+    smg_say(x, SMG_FAULT_NOT_FINITE, "input '");
+    smg_add_text(x, smg_buffer_info(x, entry, buffer, &info) ? "" : info.name);
+    smg_add_text(x, "' holds NaN or an infinite number");
+    return SMG_STOPPED;
+}
+
+static int is_float(const SmgContext *x, int entry, int buffer) {
+    SmgBufferInfo info;
+    return !smg_buffer_info(x, entry, buffer, &info) && info.type == SMG_F32;
+}
+
+SmgStatus smg_check_inputs(SmgContext *x, int entry, const SmgBuffer *inputs, int count, int32_t n) {
+    for (int i = 0; i < count; i++) {
+        const uint64_t bytes = smg_buffer_bytes(x, entry, i, n); /* 0: no such buffer, as smg_run will say */
+        if (!inputs[i].data || inputs[i].bytes < bytes || !is_float(x, entry, i)) { continue; }
+        if (is_ruined((const uint8_t *)inputs[i].data, (size_t)bytes)) { return refuse(x, entry, i); }
+    }
+    return SMG_OK;
+}
+
+/* A channel that looks at what it reads. Inputs are read before the first weight changes. */
+typedef struct {
+    const SmgChannel *inner;
+    const SmgContext *x;
+    int entry, ruined; /* the input that is, or -1 */
+} Watch;
+
+static int watched_read(void *self, int buffer, size_t offset, void *to, size_t bytes) {
+    Watch *watch = (Watch *)self;
+    const int failed = watch->inner->read(watch->inner->self, buffer, offset, to, bytes);
+    if (failed || !is_float(watch->x, watch->entry, buffer) || !is_ruined((const uint8_t *)to, bytes)) {
+        return failed;
+    }
+    watch->ruined = buffer;
+    return -1;
+}
+
+static int watched_write(void *self, int buffer, size_t offset, const void *from, size_t bytes) {
+    const SmgChannel *inner = ((Watch *)self)->inner;
+    return inner->write(inner->self, buffer, offset, from, bytes);
+}
+
 /* The loss is the one output of `train` and `grad`; it follows the inputs. */
 static SmgStatus with_loss(SmgContext *x, const char *name, const SmgBuffer *inputs, int count, SmgSamples samples,
                            float *loss, const SmgChannel *channel) {
     SmgBuffer buffers[MOST_INPUTS + 1];
     if (count < 0 || count > MOST_INPUTS) { return smg_say(x, SMG_FAULT_CALL, "a step takes at most 8 inputs"); }
+    const int entry = smg_entry(x, name);
+    if (smg_check_inputs(x, entry, inputs, count, samples.n)) { return SMG_STOPPED; }
     for (int i = 0; i < count; i++) { buffers[i] = inputs[i]; }
     buffers[count] = (SmgBuffer){loss, loss ? sizeof *loss : 0};
-    return run(x, name, buffers, count + 1, samples, channel);
+    if (!channel) { return run(x, name, buffers, count + 1, samples, NULL); }
+    Watch watch = {channel, x, entry, -1};
+    const SmgChannel looking = {&watch, channel->read ? watched_read : NULL, channel->write ? watched_write : NULL};
+    const SmgStatus status = run(x, name, buffers, count + 1, samples, &looking);
+    return watch.ruined < 0 ? status : refuse(x, entry, watch.ruined);
 }
 
 SmgStatus smg_train_step(SmgContext *x, const SmgBuffer *inputs, int count, int32_t n, float *loss,

@@ -12,8 +12,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ..errors import BadData, BadOption, SmidgenError
-from ..ir import Array, DType
-from ..program.arrays import as_buffer, check_layout, check_number_of_arrays, listed, number_of_samples, to_numpy
+from ..ir import Array
+from ..program.arrays import (
+    as_buffer,
+    check_layout,
+    check_number_of_arrays,
+    check_numbers,
+    listed,
+    number_of_samples,
+    to_numpy,
+)
 from ..program.instructions import Buffer
 from ..program.loss import LossFacts, check_labels
 
@@ -163,19 +171,6 @@ class Stream:
 
 
 Data = Arrays | Stream
-
-
-def check_numbers(array: Array, buffer: Buffer, first: int = 0) -> None:
-    """Raise unless all are finite; `first` is the number of the first sample at hand."""
-    if buffer.dtype is not DType.F32 or bool(np.isfinite(array).all()):
-        return
-    where = np.unravel_index(int(np.isfinite(array).argmin()), array.shape)
-    sample = first + int(where[0]) // buffer.per_sample
-    value = "NaN" if np.isnan(array[where]) else "an infinite number"
-    raise BadData(
-        f"'{buffer.name}' holds {value} in sample {sample} (counted from 0)",
-        help="leave such samples out, or replace the numbers: numpy.nan_to_num",
-    )
 
 
 def located(call: Callable[[], Result], place: str) -> Result:

@@ -22,6 +22,7 @@ from ..program.arrays import (
     check_layout,
     check_mapping,
     check_number_of_arrays,
+    check_numbers,
     listed,
     number_of_samples,
     to_numpy,
@@ -81,13 +82,15 @@ class Job:
         split into micro-batches if the program was compiled with Memory(accumulate=True). As in PyTorch, a mean over
         ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
 
-        A step that an error stops (a label that is no class, for instance) updates no parameter and no optimizer state,
-        and is not counted; but with bn="batch", running statistics of layers before the error may have moved already.
-        Of a program that pages, the state before each step is kept, and is back after any error (a disk that fails).
-        Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the job then
-        refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
+        A step that an error stops (NaN in a sample, a label that is no class) updates no parameter and no optimizer
+        state, and is not counted; but with bn="batch", running statistics of layers before the error may have moved
+        already. Of a program that pages, the state before each step is kept, and is back after any error (a disk that
+        fails). Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the
+        job then refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
         """
         inputs, n = self._inputs("train", [*listed(x), y])
+        for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
+            check_numbers(array, buffer)
         if self.engine.classes is not None:  # the kernel refuses what is no class, but knows spare ones
             target = [b for b in self.program.entry_buffers("train") if b.direction == "input"][-1]
             check_labels(inputs[-1], target, self.engine.loss)

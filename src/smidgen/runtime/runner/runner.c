@@ -1,6 +1,7 @@
 /* A program and all it needs in one static binary: trains and predicts on Linux without Python. See `runner --help`. */
 #define _GNU_SOURCE
 #include "../format.h"
+#include "../smidgen_train.h"
 #include "data.h"
 #include "../ports/posix_pager.h"
 #include "places.h"
@@ -180,6 +181,7 @@ static const char *take(int entry, uint64_t first, SmgSamples n, float *loss) {
         io[i] = (SmgBuffer){samples.inputs[i].staged.data, (size_t)smg_buffer_bytes(&context, entry, i, n.n)};
     }
     io[samples.count] = (SmgBuffer){loss, sizeof *loss};
+    if (smg_check_inputs(&context, entry, io, samples.count, n.n)) { return smg_error(&context); }
     return smg_run(&context, entry, io, samples.count + 1, n) ? smg_error(&context) : NULL;
 }
 

@@ -2,7 +2,8 @@
  * Both are files of the machine that the emulator or debugger runs on. An application of your own has sensors in their
  * place: what it needs of this file are the three static variables and the calls that start with smg_.
  *
- * data.bin     steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than
+ * data.bin     bytes of STATE to begin with and then these, or 0: the program's own.
+ *              Steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than
  *              NET_BATCH are there in parts of so many, each with all of its inputs.
  *              The same once more with samples to predict, without targets.
  * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
@@ -50,7 +51,7 @@ static int write_output(void *self, int buffer, size_t offset, const void *from,
     return board_write(f->result, f->start[buffer] + (uint32_t)offset, from, bytes);
 }
 
-/* Samples of the next step or prediction, 0 if there is none. */
+/* Samples of the next step or prediction, 0 if there is none; the first of all is bytes of STATE. */
 static int32_t next_count(Files *f) {
     int32_t n = 0;
     if (board_read(f->data, f->at, &n, sizeof n)) { return 0; }
@@ -123,6 +124,12 @@ int main(void) {
     if (smg_set_pager(&context, &pager)) { return fail(smg_error(&context)); }
     card.read_bytes = card.written_bytes = 0; /* of training and predictions only */
 #endif
+
+    const int32_t given = next_count(&f);
+    if (given && ((uint32_t)given != sizeof state || board_read(f.data, f.at, state, sizeof state))) {
+        return fail("data.bin has the state of another program");
+    }
+    f.at += (uint32_t)given;
 
     while ((n = next_count(&f)) > 0) {
         float loss = 0;
