@@ -7,7 +7,6 @@ Parameters keep their names. Where all graphs read one only through the same rea
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,10 +18,12 @@ from ...ir import Array, Graph, Node, Role, Step
 from ...program import arrays
 from .axes import arrange
 from .fold import fold_constants, named_by_content
-from .layout import Choice, Perm, Sweep, Swept, moves, without_dead
+from .layout import Choice, moves, without_dead
+from .resweep import Resweep, Swept
+from .view import Perm
 
 STORED = (Role.PARAM, Role.STAT, Role.CONST)
-_TRIALS = 32  # of other choices per graph; each costs one sweep
+_TRIALS = 32  # of other choices per graph
 
 
 def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -122,44 +123,48 @@ def _results(graph: Graph) -> set[str]:
 
 def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> Swept:
     """The cheapest sweep found by changing one choice at a time."""
-
-    def sweep(choice: Choice) -> Swept:
-        return Sweep(graph, arrange, keep, exclusive, choice).run()
-
-    choice = Choice({})
-    best = sweep(choice)
-    orders = _feed_orders(graph, best.graph)
+    best = Resweep(graph, arrange, keep, exclusive, Choice({}))
+    orders = _feed_orders(graph, best.swept().graph)
     for feeds in [dict(reversed(orders)), *({feed: perm} for feed, perm in orders)]:
-        other = Choice({**choice.feeds, **feeds})
-        found = sweep(other) if best.cost else best
-        choice, best = (other, found) if found.cost < best.cost else (choice, best)
-    waiting = _shared_origins(graph, best)
+        if best.cost:
+            _improved(best, Choice({**best.choice.feeds, **feeds}))
+    waiting = _shared_origins(best)
     for _ in range(_TRIALS):
         if not waiting:
             break
-        other = Choice(choice.feeds, choice.as_written | {waiting.pop(0)})
-        found = sweep(other)
-        if found.cost < best.cost:
-            choice, best, waiting = other, found, _shared_origins(graph, found)
-    unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
-    return unmoved if unmoved.cost <= best.cost else best
+        if _improved(best, Choice(best.choice.feeds, best.choice.as_written | {waiting.pop(0)})):
+            waiting = _shared_origins(best)
+    if best.cost:
+        unmoved = Resweep(graph, arrange, keep, exclusive, Choice({}, frozenset(graph.tensors)))
+        best = unmoved if unmoved.cost <= best.cost else best
+    return best.swept()
 
 
-def _shared_origins(graph: Graph, swept: Swept) -> list[str]:
+def _improved(best: Resweep, choice: Choice) -> bool:
+    """Take the choice if it is cheaper."""
+    least = best.cost
+    change = best.change(choice)
+    if best.cost < least:
+        return True
+    best.undo(change)
+    return False
+
+
+def _shared_origins(swept: Resweep) -> list[str]:
     """Values of which one copy may serve where now several are made further down, most of them first."""
+    graph, held = swept.graph, swept.held
     producer = graph.producer()
-    serves: Counter[str] = Counter()
-    for copied in swept.copied:
-        above = {copied}
-        waiting = [copied]
-        while waiting:
-            node = producer.get(waiting.pop())
-            new = {i for i in node.ins if i in swept.held and i in producer} - above if node else set()
-            above |= new
-            waiting += new
-        serves.update(above)
-    shared = [out for node in graph.nodes for out in node.outs if serves[out] > 1]
-    return sorted(shared, key=lambda name: -serves[name])
+    serves = {name: 1 << k for k, name in enumerate(swept.copied)}  # a bit for each copied value
+    for node in reversed(graph.nodes):
+        below = 0
+        for out in node.outs:
+            below |= serves.get(out, 0)
+        for name in node.ins if below else ():
+            if name in held and name in producer:
+                serves[name] = serves.get(name, 0) | below
+    count = {name: bits.bit_count() for name, bits in serves.items()}
+    shared = [out for node in graph.nodes for out in node.outs if count.get(out, 0) > 1]
+    return sorted(shared, key=lambda name: -count[name])
 
 
 def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:
