@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.graph.text import to_text
 from smidgen.compiler.passes import simplify
 from smidgen.compiler.passes.axes import arrange
-from smidgen.compiler.passes.layout import Choice
+from smidgen.compiler.passes.layout import Choice, Sweep
 from smidgen.compiler.passes.resweep import Resweep, Swept
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Batch, Graph, Node, Role
@@ -135,22 +136,36 @@ def patches(depth: int) -> Graph:
     return b.graph()
 
 
-def applied(depth: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How often a rule is asked about a node, for each node."""
-    count = 0
+class Counted:
+    """How often a rule is asked about a node."""
 
-    def counting(sweep: object, node: Node) -> bool:
-        nonlocal count
-        count += 1
-        return arrange(sweep, node)  # type: ignore[arg-type]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(simplify, "arrange", self._arrange)
 
-    graph = patches(depth)
-    with monkeypatch.context() as patched:
-        patched.setattr(simplify, "arrange", counting)
-        simplify.simplify(graph)
-    return count / len(graph.nodes)
+    def _arrange(self, sweep: Sweep, node: Node) -> bool:
+        self.count += 1
+        return arrange(sweep, node)
 
 
 def test_work_for_a_node_does_not_grow_with_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    for_a_node = [applied(depth, monkeypatch) for depth in (2, 8, 32)]
-    assert max(for_a_node) < 1.5 * min(for_a_node) < 24
+    work = []
+    for depth in (2, 8, 32):
+        graph, counted = patches(depth), Counted(monkeypatch)
+        simplify.simplify(graph)
+        work.append(counted.count / len(graph.nodes))
+    assert max(work) < 1.5 * min(work) < 24
+
+
+def test_what_comes_again_as_it_was_is_not_swept_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, sweeps = Counted(monkeypatch), simplify.Sweeps()
+    once = simplify.simplify_all({"": patches(4)}, sweeps=sweeps)
+    first, expected = counted.count, simplify.simplify_all(once)
+    counted.count = 0
+    again = simplify.simplify_all(once, sweeps=sweeps)
+    assert counted.count == 0 < first
+    assert to_text(again[""]) == to_text(expected[""])
+    other = once[""].with_(tensors={k: replace(t, role=Role.CONST) if t.role is Role.PARAM else t
+                                    for k, t in once[""].tensors.items()})  # fmt: skip
+    simplify.simplify_all({"": other}, sweeps=sweeps)
+    assert counted.count > 0

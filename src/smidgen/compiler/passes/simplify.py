@@ -31,17 +31,47 @@ def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     return simplify_all({"": graph}, keep)[""]
 
 
-def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+class Sweeps:
+    """The last sweep of each graph: what comes again as it was is not searched again."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Graph, frozenset[str], frozenset[str], Swept]] = {}
+
+    def swept(self, name: str, graph: Graph, keep: frozenset[str], exclusive: frozenset[str]) -> Swept:
+        if name in self._last:
+            before, *asked, found = self._last[name]
+            if asked == [keep, exclusive] and _same_graph(before, graph):
+                return found
+        found = _swept(graph, keep, exclusive)
+        self._last[name] = graph, keep, exclusive, found
+        return found
+
+
+def _same_graph(one: Graph, other: Graph) -> bool:
+    """To the order of their tensors; values are the same arrays."""
+    return (
+        (one.nodes, one.inputs, one.outputs) == (other.nodes, other.inputs, other.outputs)
+        and list(one.tensors.items()) == list(other.tensors.items())
+        and list(one.layouts.items()) == list(other.layouts.items())
+        and [(name, id(value)) for name, value in one.data.items()]
+        == [(name, id(value)) for name, value in other.data.items()]
+    )
+
+
+def simplify_all(
+    graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(), sweeps: Sweeps | None = None
+) -> dict[str, Graph]:
     """The same meaning with as few nodes as possible that only move data; stored layouts agree among the graphs.
 
     Values named in `keep` stay, under their names. A graph that hands nothing out is taken for its last result.
+    `sweeps` are those of earlier calls.
     """
     for graph in graphs.values():
         if any(map(ops.is_loop, graph.nodes)):
             raise Internal("simplify comes before loops are made")
-    exclusive = _exclusive(graphs)
+    exclusive, sweeps = _exclusive(graphs), sweeps or Sweeps()
     while True:
-        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive)
+        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive, sweeps)
         # A weight rearranged for one graph's sake, which another graph reads as it was, would be copied every time.
         failed = {name for name in relaid for g in done.values() if _still_moved(g, name)}
         if not failed:
@@ -50,14 +80,15 @@ def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(
 
 
 def _fixpoint(
-    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str]
+    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str], sweeps: Sweeps
 ) -> tuple[dict[str, Graph], set[str]]:
     kept = {name: keep | _results(graph) for name, graph in graphs.items()}
     done = current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
     relaid: set[str] = set()
     least = (math.inf, math.inf)
     while True:
-        swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
+        alone = frozenset(exclusive & _exclusive(current))
+        swept = {name: sweeps.swept(name, graph, kept[name], alone) for name, graph in current.items()}
         absorbed = absorb_layouts({name: s.graph for name, s in swept.items()}, frozenset().union(*kept.values()))
         current = {
             name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()
