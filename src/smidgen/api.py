@@ -188,7 +188,8 @@ def compile(task: Task) -> Job:
         made = best_for(task.limit, task.lowering, task.options, goal, search).program(asked)
     else:
         entries = in_time(task.lowering, task.options, goal)
-        made = encode(for_caches(task.lowering, task.options, entries, goal))
+        entries, known = for_caches(task.lowering, task.options, entries, goal)
+        made = encode(entries, sized=known)
     page_to = memory.page_to if made.page_bytes else None
     return Job(made, kernels=work.kernels, threads=work.threads, page_to=page_to)
 

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from smidgen.compiler.passes.layout import View
+from smidgen.compiler.passes.view import View
 
 # Views.
 

@@ -27,7 +27,7 @@ from .passes.fold import fold_batch_norm, freeze
 from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
-from .passes.simplify import simplify_all
+from .passes.simplify import Sweeps, simplify_all
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
@@ -153,6 +153,7 @@ class _Simplified:
     imported: Imported  # with spare classes
     head: Head | None
     forward: Mapping[str, Graph]
+    sweeps: Sweeps
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
 
     @property
@@ -213,7 +214,8 @@ def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
     captured = {"train": imported.train, "infer": imported.infer}
     if imported.evaluate is not None:
         captured["evaluate"] = imported.evaluate
-    return _Simplified(imported, head, checked(simplify_all(captured, {imported.loss}), "simplify"))
+    sweeps = Sweeps()
+    return _Simplified(imported, head, checked(simplify_all(captured, {imported.loss}, sweeps), "simplify"), sweeps)
 
 
 def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
@@ -245,7 +247,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
-    folded = checked(simplify_all(_frozen(forward, set(learns)), {imported.loss}), "fold")
+    folded = checked(simplify_all(_frozen(forward, set(learns)), {imported.loss}, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))

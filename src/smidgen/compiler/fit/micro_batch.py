@@ -11,7 +11,7 @@ from ...errors import SmidgenError
 from ...ir import Graph, Role, at, ceil_div
 from ...program.plan import Decision
 from ...terminal import bytes_text
-from ..assemble import sized
+from ..assemble import Sized, sized
 from ..loss_facts import loss_facts
 from ..options import Options
 from ..passes.additive import counts_labels, takes_statistics
@@ -97,12 +97,14 @@ def other_statistics(
     return []
 
 
-def for_caches(lowering: Lowering, options: Options, entries: Entries, goal: Goal) -> Entries:
+def for_caches(lowering: Lowering, options: Options, entries: Entries, goal: Goal) -> tuple[Entries, Sized | None]:
     """So few samples at a time that their values come nearer to fit the caches of a processor, which is faster and
-    takes less RAM, unless the weights, which every micro-batch goes through, are as large as the values."""
+    takes less RAM, unless the weights, which every micro-batch goes through, are as large as the values. With what is
+    returned comes what it takes, if that was found out."""
     if not goal.cached_threads or goal.deadline_s is not None or not _sample_by_sample(entries):
-        return entries
-    whole = sized(entries, None).need
+        return entries, None
+    at_once = sized(entries, None)
+    whole = at_once.need
     values, weights = _operand_bytes(entries.graphs["train"], entries.batch)
     samples = entries.batch
     while whole.arena_bytes * samples > goal.cached_threads * CACHE_BYTES * entries.batch:
@@ -111,12 +113,13 @@ def for_caches(lowering: Lowering, options: Options, entries: Entries, goal: Goa
             break
         samples = fewer
     if samples == entries.batch:
-        return entries
+        return entries, at_once
     try:
         parts = micro_batched(lowering, options, entries.batch, samples)
     except SmidgenError:  # a loss that is no sum over samples
-        return entries
-    return parts if sized(parts, None).need.ram_bytes < WORTH * whole.ram_bytes else entries
+        return entries, at_once
+    split = sized(parts, None)
+    return (parts, split) if split.need.ram_bytes < WORTH * whole.ram_bytes else (entries, at_once)
 
 
 def _sample_by_sample(entries: Entries) -> bool:

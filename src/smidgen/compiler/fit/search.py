@@ -180,7 +180,7 @@ def joint(
         options = replace(options, const="int8")
         entries = narrowed(entries)
         base = candidate(limit, entries, goal)
-    if base.fits(limit) and (parts := for_caches(lowering, options, entries, goal)) is not entries:
+    if base.fits(limit) and (parts := for_caches(lowering, options, entries, goal)[0]) is not entries:
         return candidate(limit, parts, goal), options
     whole = squeezed(limit, entries, goal, quickly, first=base)
     case = Case(limit, lowering, options, goal, search, entries, quickly, whole)

@@ -27,9 +27,12 @@ class Families:
         self._parent: dict[str, str] = {}
 
     def root(self, name: str) -> str:
-        while name in self._parent:
-            name = self._parent[name]
-        return name
+        top = name
+        while top in self._parent:
+            top = self._parent[top]
+        while name != top:  # the next one to ask has a short way
+            self._parent[name], name = top, self._parent[name]
+        return top
 
     def join(self, one: str, other: str) -> None:
         a, b = self.root(one), self.root(other)

@@ -103,7 +103,7 @@ class _Walk:
         for name in (*node.ins, *node.outs):
             if name not in self.graph.tensors:
                 raise self.here(f"tensor '{name}' is not declared")
-        if node.op not in ops.all_ops():
+        if ops.find(node.op) is None:
             raise self.here(f"no op named '{node.op}'")
         for name in node.ins:
             self.read(node, name)
@@ -263,9 +263,9 @@ class _Walk:
     def body_node(self, node: Node, inside: set[str]) -> None:
         if ops.is_loop(node):
             raise self.here("a loop inside a loop")
-        if node.op in ops.all_ops() and _updates(node):
+        if ops.find(node.op) is not None and _updates(node):
             raise self.here(f"'{node.op}' updates '{node.ins[0]}' inside a loop, once a sample")
-        if node.op in ops.all_ops() and ops.get(node.op).batchwise:
+        if ops.find(node.op) is not None and ops.get(node.op).batchwise:
             raise self.here(f"'{node.op}' mixes samples and cannot run sample by sample")
         for name in node.ins:
             batched = name in self.graph.tensors and batch_axis(self.graph[name].shape) is not None

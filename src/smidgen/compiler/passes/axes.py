@@ -11,7 +11,8 @@ from typing import Final
 from ... import ops
 from ...ir import Batch, Node, Shape, batch_axis
 from ...ops.traits import LayoutRule
-from .layout import Rule, Sweep, View, inverse
+from .layout import Rule, Sweep
+from .view import View, inverse
 
 
 def arrange(s: Sweep, node: Node) -> bool:
@@ -35,7 +36,7 @@ def _each(s: Sweep, node: Node) -> bool:
         if small is not None and _broadcast(shapes) == shape:
             views[k] = small
     rest = [s.copy(s.views[i], i) for i in node.ins[count:]]
-    if count == 1 and (not views[0].natural or _same_samples(s.b[views[0].name].shape, shape)):
+    if count == 1 and (not views[0].natural or _same_samples(s.tensors[views[0].name].shape, shape)):
         y = s.emit(node.op, [views[0].name, *rest], node.attrs, s.names(node))[0]
         s.views[node.outs[0]] = View(y, views[0].dims, views[0].groups)
         return True
@@ -174,7 +175,7 @@ def _rows(s: Sweep, node: Node) -> bool:
         if turned is None:
             return False
         weight = turned
-        s.relaid.add(node.ins[1])
+        s.relay_weight(node.ins[1])
     x = s.reshape(view.name, (*view.dims[:start], columns), s.new_name(f"{node.ins[0]}.rows"))
     rest = [
         s.copy(weight, node.ins[1], laid=weight is not s.views[node.ins[1]]),
@@ -251,8 +252,8 @@ def _leave(s: Sweep, node: Node) -> bool:
     source = view.name
     if perm is None:
         source, perm = s.copy(view, node.ins[0]), node.attrs["perm"]
-    s.b.tensors[out.name] = out
-    s.b.append(node.with_(ins=(source,), attrs={**node.attrs, "perm": perm}))
+    s.tensors[out.name] = out
+    s.append(node.with_(ins=(source,), attrs={**node.attrs, "perm": perm}))
     return True
 
 

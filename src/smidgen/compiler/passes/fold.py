@@ -6,7 +6,7 @@ All of it in float64; values are rounded once, when they are encoded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -95,13 +95,11 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
     A constant beta becomes part of the bias; one that learns is added afterwards.
     """
-    producer = graph.producer()
-    for name in [node.outs[0] for node in graph.nodes if _has_given_statistics(node)]:
-        layer = _layer_before(graph, producer, producer[name])
-        if layer is not None:
-            graph = _folded(graph, producer[name], layer)
-            producer = graph.producer()  # inputs of the norms behind it have other names now
-    return graph
+    folding = _Folding(graph)
+    for position, node in enumerate(graph.nodes):
+        if _has_given_statistics(node):
+            folding.fold(position)
+    return folding.graph()
 
 
 def _has_given_statistics(node: Node) -> bool:
@@ -114,56 +112,87 @@ def _operands(norm: Node, *roles: OperandRole) -> list[str]:
     return [found[role] for role in roles]
 
 
-def _is_known(graph: Graph, name: str) -> bool:
-    return graph[name].role is Role.CONST and name in graph.data
-
-
-def _layer_before(graph: Graph, producer: Mapping[str, Node], norm: Node) -> Node | None:
-    """The layer whose result nothing but this norm reads, reshapes that leave channels alone in between."""
-    x = norm.ins[0]
-    if not all(_is_known(graph, name) for name in _operands(norm, "scale", "mean", "variance")):
-        return None
-    readers = graph.readers()
-    while x in producer and len(readers[x]) == 1 and _is_reshape(producer[x]):
-        x = producer[x].ins[0]
-        if not graph[x].shape or graph[x].shape[-1] != graph[norm.ins[0]].shape[-1]:
-            return None
-    layer = producer.get(x)
-    if layer is None or ops.get(layer.op).scaled_weight is None or len(readers[x]) != 1:
-        return None
-    return layer if all(_is_known(graph, name) for name in layer.ins[1:]) else None
-
-
 def _is_reshape(node: Node) -> bool:
     record = ops.get(node.op)
     return record.is_view and record.rearranges is not None
 
 
-def _folded(graph: Graph, norm: Node, layer: Node) -> Graph:
-    known = _operands(norm, "scale", "mean", "variance")
-    gamma, mean, var = (np.asarray(graph.data[name], np.float64) for name in known)
-    scaled_weight = ops.get(layer.op).scaled_weight
-    assert scaled_weight is not None
-    a = gamma / np.sqrt(var + norm.attrs["eps"])
-    weight, *bias = (np.asarray(graph.data[name], np.float64) for name in layer.ins[1:])
-    [beta] = _operands(norm, "shift")
-    shift = (sum(bias) - mean) * a
-    if _is_known(graph, beta):
-        shift = shift + np.asarray(graph.data[beta], np.float64)
-    tensors, data = dict(graph.tensors), dict(graph.data)
-    names = []
-    for hint, value in ((layer.ins[1], scaled_weight(weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
-        names.append(named_by_content(f"{hint}.folded", value))
-        tensors[names[-1]] = Tensor(names[-1], value.shape, DType.F32, Role.CONST)
-        data[names[-1]] = value
-    scaled = layer.with_(ins=(layer.ins[0], *names))
-    gone = {norm.outs[0]: norm.ins[0]} if _is_known(graph, beta) else {}
-    added = () if gone else (norm.with_(op="add", ins=(norm.ins[0], beta), attrs={}),)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        current = scaled if node.outs == layer.outs else node
-        reads = any(i in gone for i in current.ins)
-        renamed = current.with_(ins=tuple(gone.get(i, i) for i in current.ins)) if reads else current
-        nodes += added if node.outs == norm.outs else (renamed,)
-    tensors = {name: t for name, t in tensors.items() if name not in gone}
-    return _tidy(graph.with_(nodes=tuple(nodes), tensors=tensors, data=data))
+class _Folding:
+    """A graph whose norms go, one after the other."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._before = graph
+        self._nodes: list[Node | None] = list(graph.nodes)
+        self._made_at = {out: i for i, node in enumerate(graph.nodes) for out in node.outs}
+        self._readers = graph.readers()
+        self._tensors, self._data = dict(graph.tensors), dict(graph.data)
+        self._folded = False
+
+    def graph(self) -> Graph:
+        if not self._folded:
+            return self._before
+        nodes = tuple(node for node in self._nodes if node is not None)
+        return _tidy(self._before.with_(nodes=nodes, tensors=self._tensors, data=self._data))
+
+    def fold(self, position: int) -> None:
+        """The norm at this position into the layer before it, if there is one for it."""
+        norm = self._nodes[position]
+        assert norm is not None
+        at = self._layer_before(norm)
+        layer = None if at is None else self._nodes[at]
+        if at is None or layer is None:
+            return
+        self._folded = True
+        self._nodes[at] = self._scaled(norm, layer)
+        [beta] = _operands(norm, "shift")
+        if not self._is_known(beta):
+            self._nodes[position] = norm.with_(op="add", ins=(norm.ins[0], beta), attrs={})
+            return
+        self._nodes[position] = None
+        gone, source = norm.outs[0], norm.ins[0]
+        after = self._readers.pop(gone, [])
+        for i in set(after):
+            node = self._nodes[i]
+            assert node is not None
+            self._nodes[i] = node.with_(ins=tuple(source if name == gone else name for name in node.ins))
+        self._readers[source] = after
+        del self._tensors[gone]
+
+    def _is_known(self, name: str) -> bool:
+        return self._tensors[name].role is Role.CONST and name in self._data
+
+    def _maker(self, name: str) -> Node | None:
+        return self._nodes[self._made_at[name]] if name in self._made_at else None
+
+    def _layer_before(self, norm: Node) -> int | None:
+        """The layer whose result nothing but this norm reads, reshapes that leave channels alone in between."""
+        x = norm.ins[0]
+        if not all(self._is_known(name) for name in _operands(norm, "scale", "mean", "variance")):
+            return None
+        while (maker := self._maker(x)) is not None and len(self._readers[x]) == 1 and _is_reshape(maker):
+            x = maker.ins[0]
+            shape = self._tensors[x].shape
+            if not shape or shape[-1] != self._tensors[norm.ins[0]].shape[-1]:
+                return None
+        if maker is None or ops.get(maker.op).scaled_weight is None or len(self._readers[x]) != 1:
+            return None
+        return self._made_at[x] if all(self._is_known(name) for name in maker.ins[1:]) else None
+
+    def _scaled(self, norm: Node, layer: Node) -> Node:
+        """The layer with the norm in its weight and bias."""
+        known = _operands(norm, "scale", "mean", "variance")
+        gamma, mean, var = (np.asarray(self._data[name], np.float64) for name in known)
+        scaled_weight = ops.get(layer.op).scaled_weight
+        assert scaled_weight is not None
+        a = gamma / np.sqrt(var + norm.attrs["eps"])
+        weight, *bias = (np.asarray(self._data[name], np.float64) for name in layer.ins[1:])
+        [beta] = _operands(norm, "shift")
+        shift = (sum(bias) - mean) * a
+        if self._is_known(beta):
+            shift = shift + np.asarray(self._data[beta], np.float64)
+        names = []
+        for hint, value in ((layer.ins[1], scaled_weight(weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
+            names.append(named_by_content(f"{hint}.folded", value))
+            self._tensors[names[-1]] = Tensor(names[-1], value.shape, DType.F32, Role.CONST)
+            self._data[names[-1]] = value
+        return layer.with_(ins=(layer.ins[0], *names))

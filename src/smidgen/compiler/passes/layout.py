@@ -9,102 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from ... import ops
 from ...errors import Internal
-from ...ir import Batch, Dim, Graph, Node, Role, Shape, at, batch_axis, size
-from ..graph.build import Builder
-
-Perm = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Axis i is the merge, in that order, of the axes groups[i] of `name` seen with sizes `dims`.
-
-    `dims` has no axis of size one; it may split axes of the tensor. An axis of size one is an empty group.
-    """
-
-    name: str
-    dims: Shape
-    groups: tuple[Perm, ...]
-
-    @property
-    def order(self) -> Perm:
-        return tuple(a for group in self.groups for a in group)
-
-    @property
-    def natural(self) -> bool:
-        """The elements lie in memory in this view's own order: no copy is needed, a reshape will do."""
-        return self.order == tuple(range(len(self.dims)))
-
-    @property
-    def shape(self) -> Shape:
-        return tuple(size(self.dims[a] for a in group) for group in self.groups)
-
-    def permuted(self, perm: Sequence[int]) -> View:
-        return View(self.name, self.dims, tuple(self.groups[p] for p in perm))
-
-    def reshaped(self, shape: Sequence[Dim]) -> View | None:
-        """The same elements under another shape, axes split where needed; None if they do not split evenly."""
-        if 0 in shape:
-            return None
-        waiting = list(self.order)
-        parts: list[list[Dim]] = [[] for _ in self.dims]
-        groups: list[list[tuple[int, int]]] = []
-        atom = -1
-        left: Dim = 1
-        for want in shape:
-            group = []
-            while want != 1:
-                if left == 1:
-                    if not waiting:
-                        return None
-                    atom = waiting.pop(0)
-                    left = self.dims[atom]
-                take = left if _divides(left, want) else want
-                if not _divides(take, left):
-                    return None
-                want, left = _over(want, take), _over(left, take)
-                group.append((atom, len(parts[atom])))
-                parts[atom].append(take)
-            groups.append(group)
-        if left != 1 or waiting:
-            return None
-        first = [sum(len(p) for p in parts[:a]) for a in range(len(parts))]
-        dims = tuple(part for p in parts for part in p)
-        return View(self.name, dims, tuple(tuple(first[a] + k for a, k in group) for group in groups))
-
-    def joined(self) -> View:
-        """With axes that are neighbours in memory and in one group made one. Samples keep an axis of their own."""
-        dims: list[Dim] = []
-        new: dict[int, int] = {}
-        samples = batch_axis(self.dims)
-        pairs = [pair for group in self.groups for pair in pairwise(group)]
-        follows = {b for a, b in pairs if b == a + 1 and samples not in (a, b)}
-        for a, dim in enumerate(self.dims):
-            if a in follows:
-                dims[-1] = size((dims[-1], dim))
-            else:
-                new[a] = len(dims)
-                dims.append(dim)
-        return View(self.name, tuple(dims), tuple(tuple(new[a] for a in g if a not in follows) for g in self.groups))
-
-
-def inverse(perm: Sequence[int]) -> Perm:
-    return tuple(sorted(range(len(perm)), key=lambda i: perm[i]))
-
-
-def _divides(a: Dim, b: Dim) -> bool:
-    if isinstance(b, Batch):
-        return b.times % (a.times if isinstance(a, Batch) else a) == 0
-    return not isinstance(a, Batch) and b % a == 0
-
-
-def _over(a: Dim, b: Dim) -> Dim:
-    return a // b  # type: ignore[operator]
+from ...ir import Dim, DType, Graph, Node, Role, Shape, Tensor, at, size
+from .facts import Facts, Write
+from .view import Perm, View, inverse, over, plain
 
 
 def price(shape: Shape) -> float:
@@ -130,13 +41,23 @@ class Choice:
     as_written: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Swept:
-    graph: Graph
-    cost: float  # of all permutes
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A node of the new graph."""
+
+    node: Node
+    price: float  # of a permute that no stored layout can absorb
+    stays: bool  # even if no node reads it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one node of the old graph led to."""
+
+    emitted: tuple[Emitted, ...]
     copied: tuple[str, ...]  # values that had to be copied
-    held: frozenset[str]  # values that lie in another order than written
-    relaid: frozenset[str]  # weights that were rearranged so that their input need not be
+    relaid: tuple[str, ...]  # weights that were rearranged so that their input need not be
+    writes: tuple[Write, ...]
 
 
 Rule = Callable[["Sweep", Node], bool]
@@ -144,78 +65,100 @@ Rule = Callable[["Sweep", Node], bool]
 
 
 class Sweep:
-    """`exclusive` names stored tensors with one reader: a permute of these can be absorbed into their layout."""
+    """`exclusive` names stored tensors with one reader: a permute of these can be absorbed into their layout.
+
+    All that the nodes before it leave to a node are `facts`.
+    """
 
     def __init__(
         self, graph: Graph, rule: Rule, keep: Collection[str], exclusive: Collection[str], choice: Choice
     ) -> None:
         self.graph, self.rule, self.keep, self.exclusive, self.choice = graph, rule, keep, exclusive, choice
         computed = {out for node in graph.nodes for out in node.outs}
-        given = {name: t for name, t in graph.tensors.items() if name not in computed}
-        self.b = Builder(graph.with_(tensors=given, nodes=()))
-        self.views: dict[str, View] = {name: self.as_is(name) for name in given}
-        self.before_expand: dict[str, View] = {}
-        self.memo: dict[object, tuple[str, ...]] = {}
-        self.root: dict[str, str] = {}  # result of a reshape → what it views
+        self.given = {name: t for name, t in graph.tensors.items() if name not in computed}
+        self.tensors: Facts[str, Tensor] = Facts(self.given)
+        self.views: Facts[str, View] = Facts({name: self.as_is(name) for name in self.given})
+        self.before_expand: Facts[str, View] = Facts({})
+        self.memo: Facts[object, tuple[str, ...]] = Facts({})
+        self.root: Facts[str, str] = Facts({})  # result of a reshape → what it views
+        self.facts: tuple[Facts[Any, Any], ...] = self.tensors, self.views, self.before_expand, self.memo, self.root
         self.overwritten = _overwritten(graph)
-        self.copied: list[str] = []
-        self.relaid: set[str] = set()
+        self._node = Node("", (), ())
+        self._emitted: list[Emitted] = []
+        self._copied: list[str] = []
+        self._relaid: list[str] = []
 
-    def run(self) -> Swept:
-        for node in self.graph.nodes:
-            self.b.stage, self.b.src = node.stage, node.src
-            # Memory that an update overwrites is read exactly where it was.
-            if any(i in self.overwritten for i in node.ins) or not self.rule(self, node):
-                self.verbatim(node)
-            for out in node.outs:
-                if out in self.choice.as_written and out in self.views:
-                    self.views[out] = self.as_is(self.copy(self.views[out], out))
-                if out in self.keep and out not in self.b.tensors:
-                    name = self.copy(self.views[out], out)
-                    if name != out:
-                        self.emit("reshape", [name], {"shape": self.graph[out].shape}, [out])
-        held = frozenset(name for name, view in self.views.items() if not view.natural)
-        graph = without_dead(self.b.graph(), self.keep)
-        cost = sum(
-            price(graph[node.outs[0]].shape)
-            for node in graph.nodes
-            if moves(node) and self.root.get(node.ins[0], node.ins[0]) not in self.exclusive
-        )
-        return Swept(graph, cost, tuple(dict.fromkeys(self.copied)), held, frozenset(self.relaid))
+    def step(self, position: int) -> Step:
+        """What the node at `position` leads to, given what those before it led to."""
+        self._node = node = self.graph.nodes[position]
+        self._emitted, self._copied, self._relaid, writes = [], [], [], list[Write]()
+        for facts in self.facts:
+            facts.at, facts.writes = position, writes
+        # Memory that an update overwrites is read exactly where it was.
+        if any(i in self.overwritten for i in node.ins) or not self.rule(self, node):
+            self.verbatim(node)
+        for out in node.outs:
+            if out in self.choice.as_written and out in self.views:
+                self.views[out] = self.as_is(self.copy(self.views[out], out))
+            if out in self.keep and out not in self.tensors:
+                name = self.copy(self.views[out], out)
+                if name != out:
+                    self.emit("reshape", [name], {"shape": self.graph[out].shape}, [out])
+        return Step(tuple(self._emitted), tuple(self._copied), tuple(self._relaid), tuple(writes))
 
     # Writing nodes.
 
     def emit(self, op: str, ins: Sequence[str], attrs: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
         """Append a node; `names` are those its results should have, which may be taken."""
-        key = _key(op, ins, attrs)
         record = ops.get(op)
         once = record.layout is not None and record.layout.once
+        key = _key(op, ins, attrs) if once else None
         if once and key in self.memo and not any(name in self.keep for name in names):
             return self.memo[key]
         outs = []
-        for k, (shape, dtype) in enumerate(record.infer([self.b[i] for i in ins], attrs)):
+        for k, (shape, dtype) in enumerate(record.infer([self.tensors[i] for i in ins], attrs)):
             role = Role.VALUE
             if k in record.shares and not record.is_view:
-                role = self.b[ins[record.shares[k]]].role
-            outs.append(self.b.tensor(names[k], tuple(shape), dtype, role))
-        stage = "forward" if once and self.b.stage == "io" else self.b.stage
-        self.b.append(Node(op, tuple(ins), tuple(outs), dict(attrs), stage, self.b.src))
+                role = self.tensors[ins[record.shares[k]]].role
+            outs.append(self._tensor(names[k], tuple(shape), dtype, role))
+        stage = "forward" if once and self._node.stage == "io" else self._node.stage
+        self.append(Node(op, tuple(ins), tuple(outs), dict(attrs), stage, self._node.src))
         if record.rearranges and record.is_view:
             self.root[outs[0]] = self.root.get(ins[0], ins[0])
-        self.memo.setdefault(key, tuple(outs))
+        if once and key not in self.memo:
+            self.memo[key] = tuple(outs)
         return tuple(outs)
+
+    def append(self, node: Node) -> None:
+        source = self.root.get(node.ins[0], node.ins[0]) if moves(node) else ""
+        counts = source != "" and source not in self.exclusive
+        cost = price(self.tensors[node.outs[0]].shape) if counts else 0.0
+        stays = any(out in self.keep or self.tensors[out].role is not Role.VALUE for out in node.outs)
+        self._emitted.append(Emitted(node, cost, stays))
+
+    def relay_weight(self, name: str) -> None:
+        """Note that a weight is rearranged so that its input need not be."""
+        self._relaid.append(name)
+
+    def _tensor(self, hint: str, shape: Shape, dtype: DType, role: Role) -> str:
+        k = 2
+        name = hint
+        while name in self.tensors:
+            name, k = f"{hint}.{k}", k + 1
+        self.tensors[name] = Tensor(name, shape, dtype, role)
+        return name
 
     def new_name(self, hint: str) -> str:
         """A name that neither graph has."""
         k = 2
         name = hint
-        while name in self.b.tensors or name in self.graph.tensors:
+        while name in self.tensors or name in self.graph.tensors:
             name, k = f"{hint}.{k}", k + 1
         return name
 
     def own_name(self, name: str) -> str:
         """The name itself unless a value in another layout already took it."""
-        return self.new_name(name) if name in self.b.tensors else name
+        return self.new_name(name) if name in self.tensors else name
 
     def names(self, node: Node) -> list[str]:
         """For results in another layout; the name of a value to keep is for that value as written."""
@@ -231,7 +174,7 @@ class Sweep:
 
     def reshape(self, name: str, shape: Shape, hint: str) -> str:
         name = self.root.get(name, name) if name not in self.overwritten else name
-        if self.b[name].shape == shape:
+        if self.tensors[name].shape == shape:
             return name
         return self.emit("reshape", [name], {"shape": shape}, [hint])[0]
 
@@ -240,7 +183,7 @@ class Sweep:
         name = self.new_name(f"{of}.laid") if laid else self.own_name(of)
         if view.natural:
             return self.reshape(view.name, view.shape, name)
-        self.copied.append(of)
+        self._copied.append(of)
         perm = self.plain(view)
         if perm is not None:
             return self.emit("permute", [view.name], {"perm": perm}, [name])[0]
@@ -252,29 +195,20 @@ class Sweep:
     # Views.
 
     def as_is(self, name: str) -> View:
-        tensor = self.b[name]
+        tensor = self.tensors[name]
         return self.over(name, [(i,) for i in range(len(tensor.shape))])
 
     def over(self, name: str, places: Iterable[Iterable[int]]) -> View:
         """The view whose axes are merges of the tensor's own axes at `places`."""
-        shape = self.b[name].shape
-        index = {p: k for k, p in enumerate(p for p, dim in enumerate(shape) if dim != 1)}
-        groups = tuple(tuple(index[p] for p in group if p in index) for group in places)
-        return View(name, tuple(dim for dim in shape if dim != 1), groups)
+        return View(name, *over(self.tensors[name].shape, tuple(map(tuple, places))))
 
     def plain(self, view: View) -> Perm | None:
         """The permutation of the tensor's own axes that the view is, if it is one."""
-        shape = self.b[view.name].shape
-        solid = [i for i, dim in enumerate(shape) if dim != 1]
-        flat = [i for i, dim in enumerate(shape) if dim == 1]
-        empty = sum(not group for group in view.groups)
-        if tuple(shape[i] for i in solid) != view.dims or any(len(g) > 1 for g in view.groups) or empty != len(flat):
-            return None
-        return tuple(solid[group[0]] if group else flat.pop(0) for group in view.groups)
+        return plain(self.tensors[view.name].shape, view.dims, view.groups)
 
     def frame(self, view: View) -> tuple[Shape, Perm]:
         """The shape in which an op sees the tensor below a view, and the place of each of `view.dims` in it."""
-        shape = self.b[view.name].shape
+        shape = self.tensors[view.name].shape
         solid = tuple(i for i, dim in enumerate(shape) if dim != 1)
         same = tuple(shape[i] for i in solid) == view.dims
         return (shape, solid) if same else (view.dims, tuple(range(len(view.dims))))
@@ -308,7 +242,7 @@ class Sweep:
         perm = self.plain(view)
         if view.natural or (perm and _key("permute", [view.name], {"perm": perm}) in self.memo):
             return 0.0
-        stored = self.b[self.root.get(view.name, view.name)].role is not Role.VALUE
+        stored = self.tensors[self.root.get(view.name, view.name)].role is not Role.VALUE
         return price(view.dims) / (1000 if stored else 1)
 
     def arranged(
@@ -333,7 +267,7 @@ class Sweep:
 
     def operand(self, view: View, of: str) -> str:
         """A tensor that broadcasts as the view of value `of` does."""
-        shape = self.b[view.name].shape
+        shape = self.tensors[view.name].shape
         if view.natural and (1,) * (len(view.groups) - len(shape)) + shape == view.shape:
             return view.name
         return self.copy(view, of, laid=True)

@@ -7,7 +7,6 @@ Parameters keep their names. Where all graphs read one only through the same rea
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,10 +18,12 @@ from ...ir import Array, Graph, Node, Role, Step
 from ...program import arrays
 from .axes import arrange
 from .fold import fold_constants, named_by_content
-from .layout import Choice, Perm, Sweep, Swept, moves, without_dead
+from .layout import Choice, moves, without_dead
+from .resweep import Resweep, Swept
+from .view import Perm
 
 STORED = (Role.PARAM, Role.STAT, Role.CONST)
-_TRIALS = 32  # of other choices per graph; each costs one sweep
+_TRIALS = 32  # of other choices per graph
 
 
 def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -30,17 +31,47 @@ def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     return simplify_all({"": graph}, keep)[""]
 
 
-def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset()) -> dict[str, Graph]:
+class Sweeps:
+    """The last sweep of each graph: what comes again as it was is not searched again."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Graph, frozenset[str], frozenset[str], Swept]] = {}
+
+    def swept(self, name: str, graph: Graph, keep: frozenset[str], exclusive: frozenset[str]) -> Swept:
+        if name in self._last:
+            before, *asked, found = self._last[name]
+            if asked == [keep, exclusive] and _same_graph(before, graph):
+                return found
+        found = _swept(graph, keep, exclusive)
+        self._last[name] = graph, keep, exclusive, found
+        return found
+
+
+def _same_graph(one: Graph, other: Graph) -> bool:
+    """To the order of their tensors; values are the same arrays."""
+    return (
+        (one.nodes, one.inputs, one.outputs) == (other.nodes, other.inputs, other.outputs)
+        and list(one.tensors.items()) == list(other.tensors.items())
+        and list(one.layouts.items()) == list(other.layouts.items())
+        and [(name, id(value)) for name, value in one.data.items()]
+        == [(name, id(value)) for name, value in other.data.items()]
+    )
+
+
+def simplify_all(
+    graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(), sweeps: Sweeps | None = None
+) -> dict[str, Graph]:
     """The same meaning with as few nodes as possible that only move data; stored layouts agree among the graphs.
 
     Values named in `keep` stay, under their names. A graph that hands nothing out is taken for its last result.
+    `sweeps` are those of earlier calls.
     """
     for graph in graphs.values():
         if any(map(ops.is_loop, graph.nodes)):
             raise Internal("simplify comes before loops are made")
-    exclusive = _exclusive(graphs)
+    exclusive, sweeps = _exclusive(graphs), sweeps or Sweeps()
     while True:
-        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive)
+        done, relaid = _fixpoint(graphs, frozenset(keep), exclusive, sweeps)
         # A weight rearranged for one graph's sake, which another graph reads as it was, would be copied every time.
         failed = {name for name in relaid for g in done.values() if _still_moved(g, name)}
         if not failed:
@@ -49,14 +80,15 @@ def simplify_all(graphs: Mapping[str, Graph], keep: Collection[str] = frozenset(
 
 
 def _fixpoint(
-    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str]
+    graphs: Mapping[str, Graph], keep: frozenset[str], exclusive: set[str], sweeps: Sweeps
 ) -> tuple[dict[str, Graph], set[str]]:
     kept = {name: keep | _results(graph) for name, graph in graphs.items()}
     done = current = {name: without_dead(graph, kept[name]) for name, graph in graphs.items()}
     relaid: set[str] = set()
     least = (math.inf, math.inf)
     while True:
-        swept = {name: _swept(graph, kept[name], exclusive & _exclusive(current)) for name, graph in current.items()}
+        alone = frozenset(exclusive & _exclusive(current))
+        swept = {name: sweeps.swept(name, graph, kept[name], alone) for name, graph in current.items()}
         absorbed = absorb_layouts({name: s.graph for name, s in swept.items()}, frozenset().union(*kept.values()))
         current = {
             name: without_dead(fold_constants(graph, kept[name]), kept[name]) for name, graph in absorbed.items()
@@ -122,44 +154,48 @@ def _results(graph: Graph) -> set[str]:
 
 def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> Swept:
     """The cheapest sweep found by changing one choice at a time."""
-
-    def sweep(choice: Choice) -> Swept:
-        return Sweep(graph, arrange, keep, exclusive, choice).run()
-
-    choice = Choice({})
-    best = sweep(choice)
-    orders = _feed_orders(graph, best.graph)
+    best = Resweep(graph, arrange, keep, exclusive, Choice({}))
+    orders = _feed_orders(graph, best.swept().graph)
     for feeds in [dict(reversed(orders)), *({feed: perm} for feed, perm in orders)]:
-        other = Choice({**choice.feeds, **feeds})
-        found = sweep(other) if best.cost else best
-        choice, best = (other, found) if found.cost < best.cost else (choice, best)
-    waiting = _shared_origins(graph, best)
+        if best.cost:
+            _improved(best, Choice({**best.choice.feeds, **feeds}))
+    waiting = _shared_origins(best)
     for _ in range(_TRIALS):
         if not waiting:
             break
-        other = Choice(choice.feeds, choice.as_written | {waiting.pop(0)})
-        found = sweep(other)
-        if found.cost < best.cost:
-            choice, best, waiting = other, found, _shared_origins(graph, found)
-    unmoved = sweep(Choice({}, frozenset(graph.tensors))) if best.cost else best
-    return unmoved if unmoved.cost <= best.cost else best
+        if _improved(best, Choice(best.choice.feeds, best.choice.as_written | {waiting.pop(0)})):
+            waiting = _shared_origins(best)
+    if best.cost:
+        unmoved = Resweep(graph, arrange, keep, exclusive, Choice({}, frozenset(graph.tensors)))
+        best = unmoved if unmoved.cost <= best.cost else best
+    return best.swept()
 
 
-def _shared_origins(graph: Graph, swept: Swept) -> list[str]:
+def _improved(best: Resweep, choice: Choice) -> bool:
+    """Take the choice if it is cheaper."""
+    least = best.cost
+    change = best.change(choice)
+    if best.cost < least:
+        return True
+    best.undo(change)
+    return False
+
+
+def _shared_origins(swept: Resweep) -> list[str]:
     """Values of which one copy may serve where now several are made further down, most of them first."""
+    graph, held = swept.graph, swept.held
     producer = graph.producer()
-    serves: Counter[str] = Counter()
-    for copied in swept.copied:
-        above = {copied}
-        waiting = [copied]
-        while waiting:
-            node = producer.get(waiting.pop())
-            new = {i for i in node.ins if i in swept.held and i in producer} - above if node else set()
-            above |= new
-            waiting += new
-        serves.update(above)
-    shared = [out for node in graph.nodes for out in node.outs if serves[out] > 1]
-    return sorted(shared, key=lambda name: -serves[name])
+    serves = {name: 1 << k for k, name in enumerate(swept.copied)}  # a bit for each copied value
+    for node in reversed(graph.nodes):
+        below = 0
+        for out in node.outs:
+            below |= serves.get(out, 0)
+        for name in node.ins if below else ():
+            if name in held and name in producer:
+                serves[name] = serves.get(name, 0) | below
+    count = {name: bits.bit_count() for name, bits in serves.items()}
+    shared = [out for node in graph.nodes for out in node.outs if count.get(out, 0) > 1]
+    return sorted(shared, key=lambda name: -count[name])
 
 
 def _feed_orders(graph: Graph, swept: Graph) -> list[tuple[str, Perm]]:

@@ -185,9 +185,10 @@ class _Sinks:
             node = self._made[grad]
             early.setdefault(self._first(node), []).append(node)
         nodes: list[Node] = []
+        gone = self._taken | self._early
         for i, node in enumerate(self._b.nodes):
             nodes += sorted(early.get(i, ()), key=lambda n: self._made_at[n.outs[0]])
-            if not (self._taken | self._early).intersection(node.outs):
+            if not gone.intersection(node.outs):
                 nodes.append(node)
         self._b.nodes[:] = nodes
 

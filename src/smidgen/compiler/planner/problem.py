@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -220,7 +221,11 @@ class _Reader:
                     first.setdefault(root, k)
                     last[root] = k
         alive += [(first[r], last[r], align_up(self.graph[r].bytes(1), self.align)) for r in first]
-        inside = max((sum(b for f, t, b in alive if f <= k <= t) for k in range(len(inner))), default=0)
+        change = [0] * (len(inner) + 1)
+        for birth, death, count in alive:
+            change[birth] += count
+            change[death + 1] -= count
+        inside = max(accumulate(change))
         reads = self._values([n for one in inner for n in one.ins if n not in self.families.in_body])
         return Step(i, reads, self._values(node.outs), seconds, inside, (), NEVER)
 

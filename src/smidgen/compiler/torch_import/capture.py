@@ -32,6 +32,7 @@ from ..imported import Imported, Parameter
 from . import custom_gradients
 from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
 from .aten.writer import COMPLEX
+from .modes import Watch, watched
 from .translate import LOSSES, AddedLoss, Known, Result, WithLoss, graph_of
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
@@ -51,20 +52,21 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     batch = inputs[0].shape[0]
     labels = None if target is None else _labels(target, model, batch)
     in_training = any(module.training for module in model.modules())
-    with _mode(model, training=False):
+    watch = Watch(model)
+    with _mode(model, training=False), watched(watch):
         program = _export(model, inputs, trains=not in_training)
     known: Known = {}
     infer, outputs = graph_of(program, model, known, bn=bn)
     evaluate: Graph | None
     if isinstance(loss, str) and (labels is None or not _in_torch(loss)):
-        # The loss is added in translation, so one capture serves all graphs of a model in evaluation mode.
+        # The loss is added in translation, so one capture serves all graphs of a model that does the same in any mode.
         added = AddedLoss(loss, *_target_for(loss, outputs))
         if labels is not None and at(added.shape, batch) != tuple(labels.shape):
             why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
             raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why,
                            help="reshape the target, or pass a function loss(output, target)")  # fmt: skip
         evaluate, _ = graph_of(program, model, known, bn=bn, loss=added)
-        if in_training:
+        if in_training and watch.differs:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
         train, (scalar, *_) = graph_of(program, model, known, bn=bn, loss=added, training=True)
