@@ -12,7 +12,7 @@ from torch import nn
 
 import smidgen
 from smidgen.api import MOVED
-from smidgen.errors import BadOption
+from smidgen.errors import BadData, BadOption, ExportFailed
 
 X = torch.randn(4, 6)
 
@@ -83,3 +83,37 @@ def test_data_reaches_a_method() -> None:
     data = (X, torch.zeros(4, dtype=torch.long))
     smidgen.compile(net(), X, method=Looking(), data=data, kernels="exact")
     assert seen[0] is data
+
+
+def test_nobody_means_a_budget_of_32_bytes() -> None:
+    for given in (32, "32"):
+        with pytest.raises(BadOption, match="is 32 bytes") as error:
+            smidgen.compile(net(), X, budget=given)
+        assert error.value.help == "budget='32KB'"
+
+
+def test_python_and_the_command_line_train_by_the_same_optimizer() -> None:
+    from smidgen.cli.arguments import parser
+    from smidgen.compiler.optimizers import DEFAULT, by_name
+    from smidgen.compiler.options import checked_options
+
+    assert checked_options(net()).optimizer == by_name("sgd") == DEFAULT == smidgen.SGD(lr=0.01, momentum=0.9)
+    args = parser().parse_args(["plan", "nets.py:build", "--input", "4x6"])
+    assert by_name(args.optimizer, lr=args.lr, momentum=args.momentum) == DEFAULT
+
+
+def test_an_example_that_the_model_does_not_take_is_named_as_such() -> None:
+    with pytest.raises(ExportFailed, match=r"the model does not take an input of 4x7") as error:
+        smidgen.compile(net(), torch.zeros(4, 7))
+    assert "mat1 and mat2 shapes cannot be multiplied" in error.value.why
+    assert error.value.help == "give an example as the model is called with, batch first"
+
+
+def test_labels_that_count_from_one_are_recognised() -> None:
+    job = smidgen.compile(net(), X)
+    with pytest.raises(BadData, match="label 3 in sample 2") as error:
+        job.fit(X, torch.tensor([1, 2, 3, 1]))
+    assert error.value.help == "they seem to count from 1: give y - 1"
+    with pytest.raises(BadData) as error:
+        job.fit(X, torch.tensor([0, 2, 3, 1]))
+    assert error.value.help == ""

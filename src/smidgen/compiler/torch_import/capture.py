@@ -303,6 +303,16 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
         what = "the model does not work for every batch size"
         return ExportFailed(what, at=_line_of_guard(module, given), why=_constraint(text), help=any_size)
     try:
+        with _quiet(), torch.no_grad():
+            module(*given)
+    except Exception as refused:  # whatever the user's code or torch raises
+        inputs = given[:-1] if isinstance(module, WithLoss) else given
+        shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs)
+        return ExportFailed(
+            f"the model does not take an input of {shapes}", at=line_of_error(refused),
+            why=str(refused).partition("\n")[0][:200], help="give an example as the model is called with, batch first",
+        )  # fmt: skip
+    try:
         with _quiet():
             torch.export.export(module, tuple(given))
     except Exception:
