@@ -74,11 +74,11 @@ def test_a_program_is_placed_as_it_was_sized(seed: int) -> None:
     lowering = Lowering(import_model(model, x, loss="cross_entropy"))
     options, goal = checked_options(model, batch=model.samples), Goal()
     least = Smallest(None, lowering, options, goal).found.need.ram_bytes
-    for budget in range(least, least + 400, 29):
+    for budget in range(least, least + 400, 133):
         made = best_for(Limit.of_budget(budget), lowering, options, goal, QUICK)
         assert made.program().arena_bytes == made.need.arena_bytes
         assert made.need.ram_bytes <= budget
-    for budget in range(least, least + 400, 133):
+    for budget in range(least, least + 400, 266):
         with contextlib.suppress(OverLimit):
             rungs = smidgen.compile(model, x, kernels="exact", memory=smidgen.Memory(ladder=[budget], effort=0)).rungs
             assert rungs[-1].ram_bytes <= budget

@@ -24,7 +24,7 @@ _WORDS: Final = (
     (re.compile(r"(.*):acc"), "summed gradient of {}"),
     (re.compile(r"(.*):sum"), "sum of {}"),
     (re.compile(r"(.*)@1"), "{} of one sample"),
-    (re.compile(r"(.*)~\d+"), "{}, computed again"),
+    (re.compile(r"(.*)~\d+"), "{}, recomputed"),
     (re.compile(r"(.*)\.bits"), "signs of {}"),
     (re.compile(r"(.*)'"), "{}, updated"),
 )

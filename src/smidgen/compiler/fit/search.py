@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...devices.device import Bank
 from ...devices.room import Limit, assigned, beyond, check_slots, over_flash
 from ...errors import DoesNotFit
 from ...program.plan import Decision
 from ...terminal import bytes_text, seconds_text
-from ..assemble import Price, outlined
+from ..assemble import Price, outlined, sized
 from ..effort import Effort
 from ..options import Options
 from ..passes.additive import takes_statistics
@@ -36,7 +35,6 @@ UNPAGED: Final = 0.6  # of it, for what has all state in RAM
 DEADLINE_S: Final = 2.0  # of effort for a bound that no deadline can be below
 LONGER: Final = 6  # times the effort: worth a try
 UNLIMITED: Final = 1 << 50  # bytes
-WIDE: Final = (Bank("RAM", 0, UNLIMITED),)
 
 
 def best_for(limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search) -> Candidate:
@@ -93,7 +91,7 @@ def _filled(best: Candidate, limit: Limit, whole: Entries, goal: Goal, free: Spe
     """A plan that takes more RAM than the one without a limit, to be faster, says so."""
     if goal.cost(best.step) >= goal.cost(free):
         return best
-    more = best.need.ram_bytes - candidate(replace(limit, ram_banks=WIDE), whole, goal).need.ram_bytes
+    more = best.need.ram_bytes - sized(whole, limit).need.ram_bytes
     if more <= 0:
         return best
     short = f"takes {bytes_text(more)} more than without a limit, to recompute less"

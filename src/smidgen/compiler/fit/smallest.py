@@ -80,10 +80,8 @@ class Smallest:
 
     def within(self, limit: Limit) -> Candidate | None:
         """What of it fits, without a search if that is enough."""
-        for one in (lambda: self.quick, lambda: self.found):
-            if one().fits(limit):
-                return self.taken(one(), limit)
-        return None
+        one = self.quick if self.quick.fits(limit) else self.found
+        return self.taken(one, limit) if one.fits(limit) else None
 
     def taken(self, one: Candidate, limit: Limit) -> Candidate:
         """For the limit that was asked for, by its prices."""
