@@ -30,11 +30,12 @@ from ..planner.within import applied
 from .candidate import Candidate, counts_in, is_large, step_spent
 from .micro_batch import fewest_together, one_by_one
 from .paged_state import with_paged_state
-from .squeeze import rewritten
+from .squeeze import rewritten, squeezed
 
 SEARCH_S: Final = 1.0  # of effort for the lowest peak of one graph,
 SHARE: Final = 0.2  # or of the effort that the user gives, if that is more
 VARIED: Final = 0.2  # of it for the greedy by other prices
+MOST_LOWER: Final = 8  # budgets that are a unit of alignment smaller
 MOST_GRAPHS: Final = 3  # of a program that are searched, the largest first
 
 
@@ -64,7 +65,7 @@ class Smallest:
         for one in sorted(self._quick, key=self._rank):
             if self._rank(replace(one, sized=replace(one.sized, need=self._lowest(one)))) < self._rank(best):
                 best = min(best, self._searched(one), key=self._rank)
-        return best
+        return self._placed_lower(best)
 
     @cached_property
     def with_other_statistics(self) -> Candidate | None:
@@ -181,6 +182,16 @@ class Smallest:
             done.add(name)
             effort_s = max(SEARCH_S, SHARE * self.effort_s)
             one = self._better(one, {name: self._lowest_peak(one.given, name, effort_s)})
+        return one
+
+    def _placed_lower(self, one: Candidate) -> Candidate:
+        """As for a budget that is a little smaller: a schedule with a higher peak may have a lower placement."""
+        for _ in range(MOST_LOWER if not is_large(one.given) else 0):
+            limit = Limit.of_budget(self._rank(one)[1] - self.limit.align, self.device)
+            trial = squeezed(limit, one.given, self._goal)
+            if not trial.fits(limit):
+                break
+            one = trial
         return one
 
     def _lowest_peak(self, entries: Entries, name: str, effort_s: float) -> Schedule:
