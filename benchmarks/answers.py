@@ -25,7 +25,8 @@ from typing import Any, Final
 from smidgen import files
 from smidgen.compiler.effort import UNITS, metered
 from smidgen.compiler.fit.candidate import Candidate, candidate
-from smidgen.compiler.fit.search import best_for, smallest
+from smidgen.compiler.fit.search import best_for
+from smidgen.compiler.fit.smallest import Smallest
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of, spent
@@ -65,7 +66,7 @@ class Net:
         floor = base.ram_bytes - base.arena_bytes
         for page in (False, True):
             goal = Goal(page=page, prices=prices_of(None))
-            least = smallest(None, Lowering(self.imported), self.options, goal).need.ram_bytes
+            least = Smallest(None, Lowering(self.imported), self.options, goal).found.need.ram_bytes
             yield self.answer("impossible", 1 << 20, goal)
             for below in BELOW:
                 row = self.answer("impossible", int(below * least), goal)

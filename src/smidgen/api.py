@@ -199,7 +199,8 @@ def sweep(task: Task) -> Sweep:
     """Budget against predicted time: the points of each technique alone and of all of them together.
 
     Budgets are chosen from the smallest that is found to fit to that of the plan without one; `budget` is one more.
-    Tensors may leave RAM if `memory` says where to, or the device has somewhere. The arguments are those of `compile`.
+    Below the smallest one `compile` refuses. Tensors may leave RAM if `memory` says where to. The arguments are those
+    of `compile`.
     """
     return swept(task)
 
@@ -211,10 +212,11 @@ def swept(task: Task, told: Told = lambda done, total, what: None) -> Sweep:
             raise BadOption(f"a sweep does not go with {name}", help=f"leave out Memory({name}=…)")
     chip = None if task.limit is None else task.limit.device
     limit = None if chip is None else Limit.of_device(chip)
-    goal = replace(task.goal, page=task.goal.page or (chip is not None and task.goal.prices.page is not None))
     asked = checked_budget(task.memory.budget)
     search = task.search(SWEEP_EFFORT_S)
-    return sweep_all(task.lowering, task.options, limit, goal, search, task.work, [asked] if asked else [], told=told)
+    return sweep_all(
+        task.lowering, task.options, limit, task.goal, search, task.work, [asked] if asked else [], told=told
+    )
 
 
 @_asking(prepared)

@@ -3,6 +3,7 @@ was compiled and does fit. Needs torch for the plans."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from smidgen.devices import room
 from smidgen.devices.device import Bank, Device, device_names, load_device, parsed
 from smidgen.devices.room import Limit, Need, Overhead, assigned, fits
 from smidgen.errors import DoesNotFit, UnknownDevice
+from smidgen.terminal import bytes_text
 from tests.support.arguments import compiled
 
 KB = 1024
@@ -138,22 +140,26 @@ def test_what_is_offered_instead_does_fit_and_needs_what_was_said() -> None:
         smidgen.compile(lenet(), X, optimizer=momentum, device="stm32f746")
     error = caught.value
     assert isinstance(error, misfit.OverLimit)
-    assert error.what == "needs 675 KB of RAM, stm32f746 has 320 KB"
-    assert error.at.startswith("2 (forward, step 5 of ")
-    assert error.why.startswith("live there: 1.relu 147 KB, ")
+    needs = f"needs {bytes_text(error.needs_bytes, math.ceil)} ({error.needs_bytes:,} bytes) of RAM"
+    assert error.what == f"{needs}, stm32f746 has 320 KB: parameters and momentum alone are 482 KB"
+    assert error.at == ""
+    assert error.why.startswith("parameters 241 KB, momentum 241 KB, ")
+    assert all(fits(Limit.of_device(load_device("stm32f746")), o.need) for o in error.options)
     tried = [dict(option.arguments) for option in error.options]
-    assert tried == [
-        {"batch": 1}, {"optimizer": plain}, {"optimizer": plain, "batch": 4}, {"optimizer": plain, "batch": 2},
-        {"page_to": "page.bin"}, {"method": "last_layer"}, {"method": "bias"},
-    ]  # fmt: skip
-    good = [o for o in error.options if fits(Limit.of_device(load_device("stm32f746")), o.need)]
-    assert [dict(o.arguments) for o in good] == [tried[3], *tried[5:]]
-    assert error.help == "; ".join(o.text(command_line=False) for o in good)
+    assert tried[0] == {"optimizer": plain, "batch": 2}
+    assert {"method": "last_layer"} in tried
+    assert {"method": "last:2"} in tried
+    assert {"method": "bias"} in tried
+    limit = Limit.of_device(load_device("stm32f746"))
+    assert error.help == "; ".join(o.text(False, limit) for o in error.options)
     assert error.help.startswith("optimizer=smidgen.SGD(lr=0.01), batch=2 needs ")
     assert error.in_command_line().help.startswith("--momentum 0 --batch 2 needs ")
-    for option in good:
-        plan = compiled(lenet(), X, device="stm32f746", **{"optimizer": momentum, **option.arguments}).plan
-        assert plan.ram_bytes == option.need.ram_bytes
+    for option in error.options:
+        given = {"optimizer": momentum, "budget": option.need.ram_bytes, **option.arguments}
+        assert compiled(lenet(), X, device="stm32f746", **given).plan.ram_bytes <= option.need.ram_bytes
+        given["budget"] = option.need.ram_bytes - 8
+        with pytest.raises(DoesNotFit):
+            compiled(lenet(), X, device="stm32f746", **given)
 
 
 def test_flash_is_a_limit_of_its_own() -> None:

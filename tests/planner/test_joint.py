@@ -9,8 +9,9 @@ import pytest
 
 from smidgen.compiler.fit.candidate import Candidate, candidate
 from smidgen.compiler.fit.micro_batch import micro_batched
-from smidgen.compiler.fit.search import best_for, joint, smallest
+from smidgen.compiler.fit.search import best_for, joint
 from smidgen.compiler.fit.single_technique import SCHEDULED, alone
+from smidgen.compiler.fit.smallest import Smallest
 from smidgen.compiler.options import Options, checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of
@@ -62,7 +63,7 @@ def test_no_technique_alone_is_better_than_all_together(seed: int, objective: st
     for page in (False, True):
         goal = Goal(objective=objective, page=page, prices=prices_of(None))
         high = candidate(None, entries, goal).need.ram_bytes
-        low = smallest(None, lowering, options, goal).need.ram_bytes
+        low = Smallest(None, lowering, options, goal).found.need.ram_bytes
         for share in np.random.default_rng(seed).uniform(0, 1, 2):
             if low >= high:  # what does nothing to fit is left as it is
                 continue
@@ -90,7 +91,7 @@ def test_nothing_that_fits_costs_less_than_a_plan_says_is_possible(seed: int) ->
         for objective in ("time", "energy") for page in (False, True)
     ]  # fmt: skip
     high = candidate(None, entries, goals[0]).need.ram_bytes
-    low = smallest(None, lowering, options, goals[0]).need.ram_bytes
+    low = Smallest(None, lowering, options, goals[0]).found.need.ram_bytes
     if low >= high:  # nothing can be done to fit
         return
     limit, search = Limit.of_budget((low + high) // 2), Search(0.3)

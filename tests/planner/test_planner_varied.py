@@ -12,6 +12,7 @@ import smidgen
 from benchmarks.nets import NETS
 from smidgen.compiler import effort
 from smidgen.compiler.fit import search
+from smidgen.compiler.fit.smallest import Smallest
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import HOST
@@ -77,7 +78,7 @@ def test_an_answer_does_not_wait_for_what_is_not_found(monkeypatch: pytest.Monke
     x, _ = net.data(1)
     model = net.model().eval()
     lowering, options = Lowering(import_model(model, x, loss=net.loss)), checked_options(model, batch=1)
-    least = search.smallest(None, lowering, options, Goal()).need.ram_bytes
+    least = Smallest(None, lowering, options, Goal()).quick.need.ram_bytes
     meters: list[effort.Meter] = []
     meter = effort.Meter
 

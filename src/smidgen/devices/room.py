@@ -72,6 +72,7 @@ class Limit:
     device: Device | None = None  # None: a budget of this machine
     work_bytes: int = 0
     work_threads: int = 1
+    is_rung: bool = False  # of a ladder: its work memory is that of the largest rung
 
     @staticmethod
     def of_device(device: Device) -> Limit:
@@ -88,12 +89,18 @@ class Limit:
             if left > 0 or not banks:
                 banks.append(replace(bank, bytes=min(bank.bytes, left)))
                 left -= bank.bytes
-        return Limit(device.name, tuple(banks), device, work_bytes, threads)
+        name = device.name if ram_bytes >= device.ram_bytes else "the budget"
+        return Limit(name, tuple(banks), device, work_bytes, threads)
 
     @staticmethod
     def nothing(device: Device | None) -> Limit:
         """One byte: whatever is made for it is as small as it comes."""
         return Limit.of_budget(1, device)
+
+    @property
+    def work(self) -> Work:
+        """The kernels that it is for."""
+        return Work("fast" if self.work_bytes else "exact", self.work_threads)
 
     @property
     def ram_bytes(self) -> int:
@@ -155,6 +162,23 @@ def arena_room(limit: Limit, need: Need) -> int:
         free[state] -= need.state_bytes
         rooms.append(max(free) if min(free) >= 0 else min(free))
     return max(rooms)
+
+
+def least_budget(need: Need, device: Device | None, work: Work) -> int:
+    """The smallest budget that holds it, with the work memory of these kernels. On a device with several banks that may
+    be more than the sum of its parts; what the device cannot hold at all needs the sum."""
+    if device is None or len(device.ram_banks) == 1:
+        return work.budget_for(need.ram_bytes)
+    low, high = need.ram_bytes, device.ram_bytes
+    if assigned(Limit.of_budget(high, device), need) is None:
+        return work.budget_for(low)
+    while low < high:
+        middle = (low + high) // 2
+        if assigned(Limit.of_budget(middle, device), need) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return work.budget_for(high)
 
 
 def over_flash(limit: Limit, need: Need) -> bool:

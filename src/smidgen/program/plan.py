@@ -22,13 +22,14 @@ KINDS: Final = {
     "split": "a step runs in micro-batches, gradients accumulate",
     "statistics": "batch norms take the statistics of micro-batches",
     "int8": "constants are stored as int8 with scales",
+    "fill": "room that a budget leaves is used to recompute less",
     "evaluate": "an entry that gives the loss without learning",
     "no_evaluate": "without that entry: it would raise RAM",
     "rung": "one more plan of a ladder",
     "stopped": "the clock stopped planning",
 }
 """Decision → what it means."""
-TO_FIT: Final = frozenset({"recompute", "page", "page_state", "split", "statistics"})
+TO_FIT: Final = frozenset({"recompute", "page", "page_state", "split", "statistics", "fill"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,18 @@ class Plan:
     @property
     def ram_bytes(self) -> int:
         return self.state_bytes + self.arena_bytes + self.context_bytes + self.stack_bytes + self.work_bytes
+
+    @property
+    def exact_ram_bytes(self) -> int:
+        """With exact kernels, as boards have them and the command line counts: without work memory."""
+        return self.ram_bytes - self.work_bytes
+
+    def __str__(self) -> str:
+        """RAM in one line, and which kernels it is for."""
+        if not self.work_bytes:
+            return f"{self.ram_bytes:,} bytes of RAM, with exact kernels"
+        return (f"{self.ram_bytes:,} bytes of RAM, with fast kernels: {self.work_bytes:,} of it are their work memory; "
+                f"exact kernels take {self.exact_ram_bytes:,}")  # fmt: skip
 
     def to_json(self) -> JsonDict:
         return {

@@ -8,6 +8,7 @@ time share a byte. In JSON all names are numbers of one table of strings.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,23 @@ STAGES: Final = ("forward", "backward", "update", "io")
 INPUT, OUTPUT, LOOP, MODEL, OPTIMIZER = "(input)", "(output)", "(loop)", "(model)", "(optimizer)"
 """Layers that are no module of the user's; (model) is what the model's own forward does."""
 MOST_BYTES: Final = 2**31
+
+_WORDS: Final = (
+    (re.compile(r"(.*):acc"), "summed gradient of {}"),
+    (re.compile(r"(.*):sum"), "sum of {}"),
+    (re.compile(r"(.*)@1"), "{} of one sample"),
+    (re.compile(r"(.*)~\d+"), "{}, recomputed"),
+    (re.compile(r"(.*)\.bits"), "signs of {}"),
+    (re.compile(r"(.*)'"), "{}, updated"),
+)
+
+
+def tensor_text(name: str) -> str:
+    """A tensor's name as people read it: what the compiler has put behind the user's own in words."""
+    for pattern, text in _WORDS:
+        if found := pattern.fullmatch(name):
+            return text.format(tensor_text(found[1]))
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..ir import Array
-from ..program.timeline import Span, Timeline
+from ..program.timeline import Span, Timeline, tensor_text
 from ..terminal import bytes_text, paint
 
 FILL: Final = {
@@ -182,7 +182,7 @@ def _alive(
     text = f"at the peak: {where} (instruction {moment + 1} of {len(timeline.moments)}); {bytes_text(most)} in use"
     lines = wrapped(text, width, "  ")
     shown = spans[: len(LETTERS)] if len(spans) > len(LETTERS) + 1 else spans
-    names = [cut(printable(span.tensor), max(12, width - 36)) for span in shown]
+    names = [cut(printable(tensor_text(span.tensor)), max(12, width - 36)) for span in shown]
     for span, name in zip(shown, names, strict=True):
         letter = marked[span][0] if span in marked else " "
         lines.append(f"  {letter} {bytes_text(span.bytes):>10}  {name:<{max(map(len, names))}}  {MEANING[span.kind]}")

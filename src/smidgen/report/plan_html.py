@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import files
 from ..program.plan import Plan
-from ..program.timeline import KINDS, STAGES
+from ..program.timeline import KINDS, STAGES, tensor_text
 from .by_layer import Layer, grouped, layers_of
 from .plan_text import fits_text, limit_text, ordered, plan_text, state_parts
 
@@ -91,7 +91,7 @@ def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "layers": [_row(row) for row in layers],
         "rows": [_row(row) for row in grouped(layers)],
         "state": list(state_parts(plan).items()),
-        "strings": facts["strings"],
+        "strings": [tensor_text(text) for text in facts["strings"]],
         "kinds": KINDS,
         "stages": STAGES,
         "entries": [

@@ -60,8 +60,8 @@ def ordered(entries: Iterable[str]) -> list[str]:
 
 def _gap(size: int, bound: int) -> str:
     if size == bound:
-        return ", the least for this order of instructions"
-    return f", {size / bound - 1:.1%} above the least for this order of instructions" if bound else ""
+        return ", the least that these steps can do with"
+    return f", {size / bound - 1:.1%} above the least that these steps can do with" if bound else ""
 
 
 def answer(
@@ -74,7 +74,8 @@ def answer(
     rows = [
         ("RAM", bytes_text(plan.ram_bytes), f"{plan.ram_bytes:,} bytes = state {plan.state_bytes:,} + arena "
          f"{plan.arena_bytes:,} + context {plan.context_bytes:,} + stack {plan.stack_bytes:,}"
-         + (f" + work {plan.work_bytes:,}" if plan.work_bytes else "")),
+         + (f" + work memory of fast kernels {plan.work_bytes:,}; exact kernels take {plan.exact_ram_bytes:,}"
+            if plan.work_bytes else ", with exact kernels")),
         ("state", bytes_text(plan.state_bytes), parts),
         ("flash", bytes_text(plan.flash_bytes + 2 * plan.slot_bytes),
          f"{plan.flash_bytes:,} bytes: program, constants, initial state"
@@ -145,7 +146,7 @@ def _limit_rows(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _predicted(plan: Plan) -> str:
     """What a step takes by the prices that it was planned with."""
-    text = f"a step on {printable(plan.device)}" if plan.device else "a step by the prices of the plan"
+    text = f"a step on {printable(plan.device)}" if plan.device else "a step on a typical desktop core"
     text += f", predicted: {_joules_text(plan.step_joules)}"
     if not plan.objective or _more(plan, plan.step_cost) < LEAST_SAID:
         return text

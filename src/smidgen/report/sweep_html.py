@@ -7,7 +7,7 @@ import os
 from .. import files
 from ..compiler.fit.sweep import Sweep
 from .plan_html import filled
-from .sweep_text import answer, sweep_json, sweep_text
+from .sweep_text import answer, sweep_json, sweep_text, where_text
 
 
 def write(sweep: Sweep, path: str | os.PathLike[str], *, title: str = "") -> None:
@@ -17,7 +17,7 @@ def write(sweep: Sweep, path: str | os.PathLike[str], *, title: str = "") -> Non
 
 
 def html_page(sweep: Sweep, *, title: str = "") -> str:
-    data = {**sweep_json(sweep), "answer": answer(sweep)}
+    data = {**sweep_json(sweep), "answer": answer(sweep), "where": where_text(sweep.prices)}
     return filled("sweep", title or "a model", sweep_text(sweep, title=title), data, styles=("page", "sweep"))
 
 

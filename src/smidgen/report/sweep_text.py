@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -22,18 +23,23 @@ def share_text(extra: float | None) -> str:
     return "0" if float(text) == 0 else f"{text} %"
 
 
+def where_text(prices: str) -> str:
+    return "on a typical desktop core" if prices == "host" else f"on {printable(prices)}"
+
+
 def answer(sweep: Sweep) -> str:
     what = "energy" if sweep.objective == "energy" else "time"
     low = min(
         (p for p in sweep.points if p.technique == "joint" and p.fits), key=lambda p: p.budget_bytes, default=None
     )
     if low is None:
-        return f"fits from {bytes_text(sweep.base_bytes)} only, as it is"
+        return f"fits from {bytes_text(sweep.smallest_bytes, math.ceil)} only, as it is"
     if low.budget_bytes >= sweep.base_bytes:
-        return f"fits from {bytes_text(sweep.base_bytes)} only: nothing that was tried makes it smaller"
+        return f"fits from {bytes_text(sweep.smallest_bytes, math.ceil)} only: nothing that was tried makes it smaller"
     price = share_text(sweep.extra(low))
     price = f"no extra {what}" if price == "0" else f"{price} {what}"
-    return f"fits from {bytes_text(low.budget_bytes)} ({price}) to {bytes_text(sweep.base_bytes)} (no extra {what})"
+    least, most = bytes_text(low.budget_bytes, math.ceil), bytes_text(sweep.base_bytes)
+    return f"fits from {least} ({price}) to {most} (no extra {what})"
 
 
 def sweep_text(sweep: Sweep, *, title: str = "", colour: bool = False, width: int = 100) -> str:
@@ -41,8 +47,10 @@ def sweep_text(sweep: Sweep, *, title: str = "", colour: bool = False, width: in
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     lines += [paint(answer(sweep), "bold", colour=colour)]
     facts = [
+        ("smallest", bytes_text(sweep.smallest_bytes, math.ceil), f"{sweep.smallest_bytes:,} bytes; less is refused"
+         + ("" if sweep.page else " unless tensors may be paged (--page-to)")),
         ("no budget", bytes_text(sweep.base_bytes), f"a step of {samples} takes about {seconds_text(sweep.base_s)} and "
-         f"{sweep.base_j:.3g} J by the prices of {printable(sweep.prices)}"),
+         f"{sweep.base_j:.3g} J {where_text(sweep.prices)}"),
         ("floor", bytes_text(sweep.floor_bytes), "state and the runtime's own memory"),
     ]  # fmt: skip
     for name, figure, text in facts:
@@ -98,8 +106,7 @@ def largest_text(found: Largest, *, title: str = "", colour: bool = False, width
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     lines.append(paint(head, "bold", colour=colour))
     text = "a step of this many samples fits as one batch; larger ones need micro-batches (--accumulate). "
-    text += f"A step takes about {seconds_text(found.seconds)} and {found.joules:.3g} J by the prices of "
-    text += printable(found.prices)
+    text += f"A step takes about {seconds_text(found.seconds)} and {found.joules:.3g} J {where_text(found.prices)}"
     lines += wrapped(text, width)
     for decision in found.decisions:
         lines += wrapped(f"  {printable(decision.kind)}: {printable(decision.why)}", width, "    ")
@@ -115,4 +122,4 @@ def largest_json(found: Largest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["answer", "largest_json", "largest_text", "share_text", "sweep_json", "sweep_text"]
+__all__ = ["answer", "largest_json", "largest_text", "share_text", "sweep_json", "sweep_text", "where_text"]

@@ -30,6 +30,13 @@ class Work:
         large = int(library.library().smg_posix_wide_from())
         return max(budget_bytes - self.beside(large), min(budget_bytes - self.beside(0), large - 1))
 
+    def budget_for(self, ram_bytes: int) -> int:
+        """The smallest budget that leaves so much: `left` turned round."""
+        if self.kernels != "fast":
+            return ram_bytes
+        large = int(library.library().smg_posix_wide_from())
+        return ram_bytes + self.beside(0 if ram_bytes < large else large)
+
 
 EXACT: Final = Work("exact", 1)
 

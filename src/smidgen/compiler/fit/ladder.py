@@ -18,6 +18,7 @@ from ..pipeline import Entries, Lowering
 from ..planner.goal import Goal, Search
 from .candidate import Candidate, candidate
 from .search import best_for, checked_fit, in_time
+from .smallest import Smallest
 from .squeeze import searched, squeezed
 
 
@@ -38,9 +39,12 @@ def encode_ladder(
     rungs: list[Candidate] = []
     for number, budget in enumerate(budgets, 1):
         room = Limit.of_budget(budget, None if limit is None else limit.device, taken, work.threads)
-        room = replace(room, name=f"rung {number} of the ladder")
-        first = squeezed(room, top.entries, goal)
-        fits = checked_fit(room, searched(room, first, goal, search), lowering, options, goal, search)
+        room = replace(room, name=f"rung {number} of the ladder", is_rung=True)
+        best = searched(room, squeezed(room, top.entries, goal), goal, search)
+        if not best.fits(room):
+            floor = Smallest(room.device, lowering, options, goal, search.effort_s)
+            best = floor.taken(floor.of(top.entries), room)
+        fits = checked_fit(room, best, lowering, options, goal, search)
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda c: c.need.arena_bytes))
     rooms = {entry_at(name, number): rung.sized.rooms[name]
              for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip

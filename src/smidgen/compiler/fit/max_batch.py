@@ -13,7 +13,8 @@ from ..pipeline import Lowering
 from ..plan_facts import traffic
 from ..planner.goal import Goal, Search
 from .candidate import Candidate
-from .search import checked_fit, joint
+from .search import checked_fit, found_for
+from .smallest import Smallest
 from .squeeze import searched, squeezed
 from .sweep import Told
 
@@ -69,7 +70,8 @@ def _largest(limit: Limit, lowering: Lowering, options: Options, goal: Goal, sea
     best = at(1)
     if best is None:
         one = replace(options, batch=1)
-        return checked_fit(limit, joint(limit, lowering, one, goal, search)[0], lowering, one, goal, search)
+        floor = Smallest(limit.device, lowering, one, goal, search.effort_s)
+        return checked_fit(limit, found_for(limit, lowering, one, goal, search, floor)[0], lowering, one, goal, search)
     low, high = 1, 2  # low fits
     while high <= MOST_BATCH and (more := at(high)) is not None:
         low, best, high = high, more, high * 2

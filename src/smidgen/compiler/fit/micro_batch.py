@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -82,19 +83,33 @@ def other_statistics(
 ) -> list[Candidate]:  # fmt: skip
     """The largest micro-batches that fit, none of them a single sample, though norms then take their statistics: that
     learns something else than was asked for, so it is done only where nothing else fits, and the plan says it."""
-    batch = samples if one_by_one(lowering, options, samples) else 1
-    while batch > 2:
-        batch = ceil_div(batch, 2)
-        if samples % batch == 1:
-            continue
-        entries = micro_batched(lowering, options, samples, batch)
-        short = f"takes batch-norm statistics of {batch} samples, not of {samples}"
-        decision = Decision("statistics", f"{short}: other weights are learned", 0, short=short)
-        one = squeezed(limit, decided(entries, decision), goal)
+    for batch in _together(lowering, options, samples):
+        one = squeezed(limit, _with_statistics(lowering, options, samples, batch), goal)
         tried = [one, *(paged_state(limit, one, goal) if goal.page else [])]
         if any(c.fits(limit) for c in tried):
             return tried
     return []
+
+
+def fewest_together(lowering: Lowering, options: Options, samples: int) -> Entries | None:
+    """The smallest micro-batches that norms may take their statistics of; None if there are none."""
+    batch = min(_together(lowering, options, samples), default=None)
+    return None if batch is None else _with_statistics(lowering, options, samples, batch)
+
+
+def _together(lowering: Lowering, options: Options, samples: int) -> Iterator[int]:
+    """Ever smaller micro-batches, none of which is or leaves a single sample."""
+    batch = samples if one_by_one(lowering, options, samples) else 1
+    while batch > 2:
+        batch = ceil_div(batch, 2)
+        if samples % batch != 1:
+            yield batch
+
+
+def _with_statistics(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
+    entries = micro_batched(lowering, options, samples, batch)
+    short = f"takes batch-norm statistics of {batch} samples, not of {samples}"
+    return decided(entries, Decision("statistics", f"{short}: other weights are learned", 0, short=short))
 
 
 def for_caches(lowering: Lowering, options: Options, entries: Entries, goal: Goal) -> tuple[Entries, Sized | None]:

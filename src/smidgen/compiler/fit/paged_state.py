@@ -3,7 +3,7 @@ few places. Every entry fetches what it reads, and returns what it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final
@@ -38,9 +38,18 @@ def movable(entries: Entries) -> list[Tensor]:
 def paged_state(limit: Limit, least: Candidate, goal: Goal, search: Search = QUICK) -> list[Candidate]:
     """With so much of the state in pages that it should fit, and with what should take the least RAM; the optimizer's
     alone, and parameters too."""
+    found: list[Candidate] = []
+    for some in with_paged_state(limit, least, goal):
+        found += [squeezed(limit, entries, goal, search) for entries in some]
+        if any(one.fits(limit) for one in found):
+            break
+    return found
+
+
+def with_paged_state(limit: Limit, least: Candidate, goal: Goal) -> Iterator[list[Entries]]:
+    """The same before anything else is done to fit: first with tensors of the optimizer alone."""
     entries, need = least.given, least.need
     tensors = movable(entries)
-    found: list[Candidate] = []
     optimizers = [t for t in tensors if t.role is Role.OPTIM]
     for some in [optimizers, tensors] if 0 < len(optimizers) < len(tensors) else [tensors]:
         outside = list(accumulate(t.bytes(1) for t in some))
@@ -51,15 +60,10 @@ def paged_state(limit: Limit, least: Candidate, goal: Goal, search: Search = QUI
         enough = [k for k, guess in enumerate(guesses) if fits(limit, guess)]
         smallest = min(range(len(some)), key=lambda k: guesses[k].ram_bytes, default=None)
         chosen = sorted({*enough[:1], *([] if smallest is None else [smallest])})
-        found += [_paged(limit, entries, some[: k + 1], outside[k], goal, search) for k in chosen]
-        if any(one.fits(limit) for one in found):
-            break
-    return found
+        yield [_paged(entries, some[: k + 1], outside[k], goal) for k in chosen]
 
 
-def _paged(
-    limit: Limit, entries: Entries, tensors: Sequence[Tensor], count: int, goal: Goal, search: Search
-) -> Candidate:
+def _paged(entries: Entries, tensors: Sequence[Tensor], count: int, goal: Goal) -> Entries:
     names = [t.name for t in tensors]
     if any(t.role is Role.PARAM for t in tensors):  # a loop over samples would keep all that it reads in RAM
         whole = {name: lowered(graph, loop=False) for name, graph in entries.forward.items()}
@@ -70,11 +74,11 @@ def _paged(
     short = f"keeps {bytes_text(count)} of {what} in pages"
     adds_s = step_spent(paged, goal).seconds - step_spent(entries, goal).seconds
     decision = Decision("page_state", f"{short}: each step fetches and returns them", count, adds_s, short)
-    return squeezed(limit, replace(paged, decisions=(*paged.decisions, decision)), goal, search)
+    return replace(paged, decisions=(*paged.decisions, decision))
 
 
 def has_paged_state(entries: Entries) -> bool:
     return any(d.kind == "page_state" for d in entries.decisions)
 
 
-__all__ = ["has_paged_state", "movable", "paged_state"]
+__all__ = ["has_paged_state", "movable", "paged_state", "with_paged_state"]

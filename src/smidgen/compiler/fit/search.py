@@ -8,21 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...devices.room import Limit, Need, assigned, beyond, check_slots, over_flash
-from ...errors import DoesNotFit, SmidgenError
+from ...devices.room import Limit, assigned, beyond, check_slots, over_flash
+from ...errors import DoesNotFit
+from ...program.plan import Decision
 from ...terminal import bytes_text, seconds_text
-from ..assemble import Price, outlined
+from ..assemble import Price, outlined, sized
 from ..effort import Effort
 from ..options import Options
 from ..passes.additive import takes_statistics
-from ..pipeline import Entries, Lowering, narrowed
+from ..pipeline import Entries, Lowering, decided, narrowed
+from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
 from .candidate import Candidate, candidate, cheapest, is_large, room_for, step_spent
-from .micro_batch import ever_smaller, for_caches, micro_batched, one_by_one, other_statistics, patient
+from .choices import tried
+from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
 from .paged_state import has_paged_state, movable, paged_state
 from .single_technique import SCHEDULED, alone
+from .smallest import Smallest
 from .squeeze import may_be_cheaper, may_fit, searched, squeezed
 
 MOST_ASKED: Final = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
@@ -47,12 +51,22 @@ def best_for(limit: Limit, lowering: Lowering, options: Options, goal: Goal, sea
             raise _too_late(limit, lowering, options, goal, least_s=least_s, answer=answer)
         if least_s == math.inf:
             goal = goal.at_leisure  # it does not fit, however long it takes
-    best, options = joint(limit, lowering, options, goal, search)
-    if not best.fits(limit) and goal.split and takes_statistics(best.entries.graphs["train"]):
-        others = other_statistics(limit, lowering, options, best.entries.batch, goal)
-        best = cheapest(limit, [best, *others], goal)
+    floor = Smallest(limit.device, lowering, options, goal, search.effort_s)
+    best, options = found_for(limit, lowering, options, goal, search, floor)
     best = checked_fit(limit, best, lowering, options, goal, search, answer)
     return _priced(best, limit, lowering, options, goal, search)
+
+
+def found_for(
+    limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search, floor: Smallest
+) -> tuple[Candidate, Options]:
+    """The best that fits; else the smallest that there is, which no budget is below."""
+    best, options = joint(limit, lowering, options, goal, search, floor)
+    if not best.fits(limit) and floor.with_other_statistics is not None:
+        others = other_statistics(limit, lowering, options, floor.found.given.batch, goal)
+        best = cheapest(limit, [best, *others], goal)
+        best = best if best.fits(limit) else floor.taken(floor.least, limit)
+    return best, options
 
 
 def _priced(
@@ -62,6 +76,7 @@ def _priced(
     given for one."""
     whole = lowering.entries(options)
     free = step_spent(whole, goal)
+    best = _filled(best, limit, whole, goal, free)
     if not search.effort_s:
         return replace(best, price=Price(best.step, goal.objective, free))
     split = goal.split and (bool(best.entries.step_samples) or not takes_statistics(whole.graphs["train"]))
@@ -70,6 +85,19 @@ def _priced(
         effort_s=min(search.effort_s, lower_bound.BOUND_S),
     )  # fmt: skip
     return replace(best, price=Price(best.step, goal.objective, free, min(least, goal.cost(best.step))))
+
+
+def _filled(best: Candidate, limit: Limit, whole: Entries, goal: Goal, free: Spent) -> Candidate:
+    """A plan that takes more RAM than the one without a limit, to be faster, says so."""
+    if goal.cost(best.step) >= goal.cost(free):
+        return best
+    more = best.need.ram_bytes - sized(whole, limit).need.ram_bytes
+    if more <= 0:
+        return best
+    short = f"takes {bytes_text(more)} more than without a limit, to recompute less"
+    percent = (1 - goal.cost(best.step) / goal.cost(free)) * 100
+    decision = Decision("fill", f"{short}: {percent:.1f} % less {goal.objective}", 0, short=short)
+    return replace(best, entries=decided(best.entries, decision))
 
 
 # -- strategies --------------------------------------------------------------------------------------------------------
@@ -169,9 +197,11 @@ STRATEGIES: Final = (
 
 
 def joint(
-    limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search
-) -> tuple[Candidate, Options]:  # fmt: skip
-    """The best of all strategies, and the options that it was made with: int8 constants if only those fit the flash."""
+    limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search, floor: Smallest | None = None
+) -> tuple[Candidate, Options]:
+    """The best of all strategies, and the options that it was made with: int8 constants if only those fit the flash.
+    Nothing is sought below the smallest budget, the `floor`; if nothing is found above it, that is taken."""
+    floor = floor or Smallest(limit.device, lowering, options, goal, search.effort_s)
     entries = lowering.entries(options)
     goal = replace(goal, split=goal.split and not takes_statistics(entries.graphs["train"]))
     quickly = _without_effort(entries, search, UNPAGED if goal.page else 1.0)
@@ -182,6 +212,8 @@ def joint(
         base = candidate(limit, entries, goal)
     if base.fits(limit) and (parts := for_caches(lowering, options, entries, goal)[0]) is not entries:
         return candidate(limit, parts, goal), options
+    if not base.fits(limit) and not is_large(entries) and floor.within(limit) is None:
+        return floor.taken(floor.found, limit), options
     whole = squeezed(limit, entries, goal, quickly, first=base)
     case = Case(limit, lowering, options, goal, search, entries, quickly, whole)
     if case.whole.fits(limit) and not may_be_cheaper(case.whole, goal):
@@ -190,7 +222,10 @@ def joint(
         if strategy.wanted(case):
             strategy.run(case)
     bounds = {n: least for c in case.found if not has_paged_state(c.given) for n, least in c.bounds.items()}
-    return replace(case.best, bounds=bounds), options
+    best = case.best
+    if not best.fits(limit):
+        best = floor.within(limit) or floor.taken(floor.found, limit)
+    return replace(best, bounds=bounds), options
 
 
 # -- what is said of it ------------------------------------------------------------------------------------------------
@@ -208,50 +243,26 @@ def checked_fit(
     limit: Limit, best: Candidate, lowering: Lowering, options: Options, goal: Goal, search: Search,
     answer: Effort | None = None,
 ) -> Candidate:  # fmt: skip
-    """What was found, unless it does not fit or takes too long: then an error with other choices that were tried, with
-    what is left of the effort for an `answer`. None: the steps are given, nothing else is
-    offered."""
-    if answer is not None and assigned(limit, best.need) is None and has_effort(answer):
-        least = replace(smallest(limit, lowering, options, goal), limit=limit)
-        best = min(best, least, key=lambda c: c.need.ram_bytes)
-    quick = replace(goal, fill=False)
-
-    def need_with(other: Mapping[str, Any]) -> Need | None:
-        try:
-            if "page_to" in other:
-                return _need_with_pages(limit, best, lowering, options, quick, answer)
-            entries = lowering.entries(replace(options, **other), explained=False)
-            return squeezed(limit, entries, quick, most=MOST_ASKED).need
-        except SmidgenError:
-            return None
-
+    """What was found, unless it does not fit, though it is the smallest that there is, or takes too long: then an error
+    with other choices that were tried, with what is left of the effort for an `answer`."""
     if assigned(limit, best.need) is not None and (said := beyond(best.need)):
         raise DoesNotFit(said)
     if not best.fits(limit):
         plan = outlined(best.entries, limit, best.sized)
         unsure = answer is not None and has_effort(answer) and may_fit(limit, best.given, goal)
         effort_s = LONGER * search.effort_s if unsure else 0.0
-        raise over_limit(limit, plan, best.need, options.optimizer, need_with, answer, effort_s)
+
+        def choices(limit: Limit, trying: Effort) -> tuple[Sequence[Option], int]:
+            if limit.is_rung:
+                return (), 0
+            return tried(limit, trying, lowering, options, plan.step_samples, goal, search.effort_s)
+
+        raise over_limit(limit, plan, best.need, options.optimizer, choices, answer, effort_s)
     if limit.device is not None and limit.slot_bytes:
         check_slots(limit.device, best.program())
     if goal.is_late(best.step):
         raise _too_late(limit, lowering, options, goal, best, answer=answer)
     return best
-
-
-def _need_with_pages(
-    limit: Limit, best: Candidate, lowering: Lowering, options: Options, goal: Goal, answer: Effort | None
-) -> Need | None:
-    if goal.page or goal.prices.page is None or answer is None:
-        return None
-    paging = replace(goal, page=True)
-    whole = squeezed(limit, lowering.entries(options), paging)
-    tried = [whole, *paged_state(limit, whole, paging)]
-    if best.entries.step_samples and has_effort(answer):
-        parts = squeezed(limit, best.given, paging)
-        tried += [parts, *paged_state(limit, parts, paging)]
-    need = cheapest(limit, tried, paging).need
-    return need if need.ram_bytes < best.need.ram_bytes else None
 
 
 def _too_late(
@@ -288,18 +299,3 @@ def in_time(lowering: Lowering, options: Options, goal: Goal) -> Entries:
     if goal.is_late(step_spent(plain, goal)):
         raise _too_late(Limit.of_budget(UNLIMITED), lowering, options, goal, candidate(None, plain, goal))
     return plain
-
-
-def smallest(limit: Limit | None, lowering: Lowering, options: Options, goal: Goal) -> Candidate:
-    """As little RAM as is found without a search: whole or sample by sample, with as much as possible recomputed or
-    paged."""
-    none = Limit.nothing(None if limit is None else limit.device)
-    quick = replace(goal.at_leisure, objective="time")
-    entries = lowering.entries(options)
-    tried: Sequence[Candidate] = [squeezed(none, entries, quick)]
-    if entries.batch > 1 and goal.split and not takes_statistics(entries.graphs["train"]):
-        least = one_by_one(lowering, options, entries.batch)
-        tried = [*tried, *([] if least is None else [squeezed(none, least, quick)])]
-    if goal.page:
-        tried = [*tried, *(one for whole in tried for one in paged_state(none, whole, quick))]
-    return min(tried, key=lambda c: c.need.ram_bytes)

@@ -19,10 +19,11 @@ from ..passes.additive import takes_statistics
 from ..pipeline import Entries, Lowering
 from ..planner.goal import Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest
+from .candidate import Candidate, candidate, cheapest, is_large
 from .micro_batch import micro_batched, one_by_one
-from .search import joint, smallest
+from .search import found_for
 from .single_technique import SCHEDULED, alone
+from .smallest import Smallest
 
 POINTS: Final = 7  # from the smallest budget to that of the plan without one
 LEAST_BOUND_S: Final = 1.0  # for a bound, without any effort
@@ -66,7 +67,7 @@ class Point:
 class Sweep:
     """`base` is the plan without a budget, with all that costs next to nothing already done; `floor_bytes` is state and
     the runtime's own memory: nothing goes below but a plan that keeps some of the state outside RAM.
-    `smallest_bytes` is the smallest budget that was reached."""
+    `smallest_bytes` is the smallest budget: `compile` fits in it, and refuses less."""
 
     batch: int
     prices: str
@@ -104,7 +105,7 @@ def sweep(
     """All techniques at `budgets`, at `shares` of the way from the floor to the plan without a budget, and at the
     smallest budget that is found to fit; without shares, at some budgets from there to the plan without one."""
     bench = _Bench(lowering, options, limit, replace(goal, fill=True), search, work, made)
-    low, high = bench.smallest.need.with_work(work), bench.base_bytes
+    low, high = bench.low, max(bench.low, bench.base_bytes)
     chosen = {low, *(bench.floor + round(share * (high - bench.floor)) for share in shares)}
     if not shares:
         chosen |= {low + (high - low) * k // (POINTS - 1) for k in range(POINTS)}
@@ -136,8 +137,8 @@ class _Bench:
         need = self.base.need
         self.base_bytes = need.with_work(work)
         self.floor = self.base_bytes - need.arena_bytes
-        least = smallest(limit, lowering, options, goal)
-        self.smallest = min(self.base, least, key=lambda f: f.need.ram_bytes)
+        self.smallest = Smallest(self.device, lowering, options, goal, search.effort_s)
+        self.low = self.smallest.budget_bytes(work)
         self.parts = list(self._all_parts())
 
     def within(self, budget_bytes: int) -> Limit:
@@ -166,9 +167,10 @@ class _Bench:
 
         singles: list[Candidate] = []
         points: list[Point] = []
-        for name in MEANING:
-            if name == "joint" or (name == "page" and not self.pages):
-                continue
+        names = [name for name in MEANING if self.pages or name != "page"]
+        if budget_bytes < self.low and not is_large(self.entries):  # as `compile` has it
+            return [Point(name, budget_bytes, since()) for name in names]
+        for name in names[:-1]:
             if name in SCHEDULED:
                 best = self._alone(name, limit)
             else:
@@ -197,9 +199,9 @@ class _Bench:
     def _joint(self, limit: Limit, budget_bytes: int, singles: Sequence[Candidate]) -> Point:
         """As `compile` finds it, or one of the single techniques if that is cheaper: never worse than any."""
         start = time.monotonic()
-        best = joint(limit, self.lowering, self.options, self.goal, self.search)[0]
+        best = found_for(limit, self.lowering, self.options, self.goal, self.search, self.smallest)[0]
         solve_s = time.monotonic() - start
-        best = cheapest(limit, [best, self.smallest, *singles], self.goal)
+        best = cheapest(limit, [best, *singles], self.goal)
         made = self._point("joint", budget_bytes, best if best.fits(limit) else None, solve_s)
         goal, effort_s = replace(self.goal, objective="time"), max(self.search.effort_s, LEAST_BOUND_S)
         least = lower_bound.least_alike(limit, self.entries, goal, effort_s=effort_s)

@@ -69,9 +69,12 @@ def solve(
     return work.solution()
 
 
-def smallest(problem: Problem, *, page: bool = False, effort_s: float = 10.0) -> tuple[Schedule, int]:
-    """The schedule with the lowest peak that was found, and a bound: no schedule has a lower one."""
-    found = [fit(problem, 0, page=page)[0], fit(problem, 0, hasty=True)[0]]
+def smallest(
+    problem: Problem, *, page: bool = False, effort_s: float = 10.0, known: Sequence[Schedule] = ()
+) -> tuple[Schedule, int]:
+    """The schedule with the lowest peak that was found, and a bound: no schedule has a lower one. Without `known` ones
+    the fast methods make some to begin with."""
+    found = known or [fit(problem, 0, page=page)[0], fit(problem, 0, hasty=True)[0]]
     best = min(found, key=lambda s: profile(problem, s).peak_bytes)
     floor = least_peak(problem, page=page)
     peak = profile(problem, best).peak_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .greedy import Price, fit, price_of, thinned
@@ -40,6 +40,16 @@ def varied(
         target = least + int(chance.random() * (budget_bytes - least))
         price = _near(price_of(problem, objective), chance.choice(SPREAD), chance)
         yield _met(problem, budget_bytes, target, page, objective, price)
+
+
+def any_price(problem: Problem, highest: Callable[[], int], *, page: bool = False) -> Iterator[Schedule]:
+    """Without end, by prices that differ, for as little as is imaginable or a little more, below `highest`."""
+    least = least_peak(problem, page=page)
+    chance = random.Random(0)
+    while True:
+        target = least + int(chance.random() * (highest() - least))
+        price = _near(price_of(problem, "time"), chance.choice(SPREAD), chance)
+        yield fit(problem, target, page=page, price=price)[0]
 
 
 def _met(

@@ -265,7 +265,7 @@
     hide();
     for (const button of byId("tabs").children) button.setAttribute("aria-pressed", button.value === entry.name);
     const gap = entry.peak && entry.arena > entry.peak ? `${three((entry.arena / entry.peak - 1) * 100)}% above the least `
-      + "for this order of instructions" : "the least for this order of instructions";
+      + "that these steps can do with" : "the least that these steps can do with";
     byId("about").textContent = `${entry.name}: ${one(steps, "instruction")}, ${one(entry.spans.length, "tensor")} in an `
       + `arena of ${grouped(entry.arena)} bytes, ${gap}.${entry.loop ? " In the loop over samples, time is one sample." : ""}`;
     const used = kinds.filter((kind) => entry.spans.some((s) => s.kind === kind));

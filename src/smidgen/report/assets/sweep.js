@@ -157,7 +157,7 @@
   const fact = (name, figure, more) =>
     byId("facts").append(make("dt", "", name), make("dd", "", make("b", "", figure), " ", make("span", "", more)));
   fact("no budget", bytesText(data.base_bytes),
-    `a step of ${data.batch} takes about ${secondsText(data.base_s)} and ${three(data.base_j)} J by the prices of ${data.prices}`);
+    `a step of ${data.batch} takes about ${secondsText(data.base_s)} and ${three(data.base_j)} J ${data.where}`);
   fact("floor", bytesText(data.floor_bytes), "state and the runtime's own memory");
   for (const name of names) {
     const key = shape("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, mark(name, 8, 8, 5));
