@@ -27,7 +27,9 @@ CROSS = "arm-none-eabi-"
 # Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the
 # program: whoever asks adds them up.
 POINTERS = {
-    "transfer": ("read_input", "write_output"),
+    "transfer": ("read_input", "write_output", "watched_read", "watched_write"),
+    "watched_read": ("read_input",),
+    "watched_write": ("write_output",),
     "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
     "conv": ("weights_widen",),
     "dot_rows": ("weights_widen",),
