@@ -26,8 +26,8 @@ MODELS = (
     "memory-efficient-attention-pytorch==0.1.6", "block-recurrent-transformer-pytorch==0.4.4",
     # What those import and what has torch behind it in turn.
     "axial_positional_embedding==0.3.12", "product_key_memory==0.3.0", "hyper-connections==0.4.11",
-    "rotary-embedding-torch==0.9.1", "memorizing_transformers_pytorch==0.4.1", "torch_einops_utils==0.2.0", "einx==0.4.3",
-    "frozendict==2.5.1", "x_mlps_pytorch==0.6.9", "gateloop_transformer==0.2.5", "assoc_scan==0.0.6",
+    "rotary-embedding-torch==0.9.1", "memorizing_transformers_pytorch==0.4.1", "torch_einops_utils==0.2.0",
+    "einx==0.4.3", "frozendict==2.5.1", "x_mlps_pytorch==0.6.9", "gateloop_transformer==0.2.5", "assoc_scan==0.0.6",
 )  # fmt: skip
 # What they import besides; none of it needs torch or numpy.
 LIGHT = ("einops==0.8.2", "huggingface_hub==2.4.0", "safetensors==0.8.0", "tokenizers==0.23.3", "pyyaml", "regex",
