@@ -34,11 +34,21 @@ LIGHT = ("einops==0.8.2", "huggingface_hub==2.4.0", "safetensors==0.8.0", "token
          "filelock", "requests", "packaging", "tqdm", "munch", "six", "loguru", "pillow", "typer")  # fmt: skip
 
 
+READY = FOLDER / "installed"
+
+
+def is_made() -> bool:
+    """Is it there, and the one that this file describes?"""
+    return PYTHON.exists() and READY.exists() and READY.read_text() == _wanted()
+
+
+def _wanted() -> str:
+    return hashlib.sha256("\n".join([*MODELS, *LIGHT, *_beside()]).encode()).hexdigest()
+
+
 def made(told: bool = True) -> Path:
-    """The interpreter of the environment, made if it is not there or not the one that this file describes."""
-    ready = FOLDER / "installed"
-    wanted = hashlib.sha256("\n".join([*MODELS, *LIGHT, *_beside()]).encode()).hexdigest()
-    if ready.exists() and ready.read_text() == wanted and PYTHON.exists():
+    """The interpreter of the environment, which is made if it is not there."""
+    if is_made():
         return PYTHON
     FOLDER.mkdir(parents=True, exist_ok=True)
     if told:
@@ -51,7 +61,7 @@ def made(told: bool = True) -> Path:
     # Last, so that pip neither counts nor touches what is installed there.
     site = next((venv / "lib").glob("python*")) / "site-packages"
     (site / "beside.pth").write_text("".join(f"{path}\n" for path in _beside()))
-    ready.write_text(wanted)
+    READY.write_text(_wanted())
     return PYTHON
 
 
@@ -69,4 +79,4 @@ def _run(command: list[str]) -> None:
         raise SystemExit(f"{' '.join(command[:6])} … failed: {said[-1] if said else done.returncode}")
 
 
-__all__ = ["FOLDER", "PYTHON", "ROOT", "made"]
+__all__ = ["FOLDER", "PYTHON", "ROOT", "is_made", "made"]

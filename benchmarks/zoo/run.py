@@ -4,6 +4,7 @@ python -m benchmarks.zoo                       # makes its environment, runs wha
 python -m benchmarks.zoo --again failed        # once more what did not pass
 python -m benchmarks.zoo --only 'timm/res*'    # these again, the others stay
 python -m benchmarks.zoo --table               # only docs/results/zoo.md
+python -m benchmarks.zoo --setup               # only its environment
 python -m benchmarks.zoo --draw                # the list itself; it was drawn once, and stays as it is
 
 Each model runs in a process of its own, with a limit of time and memory; a result is written after each.
@@ -124,9 +125,13 @@ def main() -> int:
     parser.add_argument("--only", metavar="PATTERN", help="package/name, with * and ?")
     parser.add_argument("--prefix", default="", help="a command that each model is run with, as in 'nice -n 5'")
     parser.add_argument("--table", action="store_true", help="write the table from what has been measured")
+    parser.add_argument("--setup", action="store_true", help="make the environment, nothing else")
     parser.add_argument("--draw", action="store_true", help="draw the list again")
     args = parser.parse_args()
     prefix = shlex.split(args.prefix)
+    if args.setup:
+        env.made()
+        return 0
     if args.draw:
         drawn(env.made(), prefix)
         return 0
