@@ -80,17 +80,22 @@ def _times(rows: Sequence[Row]) -> str:
 
 
 def _failures(rows: Sequence[Row]) -> str:
-    """Grouped by what is said, the most frequent first."""
-    found: dict[str, list[str]] = {}
+    """Grouped by what went wrong and why, the most frequent first; each group with its first message in full."""
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row["outcome"] != judge.PASS:
-            found.setdefault(f"{row['outcome']}\n{_said(row)}", []).append(f"{row['package']} {row['name']}")
+            lines = _said(row).splitlines()
+            cause = (row["outcome"], lines[0], *(line for line in lines[1:] if line.startswith("  why")))
+            found.setdefault(cause, []).append(row)
     if not found:
         return "None."
     parts = []
-    for said, names in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
-        outcome, _, text = said.partition("\n")
-        parts.append(f"**{outcome}**: {', '.join(names)}\n\n```text\n{text}\n```")
+    for cause, group in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
+        names = ", ".join(f"{row['package']} {row['name']}" for row in group)
+        parts.append(f"{len(group)} **{cause[0]}**: {names}\n\n```text\n{_said(group[0])}\n```")
+    bare = judge.refusals_without_advice(rows)
+    if bare:
+        parts.insert(0, f"Refused with something else than an import error (E1xx) with a help line: {', '.join(bare)}.")
     return "\n\n".join(parts)
 
 

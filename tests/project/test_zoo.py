@@ -250,12 +250,17 @@ def test_the_page_shows_every_model_and_every_refusal() -> None:
         {"package": "timm", "name": "good", "outcome": "pass", "parameters": 1000, "compile_s": 2.0, "step_ms": 1.0,
          "torch_ms": 4.0, **GOOD},
         {"package": "small", "name": "bad", "outcome": "refused", "stage": "compile",
-         "error": {"code": "E101", "text": "error[E101]: no fft\n  help: another"}},
+         "error": {"code": "E101", "text": "error[E101]: no fft\n  at   a\n  help: another"}},
+        {"package": "small", "name": "bad too", "outcome": "refused", "stage": "compile",
+         "error": {"code": "E101", "help": "x", "text": "error[E101]: no fft\n  at   b\n  help: another"}},
     ]  # fmt: skip
     page = table.page({"date": "2026-01-01", "machine": {"cpu": "x"}, "rows": rows})
     assert "| timm | 1 | 1 | 0 | 0 | 0 | 0 | 100% |" in page
-    assert "| small | 1 | 0 | 1 | 0 | 0 | 0 | 0% |" in page
-    assert "error[E101]: no fft\n  help: another" in page
+    assert "| small | 2 | 0 | 2 | 0 | 0 | 0 | 0% |" in page
+    assert (
+        "2 **refused**: small bad, small bad too\n\n```text\nerror[E101]: no fft\n  at   a\n  help: another\n" in page
+    )
+    assert "something else than an import error (E1xx) with a help line: small bad." in page
     assert "4.0 × faster" in page
     assert "| timm good | 1,000 | pass | 2.0 | 1.00 | 4.00 | 1.0e-06 |" in page
 
