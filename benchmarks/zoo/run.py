@@ -90,7 +90,8 @@ def written(results: dict[str, Row], rows: Sequence[Row]) -> None:
     """In the order of the list; what is not in the list any more is left out."""
     ordered = [results[key(row)] for row in rows if key(row) in results]
     report = {"command": "python -m benchmarks.zoo", "date": time.strftime("%Y-%m-%d"), "machine": machine(),
-              "limits": {"processor_s": PROCESSOR_S, "memory_bytes": MEMORY_BYTES}, "rows": ordered}  # fmt: skip
+              "limits": {"processor_s": PROCESSOR_S, "memory_bytes": MEMORY_BYTES},
+              "listed": len(rows), "rows": ordered}  # fmt: skip
     files.write(OUT, (json.dumps(report, indent=1) + "\n").encode())
     files.write(PAGE, table.page(report).encode())
 

@@ -20,6 +20,7 @@ def page(report: Mapping[str, Any]) -> str:
         "weights, compiles each as a user would, and compares one training step with PyTorch by rule (b) of "
         "[parity](../explain/parity.md). The list was drawn before the first run "
         "(`benchmarks/zoo/models.json`) and keeps what fails. "
+        f"{len(rows)} of {report['listed']} have a result. "
         f"Measured {report['date']} on {report['machine']['cpu']}, one thread, batch 2.",
         *[_meanings(), "## Summary", summary(rows), _times(rows)],
         "## Not passed", _failures(rows), "## Every model", _models(rows),

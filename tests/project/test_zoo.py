@@ -254,7 +254,8 @@ def test_the_page_shows_every_model_and_every_refusal() -> None:
         {"package": "small", "name": "bad too", "outcome": "refused", "stage": "compile",
          "error": {"code": "E101", "help": "x", "text": "error[E101]: no fft\n  at   b\n  help: another"}},
     ]  # fmt: skip
-    page = table.page({"date": "2026-01-01", "machine": {"cpu": "x"}, "rows": rows})
+    page = table.page({"date": "2026-01-01", "machine": {"cpu": "x"}, "listed": 9, "rows": rows})
+    assert "3 of 9 have a result." in page
     assert "| timm | 1 | 1 | 0 | 0 | 0 | 0 | 100% |" in page
     assert "| small | 2 | 0 | 2 | 0 | 0 | 0 | 0% |" in page
     assert (
