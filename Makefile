@@ -11,7 +11,7 @@ FUZZ_SEED := $(or $(FUZZ_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean
+.PHONY: needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests, fuzz for a minute"
@@ -29,6 +29,7 @@ help:
 	@echo "make generated  300 random networks train as the interpreter says, 500 x every technique within random budgets learn the same bits (about 22 minutes)"
 	@echo "make bits     thirteen large networks at reduced size x budgets x every technique learn the same bits (about half an hour; goes on if interrupted)"
 	@echo "make needs    200 random cases: the stated need is enough, and less is refused (goes on if interrupted)"
+	@echo "make zoo      233 models of timm, transformers and other packages: one training step each against PyTorch (1 GB of packages, two hours; goes on if interrupted)"
 	@echo "make kill     a training run killed at 200 random moments: every resume ends with the same bits"
 
 # System tools: a C compiler is required; clang and tcc are used to prove that all compilers give the same bits.
@@ -104,6 +105,9 @@ fuzz-a-minute: setup
 		echo "fuzzing for a minute; again with: make fuzz FUZZ_SECONDS=60 FUZZ_SEED=$(FUZZ_SEED)" && \
 		$(BIN)/python -m tests.fuzz.run --seconds 60 --seed $(FUZZ_SEED); \
 	else echo "not fuzzed: needs clang and its libFuzzer (sh tools/system_packages.sh)"; fi
+
+zoo: setup
+	$(BIN)/python -m benchmarks.zoo
 
 bits: setup
 	$(BIN)/python -m benchmarks.same_bits

@@ -4,6 +4,7 @@ up to date. Pages that change the sources run in a copy of the project. Needs to
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.zoo import env
 from smidgen.errors import BadOption, all_errors
 from smidgen.report import explain
 from tests.support.boards import need
@@ -48,7 +50,10 @@ def test_everything_on_the_page_happens_as_it_says(page: Path, tmp_path: Path, m
     torch.set_num_threads(1)
     needs = re.search(r"^<!-- needs: (.*?) -->", TEXTS[page], re.MULTILINE)
     need(*needs[1].split() if needs else ())
-    if changes_sources(blocks(TEXTS[page])):
+    packages = re.search(r"^<!-- packages: (.*?) -->", TEXTS[page], re.MULTILINE)
+    if packages and not all(importlib.util.find_spec(name) for name in packages[1].split()):
+        in_the_zoo(page, tmp_path, packages[1])
+    elif changes_sources(blocks(TEXTS[page])):
         in_a_copy(page, tmp_path)
     else:
         run_page(page, tmp_path)
@@ -73,6 +78,22 @@ def in_a_copy(page: Path, folder: Path) -> None:
     after = contents(folder)
     touched = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     assert touched <= named_files(page, text), "the page changes files that it does not name"
+
+
+def in_the_zoo(page: Path, folder: Path, packages: str) -> None:
+    """Run the page in the environment that the benchmark of public models has made, if it has."""
+    if not env.is_made():
+        pytest.skip(f"not installed: {packages} (python -m benchmarks.zoo --setup)")
+    run = (
+        "import sys, pathlib; from benchmarks.zoo import absent; absent.stand_in(); "
+        "from tests.support.doc_pages import run_page; run_page(pathlib.Path(sys.argv[1]), pathlib.Path.cwd())"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    variables = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [env.PYTHON, "-W", "ignore", "-c", run, page], cwd=folder, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -268,6 +289,14 @@ error[E304]: there is no error 'E1'
     before = list(sys.path), Path.cwd()
     run_page(tmp_path / "page.md", tmp_path)
     assert (list(sys.path), Path.cwd(), "mine" in sys.modules) == (*before, False)
+
+
+def test_a_page_of_packages_that_are_not_installed_is_skipped_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env, "is_made", lambda: False)
+    with pytest.raises(pytest.skip.Exception, match=r"not installed: timm \(python -m benchmarks\.zoo --setup\)"):
+        in_the_zoo(tmp_path / "page.md", tmp_path, "timm")
 
 
 def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
