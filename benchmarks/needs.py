@@ -96,15 +96,15 @@ def row_of(number: int, folder: Path) -> Json:
     row: Json = {"number": number, "pages": page_to is not None, "faults": []}
     try:
         for device in devices_for(number):
-            given = {**arguments(number), "device": device, "memory": smidgen.Memory(1, page_to, effort=0)}
+            given = {**arguments(number), "device": device, "memory": smidgen.Memory(1024, page_to, effort=0)}
             with api.prepared(**given) as task:
-                need = needs_bytes(task, 1)
+                need = needs_bytes(task, 1024)
                 if device is None or need is None or need <= device.ram_bytes:
                     row |= {"method": str(given["method"]), "device": None if device is None else device.name}
                     return {
                         **row,
                         "needs_bytes": need,
-                        "faults": faults(task, need, given) if need else ["1 byte fits"],
+                        "faults": faults(task, need, given) if need else ["1 KB fits"],
                     }
     except SmidgenError as unable:
         return {**row, "refused": unable.code}

@@ -14,7 +14,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
 from smidgen.errors import BadOption, CannotWrite
 from smidgen.program.plan import Plan
-from smidgen.program.timeline import Span, Timeline
+from smidgen.program.timeline import Span, Timeline, tensor_text
 from smidgen.report import plan_html
 from smidgen.train.job import Job
 from tests.support import named
@@ -103,7 +103,7 @@ def test_pointing_at_a_rectangle_shows_its_tensor(browser: Browser, name: str) -
         browser.point(*middle(span, timeline, arena, box))
         text = browser.text("#tip").splitlines()
         maker = timeline.maker(span)
-        assert text[0] == span.tensor
+        assert text[0] == tensor_text(span.tensor)
         assert f"{span.bytes:,} bytes" in "\n".join(text)
         assert f"layer {maker.layer}, made by {maker.op}" in text
         life = "\n".join(text)
@@ -136,7 +136,7 @@ def test_a_tap_shows_the_tensor_and_a_tap_elsewhere_hides_it(browser: Browser) -
     x, y = middle(span, timeline, arena, box)
     for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
         browser.cdp("Input.dispatchTouchEvent", type=kind, touchPoints=points)
-    assert browser.text("#tip").splitlines()[0] == span.tensor
+    assert browser.text("#tip").splitlines()[0] == tensor_text(span.tensor)
     tip = browser.run("const b = document.getElementById('tip').getBoundingClientRect(); return [b.left, b.right]")
     assert tip[0] >= 0
     assert tip[1] <= PHONE[0]
@@ -158,14 +158,14 @@ def test_the_keyboard_goes_from_tensor_to_tensor(browser: Browser) -> None:
     browser.run("document.getElementById('arena').focus()")
     timeline = plan("mcunet").facts.entries["train"]
     order, at_peak = list(timeline.spans), timeline.alive(timeline.peak()[0])
-    assert press(browser, "Home") == at_peak[0].tensor
+    assert press(browser, "Home") == tensor_text(at_peak[0].tensor)
     index = order.index(at_peak[0])
-    assert press(browser, "ArrowRight") == order[index + 1].tensor
-    assert press(browser, "ArrowLeft", "ArrowLeft") == order[index - 1].tensor
+    assert press(browser, "ArrowRight") == tensor_text(order[index + 1].tensor)
+    assert press(browser, "ArrowLeft", "ArrowLeft") == tensor_text(order[index - 1].tensor)
     above = sorted(
         (s for s in timeline.alive(order[index].first) if s.offset > order[index].offset), key=lambda s: s.offset
     )
-    assert press(browser, "ArrowRight", "ArrowUp") == above[0].tensor
+    assert press(browser, "ArrowRight", "ArrowUp") == tensor_text(above[0].tensor)
     press(browser, "Escape")
     assert browser.run("return document.getElementById('tip').hidden")
     assert browser.errors() == []
@@ -182,9 +182,9 @@ def test_entry_points_can_be_switched_and_all_tensors_listed(browser: Browser) -
         assert browser.text("#tabs [aria-pressed=true]").startswith(f"{name} ")
         assert f"{plan('named').arena_by_entry[name]:,} bytes" in browser.text("#about")
         rows = "return [...document.querySelectorAll('#tensors tr')].map((r) => r.cells[0].textContent)"
-        assert browser.run(rows) == [s.tensor for s in timeline.spans]
+        assert browser.run(rows) == [tensor_text(s.tensor) for s in timeline.spans]
         peak = browser.run("return [...document.querySelectorAll('#peak li')].map((e) => e.lastChild.textContent)")
-        alive = [s.tensor for s in timeline.alive(timeline.peak()[0])]
+        alive = [tensor_text(s.tensor) for s in timeline.alive(timeline.peak()[0])]
         assert peak[: min(12, len(alive))] == alive[:12]
     assert browser.errors() == []
 
@@ -203,7 +203,7 @@ def test_zoom_makes_small_things_wide_enough_to_point_at(browser: Browser) -> No
     seen = [(s, x, y) for s, x, y in places if 100 < x < 340 and 0 < y < PHONE[1]]  # right of the scale
     for span, x, y in seen[:5]:
         browser.point(x, y)
-        assert browser.text("#tip").splitlines()[:1] == [span.tensor]
+        assert browser.text("#tip").splitlines()[:1] == [tensor_text(span.tensor)]
     assert seen
     for _ in range(9):
         browser.run("document.getElementById('in').click()")
@@ -237,7 +237,7 @@ def test_names_from_a_model_stay_text(browser: Browser) -> None:
     timeline, box = made.facts.entries["train"], browser.box("#arena")
     span = next(s for s in timeline.spans if s.tensor == f"{EVIL}.1.relu")
     browser.point(*middle(span, timeline, made.arena_bytes, box))
-    assert browser.run("return document.querySelector('#tip h4').textContent") == span.tensor
+    assert browser.run("return document.querySelector('#tip h4').textContent") == tensor_text(span.tensor)
     assert browser.errors() == []
 
 

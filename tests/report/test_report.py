@@ -131,7 +131,7 @@ def test_a_decision_with_a_price_says_so() -> None:
 def test_an_arena_above_the_lower_bound_says_by_how_much() -> None:
     plan = job().plan
     larger = replace(plan, arena_by_entry={**plan.arena_by_entry, "train": plan.lower_bound_bytes * 5 // 4})
-    assert "25.0% above the least for this order" in plan_text.plan_text(larger)
+    assert "25.0% above the least that these steps can do with" in plan_text.plan_text(larger)
 
 
 def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:

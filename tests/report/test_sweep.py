@@ -92,17 +92,37 @@ def test_a_budget_of_the_sweep_compiles(found: Sweep, tmp_path: Path) -> None:
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     budget = 40_000
-    one = smidgen.max_batch(Deep().eval(), EXAMPLE, budget=budget, memory=smidgen.Memory(effort=0), kernels="exact")
+    one = smidgen.max_batch(
+        Deep().eval(),
+        EXAMPLE,
+        optimizer=smidgen.SGD(0.01),
+        budget=budget,
+        memory=smidgen.Memory(effort=0),
+        kernels="exact",
+    )
     assert one.batch > 1
     assert one.samples_per_s == one.batch / one.seconds
     for batch, whole in ((one.batch, True), (one.batch + 1, False)):
         plan = smidgen.compile(
-            Deep().eval(), EXAMPLE, batch=batch, budget=budget, memory=smidgen.Memory(effort=0), kernels="exact"
+            Deep().eval(),
+            EXAMPLE,
+            optimizer=smidgen.SGD(0.01),
+            batch=batch,
+            budget=budget,
+            memory=smidgen.Memory(effort=0),
+            kernels="exact",
         ).plan
         assert plan.ram_bytes <= budget
         assert whole or plan.batch < batch  # taken in parts
     with pytest.raises(DoesNotFit, match=r"the budget has 2\.93 KB"):
-        smidgen.max_batch(Deep().eval(), EXAMPLE, budget=3000, memory=smidgen.Memory(effort=0), kernels="exact")
+        smidgen.max_batch(
+            Deep().eval(),
+            EXAMPLE,
+            optimizer=smidgen.SGD(0.01),
+            budget=3000,
+            memory=smidgen.Memory(effort=0),
+            kernels="exact",
+        )
 
 
 @pytest.mark.parametrize("wrong", [{}, {"budget": "lots"}, {"budget": "1MB", "deadline": "2x"}])
