@@ -91,6 +91,7 @@ int main(void) {
     board_print("\n");
 
     int32_t n, trained = 0;
+    if (next(&n, sizeof n) || n) { return 8; /* a state to begin with is not for this one */ }
     for (; !next(&n, sizeof n) && n; trained += n) {
         const size_t bytes = (size_t)n * sizeof images[0];
         if (smg_class_count(&x, &classes) == 9 && smg_add_class(&x, &classes, "new") != 9) {

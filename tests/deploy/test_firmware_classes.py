@@ -15,12 +15,15 @@ import pytest
 
 import smidgen
 from smidgen.deploy import emulate
+from smidgen.deploy.board_run import train_on_board
 from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import load_device
+from smidgen.errors import BadData
 from smidgen.program.program import Program
 from smidgen.train.batches import Arrays, order
 from smidgen.train.job import Job
 from smidgen.train.loop import training_data
+from smidgen.train.npz import Samples
 from tests.support.boards import EMULATOR, need
 from tests.support.new_classes import nine_known
 
@@ -148,3 +151,24 @@ def test_a_save_that_is_cut_short_leaves_the_state_before(board: Board, lives: L
     # Now the other slot has the newest state; a save that is cut goes to the first one.
     assert board.life(flash, board.steps[1:2], power=whole - 1)[0] == CUT
     assert board.whole_life(flash, ["restored", "new"]).state == later.state
+
+
+def test_smidgen_run_adds_a_class(tmp_path: Path) -> None:
+    need(*EMULATOR)
+    x, y, model, chosen = nine_known(3)
+    job = smidgen.compile(model, x[:8], method="last_layer", classes=smidgen.Classes(spare=2))
+    folder = tmp_path / "fw"
+    write_firmware(folder, job.program, load_device("stm32f746"))
+    emulate.make(folder)
+    data = Samples((x[chosen],), y[chosen])
+    with pytest.raises(BadData, match="label 9 in sample 0") as error:
+        train_on_board(folder, data, steps=2)
+    assert "--add-class NAME" in error.value.help
+    saved = tmp_path / "out.smg"
+    report = train_on_board(folder, data, steps=20, check=True, save=str(saved), add_classes=["three"], count=False)
+    assert report.same_as_host
+    assert report.before is not None
+    assert report.accuracy is not None
+    assert report.accuracy > report.before
+    assert f"{report.before:.2%} before, {report.accuracy:.2%} after" in report.to_text()
+    assert smidgen.load(saved).classes[9] == "three"
