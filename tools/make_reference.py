@@ -1,4 +1,4 @@
-"""Writes docs/reference from the registries: `python tools/make_reference.py`. A test fails if the pages are older.
+"""Writes docs/reference from the registries: `python -m tools.make_reference`. A test fails if the pages are older.
 
 Nothing here knows an op by name: what a gradient is and what it reads is found by asking the op's own rule.
 """
@@ -18,6 +18,7 @@ from smidgen.compiler.graph.build import Builder
 from smidgen.errors import all_errors
 from smidgen.ir import DType, Node
 from smidgen.methods import all_methods
+from tools.python_reference import python_page
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -218,7 +219,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-PAGES = {"ops.md": ops_page, "methods.md": methods_page, "errors.md": errors_page}
+PAGES = {"ops.md": ops_page, "methods.md": methods_page, "errors.md": errors_page, "python.md": python_page}
 """File name → what makes its text."""
 
 

@@ -169,7 +169,7 @@ def test_figures_are_those_of_the_results(page: Path) -> None:
 @pytest.mark.parametrize("name", make_reference.PAGES)
 def test_the_reference_is_up_to_date(name: str) -> None:
     there = (make_reference.FOLDER / name).read_text(encoding="utf-8")
-    assert there == make_reference.PAGES[name](), "python tools/make_reference.py writes it"
+    assert there == make_reference.PAGES[name](), "python -m tools.make_reference writes it"
 
 
 # -- errors --------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def register(method: M) -> M:
 
 
 def all_methods() -> dict[str, type[Method]]:
+    """Name → class of every method that can be asked for by name."""
     return dict(_METHODS)
 
 

@@ -115,6 +115,7 @@ class Plan:
 
     @property
     def ram_bytes(self) -> int:
+        """All of the RAM: state, arena, context, stack, and work memory of fast kernels."""
         return self.state_bytes + self.arena_bytes + self.context_bytes + self.stack_bytes + self.work_bytes
 
     @property
@@ -130,6 +131,7 @@ class Plan:
                 f"exact kernels take {self.exact_ram_bytes:,}")  # fmt: skip
 
     def to_json(self) -> JsonDict:
+        """As a program file keeps it: without work memory."""
         return {
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SOMETIMES},
             "arena_by_entry": dict(self.arena_by_entry),

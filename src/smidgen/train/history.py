@@ -24,6 +24,7 @@ class Epoch:
     samples: int
 
     def to_json(self) -> JsonDict:
+        """As the command line prints it; numbers that are not finite become null."""
         measured = None if self.eval is None else {k: _finite(v) for k, v in self.eval.items()}
         return {
             "epoch": self.epoch, "loss": _finite(self.loss), "eval": measured, "lr": self.lr, "seconds": self.seconds,
@@ -69,6 +70,7 @@ class History:
 
     @property
     def last(self) -> Epoch | None:
+        """The last epoch that was finished."""
         return self.epochs[-1] if self.epochs else None
 
     def to_json(self) -> JsonDict:

@@ -37,6 +37,7 @@ class Largest:
 
     @property
     def samples_per_s(self) -> float:
+        """Predicted."""
         return self.batch / self.seconds
 
 

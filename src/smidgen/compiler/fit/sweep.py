@@ -60,6 +60,7 @@ class Point:
 
     @property
     def fits(self) -> bool:
+        """Whether a plan within the budget was found."""
         return self.ram_bytes is not None
 
 
@@ -82,10 +83,12 @@ class Sweep:
 
     @property
     def techniques(self) -> list[str]:
+        """Of all points, each once."""
         return list(dict.fromkeys(p.technique for p in self.points))
 
     @property
     def budgets(self) -> list[int]:
+        """Of all points in bytes, the smallest first."""
         return sorted({p.budget_bytes for p in self.points})
 
     def extra(self, point: Point) -> float | None:
@@ -94,6 +97,7 @@ class Sweep:
         return None if value is None or not base else value / base - 1
 
     def at(self, technique: str, budget_bytes: int) -> Point:
+        """The point of one technique and budget."""
         return next(p for p in self.points if (p.technique, p.budget_bytes) == (technique, budget_bytes))
 
 
