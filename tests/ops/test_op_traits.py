@@ -28,6 +28,10 @@ ALL = list(ops.all_ops().values())
 
 # Words that are the name of an op and mean something else there.
 OTHER_MEANING = {
+    "arguments.py": {"sgd": "an optimizer"},
+    "misfit.py": {"zero": "an entry point"},
+    "modes.py": {"dropout": "an attribute of torch's modules"},
+    "sweep_html.py": {"where": "a key of the page's JSON"},
     "additive.py": {"mean": "a reduction"},
     "arrays.py": {"reshape": "a step of a stored layout"},
     "bias.py": {"shift": "the role of an operand"},
@@ -39,7 +43,7 @@ OTHER_MEANING = {
     "optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "proof.py": {"sgd": "an optimizer"},
     "stack.py": {"conv2d_dw": "a function in C"},
-    "plan.py": {"loop": "a kind of decision"},
+    "plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "plan_text.py": {"loop": "a key of the plan's JSON"},
     "loss_facts.py": {"mean": "a reduction"},
     "paged_undo.py": {"page_in": "a kernel of a program", "page_out": "a kernel of a program", "page_wait": "a kernel"},
