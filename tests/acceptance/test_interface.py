@@ -12,7 +12,7 @@ from torch import nn
 
 import smidgen
 from smidgen.api import MOVED
-from smidgen.errors import BadData, BadOption, ExportFailed
+from smidgen.errors import BadData, BadOption, DoesNotFit, ExportFailed
 
 X = torch.randn(4, 6)
 
@@ -87,9 +87,9 @@ def test_data_reaches_a_method() -> None:
 
 def test_nobody_means_a_budget_of_32_bytes() -> None:
     for given in (32, "32"):
-        with pytest.raises(BadOption, match="is 32 bytes") as error:
-            smidgen.compile(net(), X, budget=given)
-        assert error.value.help == "budget='32KB'"
+        with pytest.raises(DoesNotFit, match="the budget has 32 bytes") as error:
+            smidgen.compile(net(), X, budget=given, kernels="exact")
+        assert error.value.why.startswith("32 without a unit are 32 bytes; 32KB are kilobytes")
 
 
 def test_python_and_the_command_line_train_by_the_same_optimizer() -> None:

@@ -110,10 +110,6 @@ def checked_device(device: Any) -> Device | None:
     return load_device(device)
 
 
-LEAST_BUDGET: Final = 1024
-"""Whoever asks for less has left out the unit."""
-
-
 def checked_budget(budget: Any, name: str = "budget") -> int | None:
     """Bytes of RAM: a number of them, or a text with a unit of 1024."""
     if budget is None:
@@ -125,9 +121,6 @@ def checked_budget(budget: Any, name: str = "budget") -> int | None:
         count = float(found[1]) * 1024 ** ("", "k", "m", "g").index(found[2].lower())
     if not 1 <= count < 2**63:
         raise BadOption(f"{name}={budget!r} is not a number of bytes", help=HELP[name])
-    if count < LEAST_BUDGET:
-        why = "no program fits in less than 1 KB: the unit may be missing"
-        raise BadOption(f"{name}={budget!r} is {int(count)} bytes", why=why, help=f"{name}='{int(count)}KB'")
     return int(count)
 
 

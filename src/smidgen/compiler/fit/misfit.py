@@ -138,6 +138,7 @@ class TooLate(OverLimit):
         return fits(self.limit, one.need) and one.seconds is not None and one.seconds <= self.deadline_s
 
 
+UNIT_BYTES: Final = 1024  # whoever asks for less has left out the unit
 Choices = Callable[[Limit, Effort], tuple[Sequence[Option], int]]
 """What else was tried for this limit with so much effort: what fits, or the nearest; and how many there were."""
 
@@ -181,6 +182,9 @@ def over_limit(
     if need.ram_bytes <= limit.ram_bytes:
         why = (f"neither the state of {bytes_text(need.state_bytes)} nor the arena of {bytes_text(need.arena_bytes)} "
                f"may be spread over banks; {why}")  # fmt: skip
+    if limit.ram_bytes + work < UNIT_BYTES:
+        asked = limit.ram_bytes + work
+        why = f"{asked} without a unit are {asked} bytes; {asked}KB are kilobytes; {why}"
     one_thread = {"threads": 1} if limit.work_threads > 1 else {}
     is_small = work and need.ram_bytes <= limit.ram_bytes + work
     exact = Option({"kernels": "exact", **one_thread}, need) if is_small else None
