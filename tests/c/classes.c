@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     printf("%d %d %d\n", smg_class_count(x, &classes), smg_class_count(x, &elsewhere), smg_class_count(x, &none));
     /* labels from outside to beyond the classes in use: what a step says to each, and whether it changed STATE */
     static float images[8 * 8];
-    static uint8_t before[1 << 16];
+    static uint8_t before[1 << 18];
     for (int32_t label = -1; label <= classes.known + classes.spare; label++) {
         const SmgBuffer batch[] = {{images, sizeof images}, {&label, sizeof label}};
         float loss;

@@ -17,8 +17,8 @@ from smidgen.compiler.passes.layout import Choice, Sweep
 from smidgen.compiler.passes.resweep import Resweep, Swept
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Batch, Graph, Node, Role
-from tests.passes.test_simplify_random import Net
 from tests.support.permuting_nets import NETS
+from tests.support.random_graphs import Net
 
 N = Batch()
 

@@ -76,7 +76,7 @@ def test_an_option_that_means_nothing_says_what_would(given: dict[str, Any], tex
 
 
 def test_options_come_back_as_the_pipeline_wants_them() -> None:
-    assert checked_options(MODEL) == Options(SGD(lr=0.01), "full", None, "frozen", False, 0)
+    assert checked_options(MODEL) == Options(SGD(lr=0.01, momentum=0.9), "full", None, "frozen", False, 0)
     given = checked_options(
         MODEL, optimizer=AdamW(), method=["bn", "head.*"], batch=np.int64(3), bn="batch", accumulate=np.True_,
         seed=np.uint8(7),

@@ -82,7 +82,9 @@ def test_names_survive_save_and_checkpoint_and_go_home(tmp_path: Path) -> None:
     job = smidgen.compile(net(), x, classes=smidgen.Classes(spare=2, names=names))
     assert job.classes == names
     assert job.predict(x).shape == (16, 9)
-    with pytest.raises(BadData, match=r"label 9 in sample 0 .*\n.* 9 classes, 0 to 8\n  help: job\.add_class"):
+    with pytest.raises(
+        BadData, match=r"label 9 in sample 0 .*\n.* 9 classes, 0 to 8\n  help: add the class first: job\.add_class"
+    ):
         job.fit(x, y * 0 + 9, progress=False)
     with pytest.raises(BadData, match="label 9 in sample 0"):
         job.train_step(x, y * 0 + 9)

@@ -262,7 +262,15 @@ def test_a_rung_may_page_where_the_others_do_not(tmp_path: Path) -> None:
     net = NETS["dscnn"]
     x, y = net.data(12)
     plain, job = (
-        compiled(net.model().eval(), x[:1], loss=net.loss, kernels="exact", memory=smidgen.Memory(effort=0), **more)
+        compiled(
+            net.model().eval(),
+            x[:1],
+            loss=net.loss,
+            optimizer=smidgen.SGD(0.01),
+            kernels="exact",
+            memory=smidgen.Memory(effort=0),
+            **more,
+        )
         for more in ({}, {"ladder": ["400KB", "200KB"], "page_to": tmp_path / "page.bin"})
     )
     assert job.plan.paged["train"].in_bytes == 0 < job.plan.paged["train@2"].in_bytes

@@ -58,8 +58,8 @@ def check_labels(target: Array, buffer: Buffer, facts: LossFacts, first: int = 0
         else ""
     )
     counted = target[target != facts.ignore] if facts.ignore is not None else target
-    if counted.min() >= 1 and counted.max() == classes:
-        help = "they seem to count from 1: give y - 1" + (f"; or {help}" if help else "")
+    if not help and counted.min() >= 1 and counted.max() == classes:
+        help = "they seem to count from 1: give y - 1"
     raise BadData(
         f"label {int(target[where])} in sample {sample} (counted from 0) is not the number of a class",
         why=f"there are {classes} classes, 0 to {classes - 1}", help=help,

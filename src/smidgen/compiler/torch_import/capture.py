@@ -54,7 +54,7 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     in_training = any(module.training for module in model.modules())
     watch = Watch(model)
     with _mode(model, training=False), watched(watch):
-        program = _export(model, inputs, trains=not in_training)
+        program = _export(model, inputs, trains=not in_training, noticed=watch.own_gradient)
     known: Known = {}
     infer, outputs = graph_of(program, model, known, bn=bn)
     evaluate: Graph | None
@@ -268,13 +268,17 @@ def _free_sizes() -> Iterator[None]:
         yield
 
 
-def _export(module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, size: Any = None) -> ExportedProgram:
-    """Capture with a free batch size; `given` are the caller's examples, `trains`: gradients will be computed."""
+def _export(
+    module: nn.Module, given: Sequence[torch.Tensor], *, trains: bool, size: Any = None,
+    noticed: Callable[[], None] = lambda: None,
+) -> ExportedProgram:  # fmt: skip
+    """Capture with a free batch size; `given` are the caller's examples, `trains`: gradients will be computed.
+    `noticed` is called where the model defines one itself."""
     inputs = tuple(_resized(x) for x in given)
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet(), every_frame_noted(), custom_gradients.refused(trains), _free_sizes():
+        with _quiet(), every_frame_noted(), custom_gradients.refused(trains, noticed), _free_sizes():
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise

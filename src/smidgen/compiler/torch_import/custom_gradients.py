@@ -5,7 +5,7 @@ something else."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -43,15 +43,18 @@ def check_gradients(model: nn.Module) -> None:
 
 
 @contextmanager
-def refused(training: bool) -> Iterator[None]:
+def refused(training: bool, noticed: Callable[[], None] = lambda: None) -> Iterator[None]:
     """While a model is captured: functions whose own gradient is another than that of their forward, and hooks on
-    values."""
+    values. `noticed` is called for each of them, also where gradients do not matter."""
     real_hook, real_unwrap = torch.Tensor.register_hook, _functorch.utils.unwrap_dead_wrappers
     real_call = autograd_function.custom_function_call
     calls: list[tuple[Call, str]] = []  # each kind once, with its first place
 
     def note(function: Any, args: Sequence[Any], at: str) -> None:
-        if training and not function.__module__.startswith("torch."):
+        if function.__module__.startswith("torch."):
+            return
+        noticed()
+        if training:
             call = Call.of(function, args)
             if not any(call.is_like(known) for known, _ in calls):
                 calls.append((call, at))
@@ -70,6 +73,7 @@ def refused(training: bool) -> Iterator[None]:
         return real_call(function, *args, **kwargs)
 
     def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
+        noticed()
         if not training:
             return real_hook(tensor, hook)
         raise _hook(line_of_frame(inspect.currentframe()), "scale * x + ((1 - scale) * x).detach() scales a gradient")

@@ -26,6 +26,10 @@ class Watch:
         self._learning = {id(m) for m in modules if not _drops_nothing(m)}
         self.differs = any(_has_own_way(m) for m in modules)
 
+    def own_gradient(self) -> None:
+        """It is judged where the model is captured for training."""
+        self.differs = True
+
     def read(self, module: nn.Module) -> None:
         self.differs = self.differs or id(module) in self._learning
 
@@ -43,8 +47,7 @@ def _has_own_way(module: nn.Module) -> bool:
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """While a model is captured in evaluation mode: note who asks for its mode, and gradients that it defines itself,
-    which are judged where it is captured for training."""
+    """While a model is captured in evaluation mode: note who asks for its mode."""
 
     def read(module: nn.Module) -> Any:
         watch.read(module)
@@ -54,19 +57,5 @@ def watched(watch: Watch) -> Iterator[None]:
         watch.read(module)
         vars(module)["training"] = value
 
-    real, real_hook = torch.autograd.Function.apply, torch.Tensor.register_hook
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.differs = watch.differs or not cls.__module__.startswith("torch.")
-        return real.__func__(cls, *args, **kwargs)
-
-    def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
-        watch.differs = True
-        return real_hook(tensor, hook)
-
-    with (
-        mock.patch.object(nn.Module, "training", property(read, write), create=True),
-        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
-        mock.patch.object(torch.Tensor, "register_hook", register_hook),
-    ):
+    with mock.patch.object(nn.Module, "training", property(read, write), create=True):
         yield
