@@ -93,6 +93,7 @@ static float weight_of(const Resample *v, const Taps *t, int32_t k, size_t *at) 
 EXTENT(resample_f32) { return resample_need(p, &need[1], &need[0]); }
 KERNEL(resample_f32, "oi", PARAMS(Resample)) {
     const Resample v = resample_of(c->p);
+    if (v.A == 0 || v.B == 0) { return SMG_NO_FAULT; /* nothing to do, however long the axis is */ }
     const size_t L = (size_t)v.L, B = (size_t)v.B, O = (size_t)v.O;
     for (int32_t o = 0; o < v.O; o++) {
         const Taps t = taps_at(&v, o);
@@ -113,6 +114,7 @@ KERNEL(resample_f32, "oi", PARAMS(Resample)) {
 EXTENT(resample_dx_f32) { return resample_need(p, &need[0], &need[1]); }
 KERNEL(resample_dx_f32, "oi", PARAMS(Resample)) {
     const Resample v = resample_of(c->p);
+    if (v.A == 0 || v.B == 0) { return SMG_NO_FAULT; /* nothing to do, however long the axis is */ }
     const size_t L = (size_t)v.L, B = (size_t)v.B, O = (size_t)v.O;
     memset(OUT(0), 0, (size_t)v.A * L * B * sizeof(float));
     for (int32_t o = 0; o < v.O; o++) {
