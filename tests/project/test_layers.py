@@ -46,7 +46,9 @@ def imported(module: str, tree: Tree, known: set[str]) -> Iterator[str]:
     """Every module of smidgen that one imports, wherever in its file."""
     for node in tree:
         if isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("smidgen.") for a in node.names if a.name.startswith("smidgen."))
+            yield from (found for a in node.names if (found := own(a.name)))
+        elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            yield from (found for a in node.args[:1] if isinstance(a, ast.Constant) and (found := own(str(a.value))))
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 base = module.split(".")[: -node.level]
@@ -59,6 +61,16 @@ def imported(module: str, tree: Tree, known: set[str]) -> Iterator[str]:
             for alias in node.names:
                 deeper = f"{source}.{alias.name}" if source else alias.name
                 yield deeper if deeper in known else source or "__init__"
+
+
+def called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def own(name: str) -> str:
+    """A module of smidgen below it, `__init__` for smidgen itself; empty for those of others."""
+    first, _, rest = name.partition(".")
+    return (rest or "__init__") if first == "smidgen" else ""
 
 
 def edges(root: Path) -> set[Edge]:
@@ -97,7 +109,7 @@ def unused(root: Path) -> set[Edge]:
 def unknown(root: Path) -> list[str]:
     """Files at the top, packages and parts of the compiler that the tables do not name."""
     found = {p.stem for p in root.glob("*.py")} - TOP
-    folders = {p.parent.name for p in root.glob("*/__init__.py")} - set(DIRECTION)
+    folders = {p.relative_to(root).parts[0] for p in root.glob("*/**/*.py")} - set(DIRECTION)
     parts = {m.split(".")[1] for m in modules(root) if m.startswith("compiler.")} - {"__init__", *COMPILER}
     return sorted([*found, *folders, *(f"compiler/{part}" for part in parts)])
 
@@ -107,7 +119,8 @@ def wrong_way(root: Path) -> set[Edge]:
 
 
 def private(root: Path) -> Counter[str]:
-    """`file: count` of x._name that another package defines and the file's own does not; x is not self or cls."""
+    """`file: count` of x._name that another package defines and the file's own does not, x being neither self nor cls,
+    and of private names that are imported from another package."""
     files = modules(root)
     trees = {m: parsed(path.read_text(encoding="utf-8")) for m, path in files.items()}
     defined: dict[str, set[str]] = {}
@@ -116,15 +129,29 @@ def private(root: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for module, tree in trees.items():
         foreign = foreign_names(tree)
+        here = module.split(".")[0]
         for node in tree:
-            if not isinstance(node, ast.Attribute) or not is_private(node.attr):
+            if isinstance(node, ast.ImportFrom) and (node.level or own(node.module or "")):
+                outside = node.level >= len(module.split(".")) or not node.level
+                names = [a.name for a in node.names if outside and is_private(a.name)]
+                found[files[module].relative_to(root).as_posix()] += len(names)
+            name, owner = named(node)
+            if not is_private(name):
                 continue
-            owner = root_of(node.value)
-            here = module.split(".")[0]
-            others = any(node.attr in names for package, names in defined.items() if package != here)
-            if others and node.attr not in defined[here] and owner not in {"self", "cls"} | foreign:
+            others = any(name in names for package, names in defined.items() if package != here)
+            if others and name not in defined[here] and owner not in {"self", "cls"} | foreign:
                 found[files[module].relative_to(root).as_posix()] += 1
-    return found
+    return +found
+
+
+def named(node: ast.AST) -> tuple[str, str]:
+    """Attribute and owner of `x.name` and of `getattr(x, "name")`; else empty."""
+    if isinstance(node, ast.Attribute):
+        return node.attr, root_of(node.value)
+    if isinstance(node, ast.Call) and called(node) == "getattr" and len(node.args) > 1:
+        name = node.args[1]
+        return str(name.value) if isinstance(name, ast.Constant) else "", root_of(node.args[0])
+    return "", ""
 
 
 def root_of(value: ast.expr) -> str:
@@ -222,6 +249,9 @@ def copy(tmp_path: Path) -> Path:
     "def f():\n    from smidgen.compiler.fit import search\n",
     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..compiler.place.arena import place\n",
     "import smidgen.report.plan_text\n",
+    "import smidgen\n\n\ndef f():\n    return smidgen.compile\n",
+    "import importlib\n\n\ndef f():\n    return importlib.import_module('smidgen.compiler.verify')\n",
+    "def f():\n    return __import__('smidgen.compiler.verify')\n",
 ])  # fmt: skip
 def test_a_wrong_way_import_is_found(line: str, copy: Path) -> None:
     with (copy / "train" / "weights.py").open("a") as file:
@@ -242,16 +272,22 @@ def test_a_wrong_way_import_within_the_compiler_is_found(copy: Path) -> None:
     assert wrong_way(copy) - wrong_way(SOURCE) == {("compiler.graph.check", "compiler.fit.search")}
 
 
-@pytest.mark.parametrize("file", ["mine.py", "mine/__init__.py", "compiler/mine.py"])
+@pytest.mark.parametrize("file", ["mine.py", "mine/__init__.py", "mine/part.py", "compiler/mine.py"])
 def test_a_new_file_is_found(file: str, copy: Path) -> None:
     (copy / file).parent.mkdir(exist_ok=True)
     (copy / file).write_text('"""Mine."""\n')
     assert len(unknown(copy)) == 1
 
 
-def test_a_private_attribute_of_another_package_is_found(copy: Path) -> None:
+@pytest.mark.parametrize("line", [
+    "def f(job):\n    return job._files\n",
+    "def f(job):\n    return getattr(job, '_files')\n",
+    "from ..program.plan import _counts\n",
+    "from smidgen.program.plan import _counts\n",
+])  # fmt: skip
+def test_a_private_name_of_another_package_is_found(line: str, copy: Path) -> None:
     with (copy / "report" / "by_layer.py").open("a") as file:
-        file.write("\n\ndef f(job):\n    return job._files\n")
+        file.write(f"\n\n{line}")
     assert private(copy) - private(SOURCE) == Counter({"report/by_layer.py": 1})
 
 
