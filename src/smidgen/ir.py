@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-ALIGN = 16  # bytes, of every slot in RAM unless a device says otherwise
 Array = np.ndarray[Any, np.dtype[Any]]  # NDArray[Any], without its import
 ALIGN = 16  # bytes: where tensors may begin, unless a device says otherwise
 
