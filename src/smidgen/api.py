@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -54,15 +54,12 @@ Wanted = Part | type[Method] | Sequence[Part | type[Method]]
 """What may be given as `method`."""
 EFFORT_S: Final = 5.0
 SWEEP_EFFORT_S: Final = 1.0  # for each point
-MOVED: Final = {
-    **{name: f"memory=smidgen.Memory({name}={{}})" for name in (
-        "page_to", "objective", "deadline", "effort", "ladder", "accumulate", "const", "prices")},
-    "spare_classes": "classes=smidgen.Classes(spare={})",
-    "class_names": "classes=smidgen.Classes(names={})",
-    "threads": "kernels='fast:{}'",
-    "page": "memory=smidgen.Memory(page_to='page.bin')",
-}  # fmt: skip
-"""Arguments of version 0.1 → how they are written now."""
+OF_MEMORY: Final = (
+    "page_to", "objective", "deadline", "effort", "ladder", "accumulate", "const", "prices",
+)  # fmt: skip
+OF_CLASSES: Final = {"spare_classes": "spare", "class_names": "names"}
+MOVED: Final = (*OF_MEMORY, *OF_CLASSES, "threads", "page", "told")
+"""Arguments of version 0.1 that are written another way now."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -107,7 +104,7 @@ def prepared(
     """The task that the arguments describe. Prices that are measured meanwhile are remembered at the end."""
     chip, memory = checked_device(device), checked_memory(memory, budget)
     ram_bytes, page_to = checked_budget(memory.budget), memory.page_to
-    checked_page_to(page_to)
+    checked_page_to(page_to, help="memory=smidgen.Memory(page_to='page.bin')")
     checked_precision(precision)
     checked_ladder(memory.ladder)
     effort_s = checked_effort(EFFORT_S if memory.effort is None else memory.effort)
@@ -141,21 +138,45 @@ def _asking(
     arguments: Callable[P, AbstractContextManager[Task]],
 ) -> Callable[[Callable[[Task], R]], Callable[P, R]]:
     """A function of a task as one of the arguments that describe it."""
+    signature = inspect.signature(arguments)
 
     def around(run: Callable[[Task], R]) -> Callable[P, R]:
         @functools.wraps(run)
         def call(*args: P.args, **given: P.kwargs) -> R:
-            for name in set(given) & set(MOVED):
-                help = MOVED[name].format(given[name] if name == "threads" else repr(given[name]))
-                raise BadOption(f"{name}= is written another way since 0.2", help=help)
+            if old := [name for name in given if name in MOVED]:
+                verb = "is" if len(old) == 1 else "are"
+                what = f"{', '.join(f'{name}=' for name in old)} {verb} written another way since 0.2"
+                raise BadOption(what, help=_written_now(given))
+            try:
+                signature.bind(*args, **given)
+            except TypeError as error:
+                raise TypeError(f"{run.__name__}() {error}") from None
             with arguments(*args, **given) as task:
                 return run(task)
 
-        signature = inspect.signature(arguments)
         call.__signature__ = signature.replace(return_annotation=run.__annotations__["return"])  # type: ignore[attr-defined]
         return call
 
     return around
+
+
+def _written_now(given: Mapping[str, Any]) -> str:
+    """All old spellings among these arguments, as they are written now: what belongs to one type, as one of it."""
+    memory = {name: given[name] for name in OF_MEMORY if name in given}
+    if given.get("page"):
+        memory.setdefault("page_to", "page.bin")
+    classes = {new: given[old] for old, new in OF_CLASSES.items() if old in given}
+    found = [
+        f"{name}=smidgen.{kind}({', '.join(f'{field}={value!r}' for field, value in fields.items())})"
+        for name, kind, fields in (("memory", "Memory", memory), ("classes", "Classes", classes))
+        if fields
+    ]
+    if "threads" in given:
+        kernels = given.get("kernels") or "fast"
+        found.append(f"kernels='{kernels}'" if given["threads"] == 1 else f"kernels='fast:{given['threads']}'")
+    gone = [] if given.get("page", True) else [f"page={given['page']!r}"]
+    gone += ["told= (`smidgen plan` shows progress)"] if "told" in given else []
+    return "; ".join(filter(None, [", ".join(found), f"leave out {', '.join(gone)}" if gone else ""]))
 
 
 @_asking(prepared)

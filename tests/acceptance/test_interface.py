@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.api import MOVED
 from smidgen.errors import BadData, BadOption, DoesNotFit, ExportFailed
 
 X = torch.randn(4, 6)
@@ -28,13 +27,49 @@ def test_three_verbs_share_one_signature_of_at_most_16_arguments() -> None:
     assert {"precision", "data", "memory", "budget", "classes"} <= set(of[0])
 
 
-@pytest.mark.parametrize("name", sorted(MOVED))
+OLD = {
+    "accumulate": True, "spare_classes": 2, "class_names": ["cat", "dog"], "const": "int8", "page_to": "page.bin",
+    "objective": "energy", "deadline": "2x", "effort": 3.0, "ladder": ["32KB"], "prices": "measured", "threads": 2,
+    "page": True,
+}  # fmt: skip
+"""Arguments of compile, sweep and max_batch in 0.1 that have moved, with a value of each."""
+
+
+@pytest.mark.parametrize("name", OLD)
 @pytest.mark.parametrize("verb", [smidgen.compile, smidgen.sweep, smidgen.max_batch])
 def test_an_old_spelling_shows_the_new_one(name: str, verb: Any) -> None:
     with pytest.raises(BadOption, match=f"{name}= is written another way") as error:
-        verb(net(), X, **{name: 2})
+        verb(net(), X, **{name: OLD[name]})
     given = eval(f"dict({error.value.help})", {"smidgen": smidgen, "dict": dict})
     assert set(given) <= set(inspect.signature(smidgen.compile).parameters)
+
+
+def test_old_spellings_are_shown_together_in_the_order_of_the_call() -> None:
+    with pytest.raises(BadOption) as error:
+        smidgen.compile(net(), X, spare_classes=2, effort=3.0, class_names=["cat"], ladder=["32KB"], threads=4)
+    assert error.value.what == (
+        "spare_classes=, effort=, class_names=, ladder=, threads= are written another way since 0.2"
+    )
+    assert error.value.help == (
+        "memory=smidgen.Memory(effort=3.0, ladder=['32KB']), classes=smidgen.Classes(spare=2, names=['cat']), "
+        "kernels='fast:4'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "help"),
+    [({"told": print}, "leave out told= (`smidgen plan` shows progress)"), ({"page": False}, "leave out page=False"),
+     ({"threads": 1, "kernels": "exact"}, "kernels='exact'")],
+)  # fmt: skip
+def test_an_old_spelling_that_says_nothing_can_be_left_out(given: dict[str, Any], help: str) -> None:
+    with pytest.raises(BadOption) as error:
+        smidgen.sweep(net(), X, **given)
+    assert error.value.help == help
+
+
+def test_an_argument_that_does_not_exist_is_said_of_the_function_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"max_batch\(\) got an unexpected keyword argument 'optimiser'"):
+        smidgen.max_batch(net(), X, optimiser=1)  # type: ignore[call-arg]
 
 
 def test_the_short_form_of_a_budget_is_that_of_memory() -> None:
@@ -65,6 +100,16 @@ def test_what_means_nothing_is_said_with_what_would(wrong: dict[str, Any]) -> No
     with pytest.raises(BadOption) as error:
         smidgen.compile(net(), X, **wrong)
     assert error.value.help
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kernels": "fast:99"}, {"memory": smidgen.Memory(page_to=5)}, {"memory": smidgen.Memory(effort=-1)}],  # type: ignore[arg-type]
+    ids=str,
+)  # fmt: skip
+def test_help_is_no_old_spelling(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadOption) as error:
+        smidgen.compile(net(), X, **wrong)
+    smidgen.compile(net(), X, **eval(f"dict({error.value.help})", {"smidgen": smidgen, "dict": dict}))
 
 
 def test_types_of_arguments_do_not_change() -> None:

@@ -41,7 +41,7 @@ class Work:
 EXACT: Final = Work("exact", 1)
 
 
-def checked_page_to(page_to: Any) -> None:
+def checked_page_to(page_to: Any, help: str = "page_to='page.bin'") -> None:
     """A path or None. Whether a file can be made there is found out when it is opened."""
     if page_to is None:
         return
@@ -50,7 +50,7 @@ def checked_page_to(page_to: Any) -> None:
     except UnicodeEncodeError:  # half of a surrogate pair
         is_path = False
     if not is_path:
-        raise BadOption(f"page_to={page_to!r} is not a path", help="page_to='page.bin'")
+        raise BadOption(f"page_to={page_to!r} is not a path", help=help)
 
 
 def has_fast() -> bool:
@@ -65,16 +65,17 @@ def asked_kernels() -> str | None:
 
 def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
     """None: what SMIDGEN_KERNELS says; without it fast ones, if the runtime was built with them."""
+    help = "threads=2"
     if kernels is None:
         kernels = asked_kernels() or ("fast" if has_fast() else "exact")
     if isinstance(kernels, str) and (found := re.fullmatch(r"(exact|fast):(\d{1,9})", kernels)) and threads == 1:
-        kernels, threads = found[1], int(found[2])
+        kernels, threads, help = found[1], int(found[2]), "kernels='fast:2'"
     if kernels not in ("exact", "fast"):
         raise BadOption(
             f"kernels={kernels!r} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"
         )
     if type(threads) is not int or not 1 <= threads <= 64:
-        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help="threads=2")
+        raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help=help)
     if kernels == "exact" and threads != 1:
         raise BadOption("exact kernels run on one thread", help="kernels='fast:2', or one thread")
     return str(kernels), int(threads)
