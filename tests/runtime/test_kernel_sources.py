@@ -40,3 +40,12 @@ def test_parameters_have_names(path: Path) -> None:
 @pytest.mark.parametrize("path", [*KERNELS, build.HERE / "split.h", build.HERE / "exact_math.h"], ids=lambda p: p.name)
 def test_lines_fit_120_columns(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if len(line) > 120] == []
+
+
+def test_nothing_is_decided_by_the_name_of_a_kernel() -> None:
+    """What the runtime has to know of a kernel is a flag in the table."""
+    names = re.findall(r"\bKERNEL(?:_FLAGS)?\((\w+),", "".join(path.read_text() for path in KERNELS))
+    assert "page_start" in names
+    for path in sorted(build.HERE.rglob("*.[ch]")):
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        assert [name for name in re.findall(r'"(\w+)"', code) if name in names] == [], path.name

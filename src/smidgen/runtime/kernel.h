@@ -50,13 +50,14 @@ typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun ru
 
 typedef enum {
     SMG_COPIES = 1, /* nothing but a strided copy: a channel can take the place of one side */
-    SMG_BYTES = 2   /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+    SMG_BYTES = 2,  /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+    SMG_STARTS = 4  /* begins to bring a page in, which another instruction waits for: the pager needs a thread */
 } SmgKernelFlag;
 
 typedef struct {
     const char *name, *signature;
     int16_t params;
-    uint16_t flags; /* SMG_COPIES, SMG_BYTES */
+    uint16_t flags; /* SmgKernelFlag */
     SmgKernelFn run;
     SmgExtentFn extent;
 } SmgKernel;

@@ -79,7 +79,7 @@ KERNEL(page_in, "op", PARAMS(Page)) {
 }
 
 EXTENT(page_start) { return page_need(p, need, 1); }
-KERNEL(page_start, "bp", PARAMS(Page)) {
+KERNEL_FLAGS(page_start, "bp", PARAMS(Page), SMG_STARTS) {
     const size_t bytes = (size_t)page_of(c->p).bytes, offset = offset_of(c, 1);
     if (!bytes) { return SMG_NO_FAULT; }
     return answered(c, (c->pager->start ? c->pager->start : c->pager->read)(c->pager->self, offset, c->op[0], bytes));

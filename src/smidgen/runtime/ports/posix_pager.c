@@ -158,7 +158,7 @@ static const char *take_file(SmgPosixPager *p, const char *path, size_t bytes) {
 
 static int prefetches(const SmgContext *x) {
     for (uint32_t i = 0; i < smg_section_bytes(x, S_KERNELS) / 4; i++) {
-        if (strcmp(smg_name(x, smg_section(x, S_KERNELS)[i]), "page_start") == 0) { return 1; }
+        if (smg_kernels[x->kernels[i]]->flags & SMG_STARTS) { return 1; }
     }
     return 0;
 }
