@@ -12,6 +12,7 @@ import pytest
 from smidgen.runtime import build
 
 KERNELS = sorted((build.HERE / "kernels").glob("*.[ch]"))
+FAST = sorted((build.HERE / "fast").glob("*.[ch]"))
 
 
 @pytest.mark.skipif(shutil.which("cc") is None or shutil.which("nm") is None, reason="no C compiler")
@@ -30,7 +31,7 @@ def test_exact_kernels_know_nothing_of_the_fast_ones(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if re.match(r'#include ".*fast/', line)] == []
 
 
-@pytest.mark.parametrize("path", KERNELS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*KERNELS, *FAST], ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_parameters_have_names(path: Path) -> None:
     """A family unpacks its block into a struct: no parameter is known by its number."""
     code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)

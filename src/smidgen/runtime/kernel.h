@@ -137,6 +137,4 @@ static inline double smg_f64(const int32_t *words) {
 #define OUT(i)          OUT_AS(float, i)
 #define IN(i)           IN_AS(float, i)
 #define OPTIONAL_IN(i)  (c->operands > (i) ? IN(i) : NULL)
-#define P(i)            (c->p[i])
-#define PF(i)           smg_f32(c->p[i])
 #endif

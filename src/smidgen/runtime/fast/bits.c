@@ -1,5 +1,6 @@
 /* One bit an element: made from a comparison, and turned back into a gradient. Parameters and operands are those of
  * kernels/activation.c: bits lie in rows of whole bytes, least significant bit first. Eight lanes are one byte. */
+#include "../kernels/params.h"
 #include "fast.h"
 #include "threads.h"
 #include "vector.h"
@@ -89,15 +90,16 @@ static void range_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-/* p: rows, per_row, lo, hi, closed. A bit is set where x lies between lo and hi, ends included if `closed`. */
+/* A bit is set where x lies between lo and hi, ends included if `closed`. */
 FAST_KERNEL(range_bits_u8) {
+    const RangeBits v = range_bits_of(c->p);
     Job job = {.bits = (uint8_t *)c->op[0],
                .from = IN(1),
-               .rows = P(0),
-               .per_row = P(1),
-               .closed = P(4) != 0,
-               .a = PF(2),
-               .b = PF(3)};
+               .rows = v.shape.rows,
+               .per_row = v.shape.per_row,
+               .closed = v.closed != 0,
+               .a = v.lo,
+               .b = v.hi};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), range_part, &job, job.parts);
     return SMG_NO_FAULT;
@@ -138,15 +140,15 @@ static void weigh_part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-/* p: rows, per_row, factor inside, factor outside. */
 FAST_KERNEL(bits_dx_f32) {
+    const BitsDx v = bits_dx_of(c->p);
     Job job = {.bits = (uint8_t *)c->op[2],
                .from = IN(1),
                .to = OUT(0),
-               .rows = P(0),
-               .per_row = P(1),
-               .a = PF(2),
-               .b = PF(3)};
+               .rows = v.shape.rows,
+               .per_row = v.shape.per_row,
+               .a = v.inside,
+               .b = v.outside};
     job = whole(job, smg_work(c));
     smg_parallel(smg_work(c), weigh_part, &job, job.parts);
     return SMG_NO_FAULT;

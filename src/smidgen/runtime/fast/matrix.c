@@ -1,12 +1,14 @@
 /* Linear layers and products of matrices. Parameters and operands are those of kernels/matrix.c. */
+#include "../kernels/params.h"
 #include "conv.h"
 #include "gemm.h"
 #include "threads.h"
 #include "sink.h"
 
-/* p: R, O, K. y[R][O] = x[R][K] w[O][K]^T + bias[O] */
+/* y[R][O] = x[R][K] w[O][K]^T + bias[O] */
 FAST_KERNEL(linear_f32) {
-    const int32_t R = P(0), O = P(1), K = P(2);
+    const Linear v = linear_of(c->p);
+    const int32_t R = v.R, O = v.O, K = v.K;
     const Product p = {.M = R,
                        .N = O,
                        .depth = K,
@@ -25,7 +27,8 @@ FAST_KERNEL(linear_f32) {
 
 /* dx[R][K] = dy[R][O] w[O][K] */
 FAST_KERNEL(linear_dx_f32) {
-    const int32_t R = P(0), O = P(1), K = P(2);
+    const Linear v = linear_of(c->p);
+    const int32_t R = v.R, O = v.O, K = v.K;
     const Product p = {.M = R,
                        .N = K,
                        .depth = O,
@@ -41,16 +44,18 @@ FAST_KERNEL(linear_dx_f32) {
     return SMG_NO_FAULT;
 }
 
-/* p: three sizes whose product is the number of rows, O, K: dw[O][K] = the sum over rows r of dy[r][O] x[r][K] */
+static ptrdiff_t rows_of(Samples v) { return (ptrdiff_t)v.A * v.N * v.R; }
+
+/* dw[O][K] = the sum over rows r of dy[r][O] x[r][K] */
 static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
-    const int32_t O = P(3), K = P(4);
-    const Gradient g = {.M = (ptrdiff_t)P(0) * P(1) * P(2),
-                        .O = O,
-                        .J = K,
+    const LinearDw v = linear_dw_of(c->p);
+    const Gradient g = {.M = rows_of(v.rows),
+                        .O = v.O,
+                        .J = v.K,
                         .dy = SINK_IN(sink, 0),
                         .x = SINK_IN(sink, 1),
-                        .dy_row = O,
-                        .x_row = K};
+                        .dy_row = v.O,
+                        .x_row = v.K};
     SMG_LOCAL(gradient)(smg_work(c), &g, sink);
     return SMG_NO_FAULT;
 }
@@ -90,10 +95,10 @@ static void alone(void *arg, ptrdiff_t i, int thread) {
     one_product(&own, job, i);
 }
 
-/* p: B, M, K, N, whether a is [K][M], whether b is [N][K]. Many products are shared out whole, which needs no waiting
- * between them; few are each split over the threads. */
+/* Many products are shared out whole, which needs no waiting between them; few are each split over the threads. */
 FAST_KERNEL(matmul_f32) {
-    const int32_t B = P(0), M = P(1), K = P(2), N = P(3), ta = P(4), tb = P(5);
+    const Matmul v = matmul_of(c->p);
+    const int32_t B = v.B, M = v.M, K = v.K, N = v.N, ta = v.ta, tb = v.tb;
     Products job = {
         .work = smg_work(c),
         .turned = ta && !tb && M > FAR,
@@ -162,7 +167,8 @@ static void sums(void *arg, ptrdiff_t i, int thread) {
 }
 
 static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
-    Sums job = {smg_work(c), sink, SINK_IN(sink, 0), (ptrdiff_t)P(0) * P(1) * P(2), P(3), 1};
+    const BiasDw v = bias_dw_of(c->p);
+    Sums job = {smg_work(c), sink, SINK_IN(sink, 0), rows_of(v.rows), v.C, 1};
     if (job.rows * job.columns > 1 << 15) { job.threads = job.work->threads; }
     smg_parallel(job.work, sums, &job, job.threads);
     return SMG_NO_FAULT;

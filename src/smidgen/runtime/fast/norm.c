@@ -1,5 +1,6 @@
 /* Batch normalisation with given statistics. Parameters and operands are those of kernels/batch_norm.c. Threads take
  * rows, or for the gradient of the scale columns, so that no sum depends on their number. */
+#include "../kernels/params.h"
 #include "fast.h"
 #include "threads.h"
 #include "sink.h"
@@ -18,7 +19,7 @@ typedef struct {
     ptrdiff_t rows, C;
     int32_t from, count; /* channels */
     int parts;
-} Affine;
+} Scaling;
 
 /* A row's n channels; the factors are loaded again for every row. */
 INLINE void affine_row(float *y, const float *x, const float *m, const float *s, const float *t, int32_t n) {
@@ -33,7 +34,7 @@ INLINE void affine_row(float *y, const float *x, const float *m, const float *s,
 }
 
 /* One vector of channels, many rows: the factors stay in registers. */
-INLINE void affine_lanes(const Affine *a, ptrdiff_t from, ptrdiff_t to, int32_t l, const int vectors) {
+INLINE void affine_lanes(const Scaling *a, ptrdiff_t from, ptrdiff_t to, int32_t l, const int vectors) {
     vf m[4], s[4], t[4];
     UNROLL for (int j = 0; j < vectors; j++) {
         m[j] = a->mean ? vload(a->mean + a->from + l + j * VL) : vzero();
@@ -54,7 +55,7 @@ INLINE void affine_lanes(const Affine *a, ptrdiff_t from, ptrdiff_t to, int32_t 
 }
 
 static void affine_part(void *arg, ptrdiff_t i, int thread) {
-    const Affine *a = (const Affine *)arg;
+    const Scaling *a = (const Scaling *)arg;
     const ptrdiff_t from = a->rows * i / a->parts, to = a->rows * (i + 1) / a->parts;
     (void)thread;
     if (a->count == a->C && a->C % VL == 0 && a->C <= 4 * VL) { /* short rows */
@@ -77,7 +78,7 @@ static void affine_part(void *arg, ptrdiff_t i, int thread) {
 }
 
 /* scale = gamma / sqrt(var + eps), computed once for all rows by the caller's thread and then only read */
-static void affine(Affine *a, const float *gamma, const float *var, float eps) {
+static void affine(Scaling *a, const float *gamma, const float *var, float eps) {
     float *scale = (float *)smg_work_of(a->work, 0);
     a->scale = scale;
     a->parts = a->rows * a->C < 2 * ENOUGH ? 1 : a->work->threads;
@@ -91,14 +92,22 @@ static void affine(Affine *a, const float *gamma, const float *var, float eps) {
 }
 
 FAST_KERNEL(batch_norm_f32) {
-    Affine a = {.work = smg_work(c), .y = OUT(0), .x = IN(1), .mean = IN(4), .shift = IN(3), .rows = P(0), .C = P(1)};
-    affine(&a, IN(2), IN(5), PF(2));
+    const Affine v = affine_of(c->p);
+    Scaling a = {.work = smg_work(c),
+                 .y = OUT(0),
+                 .x = IN(1),
+                 .mean = IN(4),
+                 .shift = IN(3),
+                 .rows = v.matrix.R,
+                 .C = v.matrix.C};
+    affine(&a, IN(2), IN(5), v.eps);
     return SMG_NO_FAULT;
 }
 
 FAST_KERNEL(batch_norm_dx_f32) {
-    Affine a = {.work = smg_work(c), .y = OUT(0), .x = IN(1), .rows = P(0), .C = P(1)};
-    affine(&a, IN(2), IN(3), PF(2));
+    const Affine v = affine_of(c->p);
+    Scaling a = {.work = smg_work(c), .y = OUT(0), .x = IN(1), .rows = v.matrix.R, .C = v.matrix.C};
+    affine(&a, IN(2), IN(3), v.eps);
     return SMG_NO_FAULT;
 }
 
@@ -172,15 +181,16 @@ static void slope_part(void *arg, ptrdiff_t i, int thread) {
 }
 
 static SmgFault batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
+    const RowsNorm v = rows_norm_of(c->p);
     Slope s = {.work = smg_work(c),
                .sink = sink,
                .dy = SINK_IN(sink, 0),
                .x = SINK_IN(sink, 1),
                .mean = SINK_IN(sink, 2),
                .var = SINK_IN(sink, 3),
-               .rows = (ptrdiff_t)P(0) * P(1) * P(2),
-               .C = P(3),
-               .eps = PF(4),
+               .rows = (ptrdiff_t)v.rows.A * v.rows.B * v.rows.P,
+               .C = v.rows.C,
+               .eps = v.eps,
                .parts = 1};
     if (s.rows * s.C > 2 * ENOUGH) { s.parts = s.work->threads; }
     smg_parallel(s.work, slope_part, &s, s.parts);

@@ -1,6 +1,7 @@
 /* Softmax and layer normalisation, row by row, and gelu. Parameters and operands are those of kernels/lines.c, norm.c
  * and activation.c. A row is one thread's work, so that no sum depends on their number. */
 #include "../kernels/gelu.h"
+#include "../kernels/params.h"
 #include "fast.h"
 #include "threads.h"
 #include "vector.h"
@@ -11,11 +12,11 @@
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 
 /* One row function over all rows of `length` elements. */
-typedef struct Rows Rows;
-struct Rows {
+typedef struct RowJob RowJob;
+struct RowJob {
     float *out;
     const float *a, *b, *gamma, *beta;
-    void (*row)(const Rows *job, size_t at);
+    void (*row)(const RowJob *job, size_t at);
     ptrdiff_t rows, length, parts;
     size_t step; /* between neighbours of a row */
     float eps;
@@ -24,14 +25,14 @@ struct Rows {
 
 /* Where row i begins: rows whose elements are `step` apart lie in each other. */
 static void rows_part(void *arg, ptrdiff_t part, int thread) {
-    const Rows *job = (const Rows *)arg;
+    const RowJob *job = (const RowJob *)arg;
     const ptrdiff_t step = (ptrdiff_t)job->step;
     (void)thread;
     for (ptrdiff_t i = job->rows * part / job->parts; i < job->rows * (part + 1) / job->parts; i++) {
         job->row(job, (size_t)(i / step * job->length * step + i % step));
     }
 }
-static void run_rows(const SmgCall *c, Rows *job) {
+static void run_rows(const SmgCall *c, RowJob *job) {
     const SmgWork *work = smg_work(c);
     if (job->rows < 1 || job->length < 1) { return; }
     job->parts = job->rows * job->length < 2 * ENOUGH ? 1 : work->threads;
@@ -72,7 +73,7 @@ static float largest(const float *x, ptrdiff_t n) {
 }
 
 /* y = exp(x - max) / sum; with neighbours far apart element by element, else in vectors */
-static void softmax_row(const Rows *job, size_t at) {
+static void softmax_row(const RowJob *job, size_t at) {
     const float *x = job->a + at;
     const ptrdiff_t n = job->length;
     const size_t step = job->step;
@@ -92,7 +93,7 @@ static void softmax_row(const Rows *job, size_t at) {
 }
 
 /* dx = y * (dy - sum of dy * y) */
-static void softmax_dx_row(const Rows *job, size_t at) {
+static void softmax_dx_row(const RowJob *job, size_t at) {
     const float *dy = job->a + at, *y = job->b + at;
     const ptrdiff_t n = job->length;
     const size_t step = job->step;
@@ -106,17 +107,17 @@ static void softmax_dx_row(const Rows *job, size_t at) {
     for (size_t i = 0; i < (size_t)n; i++) { dx[i * step] = y[i * step] * (dy[i * step] - dot); }
 }
 
-/* p: rows before the axis, its length, elements behind it. */
-static SmgFault softmax_rows(const SmgCall *c, Rows job) {
-    job.rows = (ptrdiff_t)P(0) * P(2);
-    job.length = P(1);
-    job.step = (size_t)P(2);
+static SmgFault softmax_rows(const SmgCall *c, RowJob job) {
+    const Lines v = lines_of(c->p);
+    job.rows = (ptrdiff_t)v.outer * v.inner;
+    job.length = v.L;
+    job.step = (size_t)v.inner;
     run_rows(c, &job);
     return SMG_NO_FAULT;
 }
-FAST_KERNEL(softmax_f32) { return softmax_rows(c, (Rows){.row = softmax_row, .out = OUT(0), .a = IN(1)}); }
+FAST_KERNEL(softmax_f32) { return softmax_rows(c, (RowJob){.row = softmax_row, .out = OUT(0), .a = IN(1)}); }
 FAST_KERNEL(softmax_dx_f32) {
-    return softmax_rows(c, (Rows){.row = softmax_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2)});
+    return softmax_rows(c, (RowJob){.row = softmax_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2)});
 }
 
 /* The mean and the inverse root of the variance. */
@@ -130,7 +131,7 @@ static void stats(const float *x, ptrdiff_t n, float eps, float *mean, float *in
 }
 
 /* y = (x - mean) / sqrt(var + eps) * gamma + beta */
-static void layer_norm_row(const Rows *job, size_t at) {
+static void layer_norm_row(const RowJob *job, size_t at) {
     const float *x = job->a + at, *gamma = job->gamma, *beta = job->beta;
     float *y = job->out + at, mean, inverse;
     stats(x, job->length, job->eps, &mean, &inverse);
@@ -138,7 +139,7 @@ static void layer_norm_row(const Rows *job, size_t at) {
 }
 
 /* With h = dy * gamma: dx = (h - mean(h) - xhat * mean(h * xhat)) / sqrt(var + eps) */
-static void layer_norm_dx_row(const Rows *job, size_t at) {
+static void layer_norm_dx_row(const RowJob *job, size_t at) {
     const float *dy = job->a + at, *x = job->b + at, *gamma = job->gamma;
     const ptrdiff_t n = job->length;
     float *dx = job->out + at, mean, inverse, base = 0.0f, slope = 0.0f;
@@ -150,25 +151,27 @@ static void layer_norm_dx_row(const Rows *job, size_t at) {
     for (ptrdiff_t i = 0; i < n; i++) { dx[i] = inverse * (dy[i] * gamma[i] - base - (x[i] - mean) * slope); }
 }
 
-/* p: rows, their length, eps. */
-static SmgFault layer_norm_rows(const SmgCall *c, Rows job) {
-    job.rows = P(0);
-    job.length = P(1);
+static SmgFault layer_norm_rows(const SmgCall *c, RowJob job) {
+    const Affine v = affine_of(c->p);
+    job.rows = v.matrix.R;
+    job.length = v.matrix.C;
     job.step = 1;
-    job.eps = PF(2);
+    job.eps = v.eps;
     run_rows(c, &job);
     return SMG_NO_FAULT;
 }
 FAST_KERNEL(layer_norm_f32) {
-    return layer_norm_rows(c, (Rows){.row = layer_norm_row, .out = OUT(0), .a = IN(1), .gamma = IN(2), .beta = IN(3)});
+    return layer_norm_rows(c,
+                           (RowJob){.row = layer_norm_row, .out = OUT(0), .a = IN(1), .gamma = IN(2), .beta = IN(3)});
 }
 FAST_KERNEL(layer_norm_dx_f32) {
-    return layer_norm_rows(c, (Rows){.row = layer_norm_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2), .gamma = IN(3)});
+    return layer_norm_rows(c,
+                           (RowJob){.row = layer_norm_dx_row, .out = OUT(0), .a = IN(1), .b = IN(2), .gamma = IN(3)});
 }
 
 /* Elements count as rows. */
 static void gelu_part(void *arg, ptrdiff_t part, int thread) {
-    const Rows *job = (const Rows *)arg;
+    const RowJob *job = (const RowJob *)arg;
     const ptrdiff_t from = job->rows * part / job->parts, to = job->rows * (part + 1) / job->parts;
     const float *x = job->a;
     float *y = job->out;
@@ -180,7 +183,7 @@ static void gelu_part(void *arg, ptrdiff_t part, int thread) {
     }
 }
 static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
-    const Rows *job = (const Rows *)arg;
+    const RowJob *job = (const RowJob *)arg;
     const ptrdiff_t from = job->rows * part / job->parts, to = job->rows * (part + 1) / job->parts;
     const float *dy = job->a, *x = job->b;
     float *dx = job->out;
@@ -192,14 +195,15 @@ static void gelu_dx_part(void *arg, ptrdiff_t part, int thread) {
     }
 }
 
-/* p: elements, whether it is the tanh form. */
-static SmgFault gelu_elements(const SmgCall *c, Rows job, SmgTask task) {
+/* The constant says whether it is the tanh form. */
+static SmgFault gelu_elements(const SmgCall *c, RowJob job, SmgTask task) {
     const SmgWork *work = smg_work(c);
-    job.rows = P(0);
-    job.tanh_form = PF(1) != 0;
+    const MapA v = map_a_of(c->p);
+    job.rows = v.map.N;
+    job.tanh_form = v.a != 0;
     job.parts = job.rows < ENOUGH ? 1 : work->threads;
     smg_parallel(work, task, &job, job.parts);
     return SMG_NO_FAULT;
 }
-FAST_KERNEL(gelu_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1)}, gelu_part); }
-FAST_KERNEL(gelu_dx_f32) { return gelu_elements(c, (Rows){.out = OUT(0), .a = IN(1), .b = IN(2)}, gelu_dx_part); }
+FAST_KERNEL(gelu_f32) { return gelu_elements(c, (RowJob){.out = OUT(0), .a = IN(1)}, gelu_part); }
+FAST_KERNEL(gelu_dx_f32) { return gelu_elements(c, (RowJob){.out = OUT(0), .a = IN(1), .b = IN(2)}, gelu_dx_part); }

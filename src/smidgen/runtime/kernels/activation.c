@@ -98,23 +98,6 @@ KERNEL(range_dx_f32, "oii", PARAMS(RangeDx)) {
     return smg_split(c, range_dx_f32_range, c, N, N);
 }
 
-/* Bits lie in rows of whole bytes, least significant bit first; unused bits of a row's last byte are 0.
- * p: rows, elements of a row, then what the kernel needs: bounds and whether they count, or factors of dy. */
-typedef struct {
-    int32_t rows, per_row;
-} BitRows;
-typedef struct {
-    BitRows shape;
-    float lo, hi;
-    int32_t closed;
-} RangeBits;
-typedef struct {
-    BitRows shape;
-    float inside, outside;
-} BitsDx;
-UNPACK(range_bits_of, RangeBits)
-UNPACK(bits_dx_of, BitsDx)
-
 static int bits_need(BitRows v, uint64_t *bits, uint64_t *floats) {
     if (v.rows < 0 || v.per_row < 1) { return -1; }
     *bits = smg_mul((uint64_t)v.rows, ((uint64_t)v.per_row + 7) / 8);

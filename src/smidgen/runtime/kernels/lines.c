@@ -1,20 +1,16 @@
 /* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest. Sums in chunks of 512,
  * a chunk in eight lanes (sum.h), whatever the stride. */
 #include "../exact_math.h"
+#include "params.h"
 #include "sum.h"
 #include "walk.h"
 
 enum { CHUNK = 512 };
 
-/* [outer][L][inner]; the elements of a line are `inner` apart. */
-typedef struct {
-    int32_t outer, L, inner;
-} Lines;
 typedef struct {
     Lines lines;
     int32_t reverse;
 } Cumsum;
-UNPACK(lines_of, Lines)
 UNPACK(cumsum_of, Cumsum)
 
 /* Elements of all lines, if each has L of them. */

@@ -8,22 +8,7 @@
 #define SMG_MAP_H
 #include "../exact_math.h"
 #include "../split.h"
-
-/* p: N, then as many of the constants a, b as the kernel has. */
-typedef struct {
-    int32_t N;
-} Map;
-typedef struct {
-    Map map;
-    float a;
-} MapA;
-typedef struct {
-    Map map;
-    float a, b;
-} MapAB;
-UNPACK(map_of, Map)
-UNPACK(map_a_of, MapA)
-UNPACK(map_ab_of, MapAB)
+#include "params.h"
 
 /* Operands of N floats each. */
 static inline int smg_map_need(int32_t N, int operands, uint64_t *need) {

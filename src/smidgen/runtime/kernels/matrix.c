@@ -1,5 +1,6 @@
 /* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
+#include "params.h"
 #include "tile.h"
 #include "weights.h"
 
@@ -41,12 +42,6 @@ static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, 
         smg_flush(total, part, width);
     }
 }
-
-/* R rows of K inputs and O outputs: x[R][K], w[O][K], b[O], y[R][O] */
-typedef struct {
-    int32_t R, O, K;
-} Linear;
-UNPACK(linear_of, Linear)
 
 /* Bytes of x, w and y; -1 refuses. */
 static int linear_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t *y) {
@@ -103,12 +98,6 @@ KERNEL(linear_dx_f32, "oii", PARAMS(Linear)) {
     return SMG_NO_FAULT;
 }
 
-/* y = a b for B pairs: y[B][M][N], a[B][M][K], or [B][K][M] if ta; b[B][K][N], or [B][N][K] if tb */
-typedef struct {
-    int32_t B, M, K, N, ta, tb;
-} Matmul;
-UNPACK(matmul_of, Matmul)
-
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);
     if (!batch_ok(v.B) || !batch_ok(v.M) || !batch_ok(v.K) || !batch_ok(v.N)) { return -1; }
@@ -148,22 +137,10 @@ KERNEL(matmul_f32, "oii", PARAMS(Matmul)) {
     return SMG_NO_FAULT;
 }
 
-/* Rows of N samples along the middle of three axes: row r of sample n under outer index a is (a * N + n) * R + r. */
-typedef struct {
-    int32_t A, N, R;
-} Samples;
-
 static ptrdiff_t first_row(int32_t N, int32_t R, int32_t a, int32_t n) { return ((ptrdiff_t)a * N + n) * R; }
 static int samples_ok(Samples v) { return size_ok(v.A) && batch_ok(v.N) && size_ok(v.R); }
 /* Bytes of all rows, with C floats each. */
 static uint64_t rows_bytes(Samples v, int32_t C) { return smg_mul(floats(v.A, v.N, v.R), (uint64_t)C); }
-
-/* dw[O][K] = sum over rows of dy[row][O] x[row][K] */
-typedef struct {
-    Samples rows;
-    int32_t O, K;
-} LinearDw;
-UNPACK(linear_dw_of, LinearDw)
 
 static int linear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const LinearDw v = linear_dw_of(p);
@@ -205,13 +182,6 @@ static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(linear_dw, 2, "ii", PARAMS(LinearDw), "")
-
-/* db[C] = sum over rows of dy[row][C] */
-typedef struct {
-    Samples rows;
-    int32_t C;
-} BiasDw;
-UNPACK(bias_dw_of, BiasDw)
 
 static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const BiasDw v = bias_dw_of(p);

@@ -4,24 +4,13 @@
 #ifndef SMG_ROWS_H
 #define SMG_ROWS_H
 #include "../exact_math.h"
-#include "../kernel.h"
+#include "params.h"
 #include "sum.h"
 
 #define LANES  16        /* channels reduced together, in registers */
 #define WIDEST (1 << 30) /* channels: loops may step past the end without overflow */
 
 static inline float inverse_root(float var, float eps) { return 1.0f / smg_sqrtf(var + eps); }
-
-/* A tensor [A][B][P][C] whose samples lie along B: row ((a*B + b)*P + p) of C channels belongs to sample b. */
-typedef struct {
-    int32_t A, B, P, C;
-} Rows;
-/* What the gradient of gamma reads. */
-typedef struct {
-    Rows rows;
-    float eps;
-} RowsNorm;
-UNPACK(rows_norm_of, RowsNorm)
 
 static inline int rows_need(Rows g, uint64_t *rows, uint64_t *elements) {
     if (g.A < 1 || g.B < 0 || g.P < 1 || g.C < 1 || g.C > WIDEST) { return -1; }
@@ -69,17 +58,6 @@ static inline int rows_need(Rows g, uint64_t *rows, uint64_t *elements) {
     }
 
 static inline int32_t lanes_at(int32_t c0, int32_t C) { return C - c0 < LANES ? C - c0 : LANES; }
-
-/* A matrix x[R][C], normalised with eps. */
-typedef struct {
-    int32_t R, C;
-} Matrix;
-typedef struct {
-    Matrix matrix;
-    float eps;
-} Affine;
-UNPACK(matrix_of, Matrix)
-UNPACK(affine_of, Affine)
 
 /* Sizes in bytes of the matrix and of one row. */
 static inline int affine_need(const int32_t *p, uint64_t *elements, uint64_t *channels) {
