@@ -315,6 +315,18 @@ BAD = {
         relu(at("arena", 0, 52), at("const"), 2),
     ],
     "operand 0 overlaps operand 1   ": [Instruction("", body=1, count=2), relu(at("arena", 0, 16), at("arena", 16))],
+    "writes the same memory again and again": [
+        Instruction("", body=1, count=2**31 - 1),
+        relu(at("arena"), at("const"), 2),
+    ],
+    "writes the same memory again and again ": [
+        Instruction("", body=1, count=8),
+        relu(at("arena", 0, 4), at("const"), 2),
+    ],
+    "writes the same memory again and again  ": [
+        Instruction("", body=1, count=2**31 - 1),
+        relu(at("arena"), at("const"), 0),
+    ],
     "wrong number of operands": [Instruction("relu_f32", (at("arena"),), (4,))],
     "wrong number of parameters": [Instruction("relu_f32", (at("arena"), at("const")), (4, 4))],
     "the parameters are out of range": [relu(at("arena"), at("const"), -1)],

@@ -18,6 +18,7 @@ typedef struct {
     int32_t n;     /* samples at hand */
     int32_t scale; /* n as it enters sizes: 1 inside a loop over samples */
     int32_t count; /* iterations of the loop around it, else 1 */
+    int counted;   /* that loop says itself how often it runs */
 #if SMG_PAGES
     int in_loop, pending;
     Started started[SMG_MAX_STARTED]; /* pages on their way, `pending` of them */
@@ -201,6 +202,15 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
 }
 #endif
 
+/* Does every iteration write memory that none before it wrote? A count of the file is then paid for in memory: a short
+ * file cannot ask for hours of work. */
+static int writes_anew(const uint32_t *strides, const uint64_t *need, const SmgRole *roles, unsigned operands) {
+    for (unsigned i = 0; strides && i < operands; i++) {
+        if (roles[i].letter == 'o' && need[i] && strides[i] >= need[i]) { return 1; }
+    }
+    return 0;
+}
+
 static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     SmgContext *x = c->x;
     const unsigned operands = smg_code_operands(code);
@@ -251,6 +261,9 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
             return SMG_BAD_PROGRAM;
         }
     }
+    if (c->counted && !writes_anew(strides, need, roles, operands)) {
+        return refuse(c, RULE("writes the same memory again and again in a loop with a count"));
+    }
 #if SMG_PAGES
     for (unsigned i = 0; i < operands; i++) {
         if (is_page(roles[i])) { x->paging |= 1u << c->entry; }
@@ -275,6 +288,7 @@ static SmgStatus check_loop(Check *c, const uint32_t *code, uint32_t left) {
     if (left) { return refuse_as(c, SMG_FAULT_LATER, "a loop inside a loop"); }
     if (words == 5) { return refuse_as(c, SMG_FAULT_LATER, "a loop with a period"); }
     c->count = smg_loop_count(code, c->n, &is_samples);
+    c->counted = !is_samples;
     c->scale = is_samples ? 1 : c->n;
     return SMG_OK;
 }
@@ -309,6 +323,7 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
         } else {
             if (!left) {
                 c.count = 1;
+                c.counted = 0;
                 c.scale = n;
             }
 #if SMG_PAGES
