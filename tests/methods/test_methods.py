@@ -226,6 +226,30 @@ def test_a_method_that_returns_something_else_is_refused(chosen: Any) -> None:
         learns(method=method)
 
 
+def test_a_method_without_choose_is_refused() -> None:
+    with pytest.raises(BadMethod, match="method 'silent' does not say what learns"):
+        learns(method=type("Silent", (Method,), {"name": "silent", "doc": "nothing"}))
+
+
+@pytest.mark.parametrize("asked", [["2.weight"], "2.weight", iter([Update("2.weight")])], ids=str)
+def test_what_memory_is_asked_for_is_checked(asked: Any) -> None:
+    class Asks(Returns):
+        def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+            context.memory(asked)
+            return []
+
+    with pytest.raises(BadMethod, match="memory takes a list of updates"):
+        learns(method=Asks())
+
+
+def test_numbers_of_numpy_are_indices() -> None:
+    plain = Update("2.weight", axis=1, indices=(3, 0))
+    for indices in (np.array([3, 0]), (np.int64(3), np.int32(0)), [3, 0]):
+        assert Update("2.weight", axis=np.int64(1), indices=indices) == plain  # type: ignore[arg-type]
+    with pytest.raises(CannotUpdate, match="is not a valid slice"):
+        Update("2.weight", axis=0, indices=np.array([0.5]))  # type: ignore[arg-type]
+
+
 def test_a_method_that_finds_nothing_is_an_error() -> None:
     with pytest.raises(NothingToTrain, match="method 'returns' finds nothing"):
         learns(method=Returns())

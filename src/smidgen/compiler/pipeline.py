@@ -126,8 +126,10 @@ class Lowering:
         def memory(updates: Sequence[Update]) -> int:
             if self._price is None:
                 raise Internal("a method asks for a price, but nobody gives one")
-            text = methods.text_of(list(updates))
-            wanted = tuple(methods.settled(updates, model.forward["train"], context, text))
+            what, help = "context.memory takes a list of updates", "context.memory([Update(name), …])"
+            asked = methods.checked_updates(updates, what, "it was given", help)
+            text = methods.text_of(asked)
+            wanted = tuple(methods.settled(asked, model.forward["train"], context, text))
             if wanted not in known:
                 chosen = _Chosen(model, text, wanted)
                 known[wanted] = self._price(self._entries(chosen, options, explained=False, keep=False))

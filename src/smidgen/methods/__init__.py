@@ -5,12 +5,23 @@ import pkgutil
 
 from .contract import Context, Method, Update
 from .registry import all_methods, register
-from .selection import Part, Wanted, adapted, check_given, check_honoured, choose, methods_of, settled, text_of
+from .selection import (
+    Part,
+    Wanted,
+    adapted,
+    check_given,
+    check_honoured,
+    checked_updates,
+    choose,
+    methods_of,
+    settled,
+    text_of,
+)
 
 for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
     "Context", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given", "check_honoured",
-    "choose", "methods_of", "register", "settled", "text_of",
+    "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
 ]  # fmt: skip

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ..errors import CannotUpdate
+import numpy as np
+
+from ..errors import BadMethod, CannotUpdate
 from ..ir import Graph
 
 if TYPE_CHECKING:
@@ -33,15 +35,17 @@ class Update:
                 help=f"Update('{self.param}'), or Update('{self.param}', axis=0, indices=(0, 3))",
             )
         if self.indices is not None:
-            object.__setattr__(self, "indices", self._checked(self.indices))
+            self._check_slice(self.indices)
 
-    def _checked(self, indices: Any) -> tuple[int, ...]:
-        found = tuple(indices) if isinstance(indices, (Sequence, range)) and not isinstance(indices, str) else ()
-        whole = all(type(i) is int and i >= 0 for i in (self.axis, *found))
-        if not found or not whole or len(set(found)) != len(found):
+    def _check_slice(self, indices: Any) -> None:
+        """Numbers and arrays of numpy are taken as plain ones."""
+        some = isinstance(indices, (Sequence, np.ndarray)) and not isinstance(indices, str)
+        axis, *found = [_plain(i) for i in (self.axis, *(indices if some else ()))]
+        if not found or min(axis, *found) < 0 or len(set(found)) != len(found):
             why = "an axis is a number from 0, indices are different numbers from 0, at least one of them"
             raise CannotUpdate(f"Update('{self.param}') is not a valid slice", why=why)
-        return found
+        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "indices", tuple(found))
 
     @property
     def is_whole(self) -> bool:
@@ -49,6 +53,11 @@ class Update:
 
     def __str__(self) -> str:
         return self.param if self.indices is None else f"{self.param}[axis {self.axis}, {len(self.indices)} indices]"
+
+
+def _plain(value: Any) -> int:
+    """Of a whole number; -1 of anything else."""
+    return int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class Method:
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         """What learns of the forward graph of training. What has requires_grad=False, or what the loss does not
         use, is left out afterwards."""
-        raise NotImplementedError
+        raise BadMethod(f"method '{self}' does not say what learns", help="def choose(self, graph, context): …")
 
     def __str__(self) -> str:
         return self.name

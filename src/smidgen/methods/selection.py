@@ -52,7 +52,8 @@ def choose(wanted: Wanted, graph: Graph, context: Context) -> list[Update]:
     found: list[Update] = []
     for part in methods_of(wanted, names):
         if isinstance(part, Method):
-            found += _checked(part, part.choose(graph, context))
+            what = f"method '{part}' does not return a list of updates"
+            found += checked_updates(part.choose(graph, context), what, "choose returned", "return [Update(name), …]")
         elif isinstance(part, Update):
             found.append(part)
         else:
@@ -108,13 +109,11 @@ def check_honoured(updates: Iterable[Update]) -> None:
             )  # fmt: skip
 
 
-def _checked(method: Method, chosen: object) -> Sequence[Update]:
-    if isinstance(chosen, Sequence) and not isinstance(chosen, str) and all(isinstance(u, Update) for u in chosen):
-        return chosen
-    raise BadMethod(
-        f"method '{method}' does not return a list of updates", why=f"choose returned {chosen!r:.80}",
-        help="return [Update(name), …]",
-    )  # fmt: skip
+def checked_updates(given: object, what: str, why: str, help: str) -> Sequence[Update]:
+    """`given`, if it is a list of updates; else the error of a method that does not keep its contract."""
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(u, Update) for u in given):
+        return given
+    raise BadMethod(what, why=f"{why} {given!r:.80}", help=help)
 
 
 def _known(update: Update, names: Mapping[str, str]) -> Update:
@@ -179,6 +178,6 @@ def _check_shared(method: Method, graphs: Iterable[Graph]) -> None:
 
 
 __all__ = [
-    "Part", "Wanted", "adapted", "check_given", "check_honoured", "choose", "merged", "methods_of", "settled",
-    "text_of",
+    "Part", "Wanted", "adapted", "check_given", "check_honoured", "checked_updates", "choose", "merged", "methods_of",
+    "settled", "text_of",
 ]  # fmt: skip
