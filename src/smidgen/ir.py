@@ -137,8 +137,14 @@ class DType(enum.Enum):
         """The type of a number in a file; None if there is none."""
         return _BY_CODE.get(code)
 
+    @staticmethod
+    def of_numpy(kind: np.dtype[Any]) -> DType:
+        """The type in which an array is stored: one of the same numbers if there is one, else f32 or i32."""
+        return DType.F32 if kind.kind == "f" else _BY_INTEGER.get(kind.str[1:], DType.I32)
+
 
 _BY_CODE: Final = {dtype.code: dtype for dtype in DType}
+_BY_INTEGER: Final = {"b1": DType.U8, "u1": DType.U8, "i1": DType.I8, "i2": DType.I16}
 
 
 class Role(enum.Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def arrays_of(case: ops.Case) -> list[Array]:
 
 
 def kind_of(value: Array) -> DType:
-    return DType.F32 if value.dtype.kind == "f" else DType.U8 if value.dtype.itemsize == 1 else DType.I32
+    return DType.of_numpy(value.dtype)
 
 
 def call_of(op: ops.Op, case: ops.Case) -> Call:
@@ -296,11 +297,22 @@ def test_every_case_has_a_kernel(op: ops.Op) -> None:
 def test_a_kernel_is_chosen_by_the_types_of_all_operands() -> None:
     kernels = {"u8,u8->i32": "dot_u8", "i32": "dot_i32", "f32,u8->f32": "dot_mixed"}
     u8, i32, f32 = DType.U8, DType.I32, DType.F32
-    assert chosen_kernel("dot", kernels, [u8, u8], [i32]) == "dot_u8"
-    assert chosen_kernel("dot", kernels, [i32, u8], [i32]) == "dot_i32"
-    assert chosen_kernel("dot", kernels, [f32, u8], [f32]) == "dot_mixed"
-    with pytest.raises(Internal, match="'dot' has no kernel for f32,f32->f32"):
-        chosen_kernel("dot", kernels, [f32, f32], [f32])
+    shown = [{i32}, {i32}]
+    assert chosen_kernel("dot", kernels, [u8, u8], [i32], shown) == "dot_u8"
+    assert chosen_kernel("dot", kernels, [i32, i32], [i32], shown) == "dot_i32"
+    assert chosen_kernel("dot", kernels, [f32, u8], [f32], shown) == "dot_mixed"
+    for ins, outs in (([f32, f32], [f32]), ([i32, u8], [i32]), ([i32, DType.I8], [i32])):
+        with pytest.raises(Internal, match=f"'dot' has no kernel for {ins[0].value},{ins[1].value}->"):
+            chosen_kernel("dot", kernels, ins, outs, shown)
+
+
+@pytest.mark.parametrize("op", [op for op in ALL if op.kernels and op.cases], ids=lambda op: op.name)
+def test_an_operand_of_another_type_does_not_get_the_usual_kernel(op: ops.Op) -> None:
+    call = call_of(op, op.cases[0])
+    for i, tensor in enumerate(call.ins):
+        other = replace(tensor, dtype=DType.BF16)
+        with pytest.raises(Internal, match="has no kernel for"):
+            op.kernel(replace(call, ins=(*call.ins[:i], other, *call.ins[i + 1 :])))
 
 
 def test_a_program_names_the_kernel_of_the_signature(monkeypatch: pytest.MonkeyPatch) -> None:

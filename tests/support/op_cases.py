@@ -29,7 +29,7 @@ def declared(case: ops.Case, arrays: list[Array]) -> list[tuple[Any, ...]]:
 
 
 def dtype_of(array: Array) -> DType:
-    return DType.F32 if array.dtype.kind == "f" else DType.U8 if array.dtype.itemsize == 1 else DType.I32
+    return DType.of_numpy(array.dtype)
 
 
 def built(op: ops.Op, case: ops.Case, arrays: list[Array]) -> tuple[Builder, list[str], tuple[str, ...]]:

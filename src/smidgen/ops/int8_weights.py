@@ -20,8 +20,8 @@ def _wide(q: Tensor) -> Tensor:
 
 
 def dequantized(q: Array, scale: Array) -> Array:
-    """Bytes as numbers from -128 to 127, times the scale of their output."""
-    numbers: Array = np.asarray(q).astype(np.uint8).view(np.int8).astype(scale.dtype)
+    """Numbers from -128 to 127, times the scale of their output."""
+    numbers: Array = np.asarray(q).astype(scale.dtype)
     return numbers * scale.reshape(-1, *[1] * (numbers.ndim - 1))
 
 
@@ -43,7 +43,7 @@ def _room(call: Call) -> Dim:
 def _define(op: Op, cases: Sequence[Any]) -> None:
     def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
         x, q, scale, b = ins
-        check = matrix.demands(f"{op.name}_w8", ins, DType.F32, DType.U8, DType.F32, DType.F32)
+        check = matrix.demands(f"{op.name}_w8", ins, DType.F32, DType.I8, DType.F32, DType.F32)
         check(scale.shape == q.shape[:1], "the scale must have one value per output")
         return op.infer([x, _wide(q), b], attrs)
 
@@ -52,21 +52,21 @@ def _define(op: Op, cases: Sequence[Any]) -> None:
 
     define(
         f"{op.name}_w8", doc=f"{op.name} with w = q·scale, q in int8",
-        infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32": f"{op.name}_w8_f32"},
+        infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32,i8,f32,f32->f32": f"{op.name}_w8_f32"},
         params=lambda call: op.params(_own(call)), macs=lambda call: op.macs(_own(call)), scratch=_room, cases=cases,
     )  # fmt: skip
 
 
-def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
-    return lambda rng, n: rng.integers(0, 256, shape).astype(np.uint8)
+def _int8(*shape: int) -> Callable[[np.random.Generator, int], Array]:
+    return lambda rng, n: rng.integers(-128, 128, shape).astype(np.int8)
 
 
 _define(
     get("conv2d"),
-    [case(x, _bytes(*conv._fixed(w)), (w[0],), (w[0],), **attrs) for x, w, attrs in conv._SETTINGS],
+    [case(x, _int8(*conv._fixed(w)), (w[0],), (w[0],), **attrs) for x, w, attrs in conv._SETTINGS],
 )
 _define(
     get("linear"),
-    [case((N, 10), _bytes(4, 10), (4,), (4,)), case((N, 5, 37), _bytes(9, 37), (9,), (9,)),
-     case((1, 1), _bytes(5, 1), (5,), (5,)), case((7,), _bytes(1, 7), (1,), (1,))],
+    [case((N, 10), _int8(4, 10), (4,), (4,)), case((N, 5, 37), _int8(9, 37), (9,), (9,)),
+     case((1, 1), _int8(5, 1), (5,), (5,)), case((7,), _int8(1, 7), (1,), (1,))],
 )  # fmt: skip

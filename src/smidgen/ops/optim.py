@@ -229,8 +229,7 @@ def _example_tensor(spec: Any) -> Tensor:
     if not callable(spec):
         return Tensor("x", tuple(spec))
     value = np.asarray(spec(np.random.default_rng(0), 1))
-    dtype = DType.F32 if value.dtype.kind == "f" else DType.U8 if value.dtype.itemsize == 1 else DType.I32
-    return Tensor("x", value.shape, dtype)
+    return Tensor("x", value.shape, DType.of_numpy(value.dtype))
 
 
 for _sink in SINKS:

@@ -5,6 +5,7 @@ Rules see a `Call`: the tensors and attributes of one node. Nothing outside the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, ParamSpec, Protocol
@@ -173,9 +174,22 @@ class Op:
         """The first input with this role."""
         return next((i for i, own in self.operands.items() if own == role), None)
 
+    @functools.cached_property
+    def _shown(self) -> list[set[DType]]:
+        """The types that each operand has in the cases; the last entry is also for those behind it."""
+        found: list[set[DType]] = []
+        for example in self.cases:
+            for i, given in enumerate(example.inputs):
+                kind = DType.of_numpy(given(np.random.default_rng(0), 1).dtype) if callable(given) else DType.F32
+                found += [set()] if i == len(found) else []
+                found[i].add(kind)
+        return found
+
     def kernel(self, call: Call) -> str:
         """The C function for operands of the call's types."""
-        return chosen_kernel(self.name, self.kernels, [t.dtype for t in call.ins], [t.dtype for t in call.outs])
+        return chosen_kernel(
+            self.name, self.kernels, [t.dtype for t in call.ins], [t.dtype for t in call.outs], self._shown
+        )
 
 
 _OPS: dict[str, Op] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -93,10 +93,14 @@ def signature(ins: Sequence[DType], outs: Sequence[DType]) -> str:
     return "->".join(",".join(t.value for t in types) for types in (ins, outs))
 
 
-def chosen_kernel(op: str, kernels: Mapping[str, str], ins: Sequence[DType], outs: Sequence[DType]) -> str:
-    """The C function for operands of these types: by their whole signature, else by the type of the first output."""
+def chosen_kernel(
+    op: str, kernels: Mapping[str, str], ins: Sequence[DType], outs: Sequence[DType], shown: Sequence[Set[DType]]
+) -> str:
+    """The C function for operands of these types: by their whole signature. The type of the first output alone names it
+    only where each operand has that type, or one that the op's cases show: a kernel never reads what it is not for."""
     asked = signature(ins, outs)
-    found = kernels.get(asked) or (kernels.get(outs[0].value) if outs else None)
+    usual = not shown or all(kind in {*shown[min(i, len(shown) - 1)], *outs[:1]} for i, kind in enumerate(ins))
+    found = kernels.get(asked) or (kernels.get(outs[0].value) if outs and usual else None)
     if found is None:
         known = ", ".join(kernels) or "none at all"
         raise Internal(f"'{op}' has no kernel for {asked}", why=f"its record names one for {known}")

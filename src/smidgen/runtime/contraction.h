@@ -4,8 +4,8 @@
 #define SMG_CONTRACTION_H
 
 #ifndef SMG_ISA /* fast kernels may contract */
-#ifdef __FAST_MATH__
-#error "exact kernels need IEEE arithmetic: build without -ffast-math"
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
+#error "exact kernels need IEEE arithmetic: build without -ffast-math and its parts"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF

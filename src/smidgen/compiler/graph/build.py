@@ -58,9 +58,9 @@ class Builder:
         """A constant or state tensor with its value; floats are kept in float64 until they are encoded. An array that
         nobody can write to is kept as it is, others are copied."""
         value = np.asarray(value)
-        dtype = DType.U8 if value.dtype in (np.uint8, np.bool_) else DType.I32
-        if value.dtype.kind == "f":
-            dtype, value = DType.F32, value.astype(np.float64, copy=value.flags.writeable)
+        dtype = DType.of_numpy(value.dtype)
+        if dtype is DType.F32:
+            value = value.astype(np.float64, copy=value.flags.writeable)
         name = self.tensor(name, value.shape, dtype, role)
         self.data[name] = value if dtype is DType.F32 else value.astype(dtype.numpy)
         return name

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ... import ops
-from ...ir import Array, DType, Graph, Node, Role, Tensor
+from ...ir import Array, DType, Graph, Node, Quant, Role, Tensor
 
 LEAST_BYTES: Final = 256  # of a weight in f32: below, scales eat what is saved
 
@@ -29,8 +29,13 @@ def narrow(graphs: Mapping[str, Graph]) -> tuple[dict[str, Graph], int]:
                 else:
                     refused.add(name)
     found = {name: parts for name, value in weights.items() if name not in refused and (parts := int8_rows(value))}
-    saved = sum(value.size * 3 - 4 * len(value) for name, value in weights.items() if name in found)
+    saved = sum(_saved(value) for name, value in weights.items() if name in found)
     return {name: _narrowed(graph, found) for name, graph in graphs.items()}, saved
+
+
+def _saved(weight: Array) -> int:
+    """Bytes in f32, less those of int8 and scales."""
+    return weight.size * (DType.F32.bytes - DType.I8.bytes) - len(weight) * DType.F32.bytes
 
 
 def _takes_int8(node: Node) -> int | None:
@@ -77,12 +82,13 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
             nodes.append(node)
             continue
         (x, w, *bias), (q, scale) = node.ins, found[node.ins[1]]
-        made = {f"{w}:int8": (q.view(np.uint8), DType.U8), f"{w}:scale": (scale, DType.F32)}
+        made = {f"{w}:int8": q, f"{w}:scale": scale.astype(np.float64)}
         if not bias:  # the kernel adds a zero in any case
-            made[f"{w}:bias"] = (np.zeros(len(q)), DType.F32)
-        for name, (value, dtype) in made.items():
-            tensors[name] = Tensor(name, value.shape, dtype, Role.CONST)
-            data[name] = value if dtype is DType.U8 else value.astype(np.float64)
+            made[f"{w}:bias"] = np.zeros(len(q))
+        for name, value in made.items():
+            quant = Quant(tuple(scale.tolist()), (0,) * len(scale), axis=0) if value is q else None
+            tensors[name] = Tensor(name, value.shape, DType.of_numpy(value.dtype), Role.CONST, quant=quant)
+            data[name] = value
         names = list(made)
         nodes.append(node.with_(op=op, ins=(x, *names[:2], *(bias or names[2:]))))
     used = {name for node in nodes for name in (*node.ins, *node.outs)}
