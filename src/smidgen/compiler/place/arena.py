@@ -11,7 +11,7 @@ from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
 from ..graph.alias import Families
 from ..graph.build import typed
-from .first_fit import Block, first_fit, hasty, peak, searched
+from .first_fit import Block, FirstFits, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
 
@@ -96,13 +96,15 @@ def place(
 
 def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[dict[str, int], int]:
     """Offsets, and the end of the last block: at most `enough` if that is found, else as near to the bound as is."""
-    offsets, top = searched(blocks, enough, most_rounds=0)
+    fits = FirstFits(blocks, enough)
+    offsets, top = fits.lowest()
     if top <= enough:
         return offsets, top
     found = within(blocks, enough, align)
     if found is not None:
         return found
-    offsets, top = searched(blocks, enough)
+    fits.again()
+    offsets, top = fits.exchanged()
     return nearer(blocks, offsets, top, bound, align) if (top - bound) * 100 > bound == enough else (offsets, top)
 
 
