@@ -17,6 +17,7 @@ from ..errors import Internal, MissingPart
 from ..ir import Array
 
 LIBRARY: Final = Path(__file__).parent / "libsmidgen.so"
+_OWN: Final = str(LIBRARY)
 MESSAGE_BYTES: Final = 192
 SPAN_BYTES: Final = 24  # of the working memory of first_fit.c, for each block
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
@@ -78,11 +79,12 @@ def library_path() -> Path:
 
 
 def library(path: Path | None = None) -> ctypes.CDLL:
-    return _opened(path or library_path())
+    return _opened(str(path) if path else os.environ.get("SMIDGEN_LIBRARY") or _OWN)
 
 
 @functools.cache
-def _opened(path: Path) -> ctypes.CDLL:
+def _opened(name: str) -> ctypes.CDLL:
+    path = Path(name)
     if not path.exists():
         raise MissingPart(
             "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.build (needs a C compiler)"
