@@ -118,7 +118,11 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
 
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:
     """Position → bytes of working memory that the node's kernel asks for."""
-    sizes = {i: int(at(ops.get(n.op).scratch(typed(graph, n)), batch)) for i, n in enumerate(graph.nodes)}
+    sizes = {
+        i: int(at(record.scratch(typed(graph, node)), batch))
+        for i, node in enumerate(graph.nodes)
+        if (record := ops.get(node.op)).has_scratch
+    }
     return {i: count for i, count in sizes.items() if count}
 
 
