@@ -16,10 +16,9 @@ import torch
 NAMES: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _REST: Final = "Tensor[] params, bool biased, int layers, float dropout, bool train, bool both_ways, bool batch_first"
 _OPS: Final = torch.library.Library("smidgen", "DEF")
-Start = torch.Tensor | Sequence[torch.Tensor]
 
 
-def _shapes(x: torch.Tensor, start: Start, *options: Any) -> tuple[torch.Tensor, ...]:
+def _shapes(x: torch.Tensor, start: torch.Tensor | Sequence[torch.Tensor], *options: Any) -> tuple[torch.Tensor, ...]:
     """What the layer returns, without values; outputs lie in memory as those of torch do."""
     both_ways, batch_first = options[-2:]
     states = [start] if isinstance(start, torch.Tensor) else list(start)
