@@ -8,7 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from smidgen.compiler.place.first_fit import Block, first_fit, gaps_filled, hasty, peak, searched
+from smidgen.compiler.effort import metered
+from smidgen.compiler.place.first_fit import Block, FirstFits, _Search, first_fit, gaps_filled, hasty, peak, searched
 from smidgen.compiler.place.solver import nearer, within
 
 
@@ -81,3 +82,61 @@ def test_small_blocks_go_into_the_gaps_that_large_ones_leave() -> None:
     found = gaps_filled(blocks, {"low": 0, "high": 80}, 144)
     assert found == ({"low": 0, "high": 80, "small": 64, "late": 0}, 144)
     assert gaps_filled(blocks, {"low": 0, "high": 64}, 128) is None
+
+
+def defined(
+    blocks: Sequence[Block], order: Sequence[int], tightest: bool, same: int, before: Sequence[int], most: int
+) -> tuple[list[int], int] | None:
+    """A first fit as it is meant."""
+    at: dict[int, int] = {}
+    for k, i in enumerate(order):
+        alive = [j for j in at if blocks[j].birth <= blocks[i].death and blocks[i].birth <= blocks[j].death]
+        gaps, start = [], 0
+        for low, high in sorted((at[j], at[j] + blocks[j].bytes) for j in alive):
+            gaps += [(low - start, start)] if low - start >= blocks[i].bytes else []
+            start = max(start, high)
+        fits = gaps[0][1] if gaps else start
+        if gaps and tightest:
+            fits = min(gaps)[1]
+        at[i] = before[i] if k < same else fits
+        if k >= same and at[i] + blocks[i].bytes > max(most, *(at[j] + blocks[j].bytes for j in at if j != i), 0):
+            return None
+    return [at[i] for i in range(len(blocks))], max(at[i] + blocks[i].bytes for i in at)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_first_fit_is_the_lowest_or_the_tightest_gap_among_those_alive(seed: int) -> None:
+    rng = random.Random(seed)
+    blocks = generated(seed, rng.randint(1, 60))
+    order = rng.sample(range(len(blocks)), len(blocks))
+    search = _Search(blocks)
+    for tightest in (True, False):
+        whole = defined(blocks, order, tightest, 0, [], 1 << 40)
+        found = search.placed(order, tightest)
+        assert whole == (found.offsets.tolist(), found.top)
+        same, most = rng.randrange(len(blocks)), found.top - rng.randrange(64)
+        swapped = [*order[:same], *rng.sample(order[same:], len(order) - same)]
+        wanted = defined(blocks, swapped, tightest, same, found.offsets.tolist(), most)
+        again = search.placed_within(most, swapped, tightest, same, found.offsets)
+        assert wanted == (None if again is None else (again.offsets.tolist(), again.top))
+
+
+def test_pairs_and_neighbours_are_those_that_are_alive_at_the_same_time() -> None:
+    for seed in range(10):
+        blocks = generated(seed)
+        search = _Search(blocks)
+        near = {
+            i: {j for j, b in enumerate(blocks) if j != i and b.birth <= a.death and a.birth <= b.death}
+            for i, a in enumerate(blocks)
+        }
+        assert {i: set(search.beside(i).tolist()) for i in near} == near
+        assert search.pairs == sum(map(len, near.values()))
+
+
+def test_the_meter_does_not_know_what_is_remembered() -> None:
+    blocks, spent = generated(7), []
+    for fits in (FirstFits(blocks, 0), None):
+        with metered() as meter:
+            fits.again() if fits else FirstFits(blocks, 0)
+            spent.append(meter.units)
+    assert spent[0] == spent[1] > 0

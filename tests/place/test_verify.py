@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import smidgen
 from smidgen import ops
 from smidgen.compiler import verify
 from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Slot
 from smidgen.errors import SmidgenError, UnsafeLayout
+from smidgen.runtime import library
 from tests.support import small
 from tests.support.layouts import planned, prove
 
@@ -120,3 +122,16 @@ def test_the_shadow_memory_carries_what_an_array_of_bytes_would() -> None:
         start, end = sorted(rng.integers(0, 41, 2).tolist())
         assert list(dict.fromkeys(shadow.read(start, end - start))) == list(dict.fromkeys(plain[start:end].tolist()))
     assert len(shadow._starts) <= len(plain) + 1
+
+
+def test_a_deeper_network_of_the_same_layers_asks_kernels_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    real, asked = library.kernel_needs, []
+    monkeypatch.setattr(library, "kernel_needs", lambda *given: (asked.append(given), real(*given))[1])
+    counts = []
+    for depth in (10, 40):
+        asked.clear()
+        layers = [layer for _ in range(depth) for layer in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
+        smidgen.compile(torch.nn.Sequential(*layers), torch.zeros(2, 4))
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,13 +16,13 @@ from benchmarks.nets.large import LARGE
 from smidgen import api
 from smidgen.compiler.effort import UNITS, metered
 from smidgen.compiler.graph.text import parse
-from smidgen.compiler.planner import cheap
+from smidgen.compiler.planner import cheap, greedy
 from smidgen.compiler.planner import problem as problems
 from smidgen.compiler.planner.cost import HOST, ROUGH, spent
-from smidgen.compiler.planner.greedy import _firsts, _tidy, fit, thinned
+from smidgen.compiler.planner.greedy import Means, _Closure, _drops, _firsts, _tidy, fit, thinned
 from smidgen.compiler.planner.least_peak import least_peak
 from smidgen.compiler.planner.lower_bound import least_extra
-from smidgen.compiler.planner.problem import Problem, Schedule, problem_of, profile
+from smidgen.compiler.planner.problem import NEVER, Problem, Schedule, Step, problem_of, profile
 from smidgen.compiler.planner.solve import solve
 from tests.support.problems import PAGED, generated
 
@@ -49,6 +50,41 @@ def test_what_must_stay_is_told_without_a_profile(seed: int) -> None:
             rest, after = thinned(problem, schedule, most)
             assert rest == _thinned_by_profiles(problem, schedule, most)
             assert after.live.tolist() == profile(problem, rest).live.tolist()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_drop_takes_at_least_is_told_without_a_profile(seed: int) -> None:
+    problem, exact, told = generated(seed, PAGED, count=40), 0, 0
+    high = profile(problem, problem.plain()).peak_bytes
+    for share in (1.0, 0.8, 0.6):
+        schedule, now = fit(problem, int(share * high), hasty=True)
+        closure = _Closure(problem, schedule, now, lambda step: True)
+        for drop in _drops(problem, schedule, now, 0, Means(problem.action_seconds), closure):
+            trial = [*schedule[: drop.next], *drop.actions, *schedule[drop.next :]]
+            after = profile(problem, trial).live[drop.next : drop.next + len(drop.actions)].max()
+            least = closure.least_bytes(drop)
+            assert least <= after
+            told, exact = told + 1, exact + (least == after)
+    assert 2 * exact >= told > 0
+
+
+def gathered(n: int) -> Problem:
+    """Steps with much working memory, and a last one that reads all their results: no drop lowers the peak."""
+    steps = [Step(k, (), (k,), 1e-6, 4096, (), n + 1) for k in range(n)]
+    steps.append(Step(n, tuple(range(n)), (n,), 1e-6, 0, (), NEVER))
+    names = tuple(f"v{k}" for k in range(n + 1))
+    return Problem(tuple(steps), (64,) * (n + 1), names, tuple(range(n + 1)), 0, ROUGH)
+
+
+def test_profiles_grow_no_faster_than_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = {}
+    for n in (200, 800):
+        seen: list[int] = []
+        monkeypatch.setattr(greedy, "profile", lambda p, s, seen=seen: (seen.append(len(s)), profile(p, s))[1])
+        schedule, _ = fit(gathered(n), 0, hasty=True)
+        assert schedule == gathered(n).plain()
+        work[n] = sum(seen)
+    assert work[800] <= 4 * work[200] * math.log(800) / math.log(200)
 
 
 @pytest.mark.parametrize("seed", range(6))

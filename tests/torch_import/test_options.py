@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+import smidgen
 from smidgen import cli, methods
 from smidgen.compiler.graph.build import Builder, feed
 from smidgen.compiler.optimizers import SGD, AdamW
 from smidgen.compiler.options import Options, checked_options
+from smidgen.errors import SmidgenError
 from smidgen.ir import Role
 from tests.support import small
 from tests.support.jobs import said
@@ -131,3 +134,12 @@ def test_suggestions_are_listed_once() -> None:
 def test_a_seed_is_checked_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", "nope.py:build", "--input", "2x3", "--seed", "-1"]) == 2
     assert capsys.readouterr() == ("", f"error[E304]: seed=-1 {SEED}\n")
+
+
+def test_the_collector_is_as_it_was_after_compiling_and_after_an_error() -> None:
+    before = gc.get_threshold()
+    smidgen.compile(torch.nn.Linear(4, 3), torch.zeros(2, 4))
+    assert gc.get_threshold() == before
+    with pytest.raises(SmidgenError):
+        smidgen.compile(torch.nn.Linear(4, 3), torch.zeros(2, 5))
+    assert gc.get_threshold() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,7 @@ class EntryCoder:
         call = typed(self.graph, node)
         kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
         operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
-        scratch = int(at(record.scratch(call), self.batch))
+        scratch = int(at(record.scratch(call), self.batch)) if record.has_scratch else 0
         if scratch:
             slot = self.layout.scratch[position]
             if slot.bytes < scratch:
@@ -150,7 +149,8 @@ class EntryCoder:
         slot = self._slot(name)
         if slot.bytes < tensor.bytes(self.batch):
             raise Internal(f"'{name}' needs {tensor.bytes(self.batch)} bytes, its slot has {slot.bytes}")
-        return _at_slot(slot if in_loop else replace(slot, stride=0))
+        found = _at_slot(slot)
+        return found if in_loop or not slot.stride else Operand(found.region, found.offset)
 
     def _slot(self, name: str) -> Slot:
         if name not in self.layout.slots:

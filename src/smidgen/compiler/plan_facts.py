@@ -72,6 +72,9 @@ class _Drawn:
                 self.families.join(node.outs[out], node.ins[source])
             for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
                 self.families.join(gathered, piece)
+        self._first_of: dict[str, str] = {}  # family → the first tensor of it
+        for name in graph.tensors:
+            self._first_of.setdefault(self.families.root(name), name)
         self.moments: list[Moment] = []
         self.when: dict[int, int] = {}  # node → instruction, for nodes that are one
         self.loop: tuple[int, int] | None = None
@@ -157,7 +160,7 @@ class _Drawn:
         """A tensor is called what its maker calls it, an input what the caller calls it."""
         tensor, slot = self.graph[top], self.layout.slots[top]
         if tensor.role is Role.ACCUM:
-            given = next(t for t in self.graph.tensors if self.families.root(t) == top)
+            given = self._first_of[top]
             return Span(given, "accumulator", slot.offset, slot.bytes, 0, len(self.moments) - 1, made)
         maker = self.moments[made]
         if (made < self.turn and kept) or ops.get(maker.op).page:  # what comes back from PAGE was saved there

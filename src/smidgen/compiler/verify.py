@@ -15,13 +15,16 @@ import numpy as np
 from .. import ops
 from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor
-from ..program.program import Instruction, Program
+from ..program.instructions import Instruction, Word
+from ..program.program import Program
 from ..runtime import library
 from .graph.build import typed
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
 
 NOBODY = 0
+Extents = dict[tuple[str, tuple[Word, ...], int, int, tuple[int, int, int]], Sequence[int] | None]
+"""Kernel, parameters, samples, operands and run → bytes of each operand; None if the kernel refuses the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,10 @@ class _Shadow:
 def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
     """Raise UnsafeLayout unless every entry, for one sample and for a full batch, reads only what it means to read."""
     _check_shared_places(graphs, layouts)
+    known: Extents = {}
     for entry, graph in graphs.items():
         for n in sorted({1, program.batch}):
-            _Replay(program, entry, graph, layouts[entry], n).run()
+            _Replay(program, entry, graph, layouts[entry], n, known).run()
 
 
 def _check_shared_places(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
@@ -90,8 +94,10 @@ def _check_shared_places(graphs: Mapping[str, Graph], layouts: Mapping[str, Layo
 class _Replay:
     """One entry, run once for n samples, values reduced to their identity."""
 
-    def __init__(self, program: Program, entry: str, graph: Graph, layout: Layout, n: int) -> None:
-        self.program, self.entry, self.graph, self.n = program, entry, graph, n
+    def __init__(
+        self, program: Program, entry: str, graph: Graph, layout: Layout, n: int, known: Extents
+    ) -> None:  # fmt: skip
+        self.program, self.entry, self.graph, self.n, self.known = program, entry, graph, n, known
         self.slots = layout.slots  # where state and gathered tensors claim to be; checked against the instructions
         self.sizes = {
             "const": program.const_bytes, "state": program.state_bytes, "arena": program.arena_bytes,
@@ -231,7 +237,7 @@ class _Replay:
         extra = len(step.operands) - len(names)
         names, kinds = names + [""] * extra, kinds + ["s"] * extra
         run = (n if self.index < 0 else self.n, self.n, max(self.index, 0))
-        needs = library.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
+        needs = self._needs(kernel, step, n, run)
         if extra not in (0, 1) or needs is None:
             raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
         if step.guard or step.unit or any(op.outer or op.ring for op in step.operands):
@@ -241,6 +247,13 @@ class _Replay:
             Access(name, kind, op.region, op.offset + index * op.stride, need)
             for name, kind, op, need in zip(names, kinds, step.operands, needs, strict=True)
         ]
+
+    def _needs(self, kernel: str, step: Instruction, n: int, run: tuple[int, int, int]) -> Sequence[int] | None:
+        """Bytes that the kernel declares for each operand, asked for once: networks repeat their layers."""
+        asked = kernel, step.params, n, len(step.operands), run
+        if asked not in self.known:
+            self.known[asked] = library.kernel_needs(kernel, step.params_at(n), len(step.operands), run)
+        return self.known[asked]
 
     # -- the proofs ------------------------------------------------------------------------------------------
 

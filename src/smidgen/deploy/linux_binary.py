@@ -22,6 +22,8 @@ from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""
+HOST_ONLY: Final = ("probe", "first_fit")
+"""Sources that tests and the compiler use."""
 TAIL_ALIGN: Final = 65536  # as in runner/tail.h
 CODE: Final = (*EXACT, "-O3", "-g0", "-fno-sanitize=undefined", "-ffunction-sections", "-fdata-sections", "-Wall")
 
@@ -92,8 +94,8 @@ def with_tail(code: bytes, program: bytes) -> bytes:
 
 
 def runtime_sources() -> list[Path]:
-    """What every target needs: the runtime without tests and ports."""
-    return [p for p in sorted(HERE.glob("*.c")) if p.stem != "probe"] + sorted(HERE.glob("kernels/*.c"))
+    """What every target needs: the runtime without ports and what only a host needs."""
+    return [p for p in sorted(HERE.glob("*.c")) if p.stem not in HOST_ONLY] + sorted(HERE.glob("kernels/*.c"))
 
 
 def _executable() -> list[str]:

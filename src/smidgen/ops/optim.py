@@ -171,10 +171,10 @@ def fused_op(gradient: str, consumer: str) -> str:
 
 
 def _define_fused(op: Op, sink: Sink) -> None:
-    name = fused_op(op.name, sink.name)
+    name, consumed = fused_op(op.name, sink.name), sink.attrs
 
     def own_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in attrs.items() if k not in sink.attrs}
+        return {k: v for k, v in attrs.items() if k not in consumed}
 
     def own_call(call: Call) -> Call:
         """The gradient op as if it stood alone."""

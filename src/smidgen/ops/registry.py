@@ -166,6 +166,11 @@ class Op:
         return not self.kernels
 
     @property
+    def has_scratch(self) -> bool:
+        """Does the kernel ever ask for working memory?"""
+        return self.scratch is not _zero
+
+    @property
     def pointwise(self) -> bool:
         """Element by element in all operands, which broadcast."""
         return self.layout is not None and self.layout.rule == "each" and self.layout.operands is None

@@ -17,7 +17,9 @@ from ..errors import Internal, MissingPart
 from ..ir import Array
 
 LIBRARY: Final = Path(__file__).parent / "libsmidgen.so"
+_OWN: Final = str(LIBRARY)
 MESSAGE_BYTES: Final = 192
+SPAN_BYTES: Final = 24  # of the working memory of first_fit.c, for each block
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
 
 
@@ -77,11 +79,12 @@ def library_path() -> Path:
 
 
 def library(path: Path | None = None) -> ctypes.CDLL:
-    return _opened(path or library_path())
+    return _opened(str(path) if path else os.environ.get("SMIDGEN_LIBRARY") or _OWN)
 
 
 @functools.cache
-def _opened(path: Path) -> ctypes.CDLL:
+def _opened(name: str) -> ctypes.CDLL:
+    path = Path(name)
     if not path.exists():
         raise MissingPart(
             "the C runtime is not built", at=path.name, help="python -m smidgen.runtime.build (needs a C compiler)"
@@ -105,7 +108,7 @@ def load_early() -> None:
 
 
 def _declare(lib: ctypes.CDLL) -> None:
-    """Signatures of smidgen.h and ports/posix.h."""
+    """Signatures of smidgen.h, ports/posix.h and first_fit.c."""
     handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -141,6 +144,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_buffer_info": (number, [handle, number, number, ctypes.POINTER(CBufferInfo)]),
         "smg_context_bytes": (size, []),
         "smg_stack_bytes": (size, []),
+        "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 4, number, number, ctypes.c_int64, handle, handle]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name, None)
@@ -190,6 +194,18 @@ def kernel_needs(
     if status == -2:
         raise Internal(f"the runtime has no kernel '{name}'")
     return None if status else [int(v) for v in need[:operands]]
+
+
+def first_fit(
+    sizes: Array, births: Array, deaths: Array, order: Sequence[int], offsets: Array, *, same: int, tightest: bool,
+    most: int,
+) -> int:  # fmt: skip
+    """Blocks of memory one by one to where they fit, see first_fit.c: sets their offsets and returns the end of the
+    last, or -1 if that would be above `most`. The first `same` of the order are at their offsets already."""
+    numbers, spans = np.array(order, np.int32), np.empty(len(order) * SPAN_BYTES, np.uint8)
+    given = [a.ctypes.data for a in (sizes, births, deaths, numbers)]
+    made = [a.ctypes.data for a in (offsets, spans)]
+    return int(library().smg_first_fit(len(order), *given, same, tightest, most, *made))
 
 
 def kernel_signature(name: str) -> str:

@@ -114,7 +114,7 @@ def fetch(b: Builder, value: str, name: str, perm: tuple[int, ...] | None = None
 
 def typed(graph: Graph, node: Node) -> ops.Call:
     """The node with its tensors, as rules see it."""
-    return ops.Call(tuple(graph[i] for i in node.ins), tuple(graph[o] for o in node.outs), dict(node.attrs))
+    return ops.Call(tuple(graph[i] for i in node.ins), tuple(graph[o] for o in node.outs), node.attrs)
 
 
 __all__ = ["Builder", "feed", "fetch", "typed"]

@@ -5,7 +5,7 @@ The checker knows nothing of the pass it follows; it rereads the list of nodes i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class _Walk:
         self.origin: dict[str, str] = {}  # version of a state tensor → the tensor before any update
         self.in_loop: dict[str, int] = {}  # value of one sample → position of its loop
         self.started: dict[str, tuple[str, int]] = {}  # buffer that is being filled → its page, position of the start
-        # Equal numbers: the same computation, as in an original and its recomputed copy.
+        # Equal numbers: the same computation, as in an original and its recomputed copy. Counted if anybody asks.
+        self.counts = any(map(_is_once, graph.nodes))
         self.number: dict[str, int] = {}
         self.numbers: dict[Hashable, int] = {}
         self.position = 0
@@ -208,6 +209,8 @@ class _Walk:
                 self.root[name] = self.root.get(source, source)
 
     def count(self, node: Node) -> None:
+        if not self.counts:
+            return
         page = ops.get(node.op).page
         if page:  # the same value somewhere else
             (self.number[node.outs[0]],) = self.numbers_of(node.ins[-1:])
@@ -242,7 +245,7 @@ class _Walk:
         end, self.position = self.position, start
         self.types(node)
         self.roles(node)
-        for name, piece in zip(node.outs, attrs["yields"], strict=True):
+        for name, piece in zip(node.outs, attrs["yields"], strict=True) if self.counts else ():
             self.number[name] = self.numbers.setdefault(("loop", self.number[piece]), len(self.numbers))
         self.assign(node)
         self.in_loop |= {name: start for name in inside if self.graph[name].role is not Role.OUTPUT}
@@ -318,7 +321,13 @@ class _Walk:
                 entered[fact] = i
 
 
-def _updates(node: Node) -> dict[int, int]:
+def _updates(node: Node) -> Mapping[int, int]:
     """Result → input whose memory it takes, for ops that write there."""
     record = ops.get(node.op)
-    return {} if record.is_view else dict(record.shares)
+    return {} if record.is_view else record.shares
+
+
+def _is_once(node: Node) -> bool:
+    """Is it one of those of which the checker asks whether they are the same computation?"""
+    record = ops.find(node.op)
+    return "key" in node.attrs or (record is not None and record.statistics == "keeps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
@@ -21,19 +22,19 @@ class Facts(Generic[K, V]):
 
     def __init__(self, given: Mapping[K, V]) -> None:
         self.values: dict[K, tuple[int, V]] = {key: (-1, value) for key, value in given.items()}
-        self.readers: dict[K, set[int]] = {}  # also of earlier attempts: looking twice does no harm
+        self.readers: defaultdict[K, set[int]] = defaultdict(set)  # also of earlier attempts: twice does no harm
         self.at = -1
         self.writes: list[Write] = []  # of the node at hand
 
     def __getitem__(self, key: K) -> V:
-        self._read(key)
+        self.readers[key].add(self.at)
         at, value = self.values[key]
         if at > self.at:
             raise KeyError(key)
         return value
 
     def __contains__(self, key: K) -> bool:
-        self._read(key)
+        self.readers[key].add(self.at)
         found = self.values.get(key)
         return found is not None and found[0] <= self.at
 
@@ -42,21 +43,14 @@ class Facts(Generic[K, V]):
     @overload
     def get(self, key: K, default: Default) -> V | Default: ...
     def get(self, key: K, default: Any = None) -> Any:
-        self._read(key)
+        self.readers[key].add(self.at)
         found = self.values.get(key)
         return default if found is None or found[0] > self.at else found[1]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._read(key)
+        self.readers[key].add(self.at)
         self.values[key] = self.at, value
         self.writes.append((self, key, value))
-
-    def _read(self, key: K) -> None:
-        readers = self.readers.get(key)
-        if readers is None:
-            self.readers[key] = {self.at}
-        else:
-            readers.add(self.at)
 
     def put(self, key: K, value: V, at: int) -> None:
         """Without being the node at hand."""

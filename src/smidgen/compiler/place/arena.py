@@ -11,7 +11,7 @@ from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
 from ..graph.alias import Families
 from ..graph.build import typed
-from .first_fit import Block, first_fit, hasty, peak, searched
+from .first_fit import Block, FirstFits, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
 
@@ -96,13 +96,15 @@ def place(
 
 def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[dict[str, int], int]:
     """Offsets, and the end of the last block: at most `enough` if that is found, else as near to the bound as is."""
-    offsets, top = searched(blocks, enough, most_rounds=0)
+    fits = FirstFits(blocks, enough)
+    offsets, top = fits.lowest()
     if top <= enough:
         return offsets, top
     found = within(blocks, enough, align)
     if found is not None:
         return found
-    offsets, top = searched(blocks, enough)
+    fits.again()
+    offsets, top = fits.exchanged()
     return nearer(blocks, offsets, top, bound, align) if (top - bound) * 100 > bound == enough else (offsets, top)
 
 
@@ -116,7 +118,11 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
 
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:
     """Position → bytes of working memory that the node's kernel asks for."""
-    sizes = {i: int(at(ops.get(n.op).scratch(typed(graph, n)), batch)) for i, n in enumerate(graph.nodes)}
+    sizes = {
+        i: int(at(record.scratch(typed(graph, node)), batch))
+        for i, node in enumerate(graph.nodes)
+        if (record := ops.get(node.op)).has_scratch
+    }
     return {i: count for i, count in sizes.items() if count}
 
 

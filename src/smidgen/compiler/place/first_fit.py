@@ -8,10 +8,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from ...errors import Internal
+from ...ir import Array
+from ...runtime import library
 from ..effort import BLOCK, PAIR, spend
 
+Placement = tuple[dict[str, int], int]
+"""Offsets, and the end of the last block."""
 WORK, MOST_ROUNDS = 10_000_000, 1000  # comparisons of two blocks, and exchanges, spent on a placement
 
 
@@ -38,42 +45,88 @@ def peak(blocks: Sequence[Block]) -> int:
     return best
 
 
-def first_fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
-    """Blocks one by one into the lowest gap that is free during their life; the offsets, and the end of the last."""
+def first_fit(order: Sequence[Block]) -> Placement:
+    """Blocks one by one into the lowest gap that is free during their life."""
     work = _Search(order)
-    offsets, top = work.placed(range(len(order)))
-    return dict(zip((b.name for b in order), offsets, strict=True)), top
+    return work.named(work.placed(range(len(order)), tightest=False))
 
 
-def hasty(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+def hasty(blocks: Sequence[Block]) -> Placement:
     """One order will do: where nothing could be low enough."""
     return gaps_filled(blocks, {}, sum(b.bytes for b in blocks)) or ({}, 0)
 
 
-def gaps_filled(blocks: Sequence[Block], given: Mapping[str, int], most: int) -> tuple[dict[str, int], int] | None:
+def gaps_filled(blocks: Sequence[Block], given: Mapping[str, int], most: int) -> Placement | None:
     """Some blocks where they are, the others, large ones first, in the tightest gaps, or else in the lowest; None if
     the end would be above `most`."""
     work = _Search(blocks)
     fixed = [i for i, b in enumerate(blocks) if b.name in given]
     rest = [i for i, b in enumerate(blocks) if b.name not in given]
     rest.sort(key=lambda i: (-blocks[i].bytes, blocks[i].birth))
-    before = [given.get(b.name, 0) for b in blocks]
+    before = np.array([given.get(b.name, 0) for b in blocks], np.int64)
     for tightest in (True, False):
-        found = work._placed([*fixed, *rest], tightest, len(fixed), before, most)
+        found = work.placed_within(most, [*fixed, *rest], tightest, len(fixed), before)
         if found is not None:
-            return dict(zip((b.name for b in blocks), found[0], strict=True)), found[1]
+            return work.named(found)
     return None
 
 
-def searched(blocks: Sequence[Block], enough: int, most_rounds: int = MOST_ROUNDS) -> tuple[dict[str, int], int]:
+class FirstFits:
     """The best of several orders, then of exchanges in the best one, until the end is at most `enough` or the rounds
     and the work are spent."""
-    if not blocks:
-        return {}, 0
-    offsets, top = _Search(blocks).best(enough, most_rounds)
-    if top < peak(blocks):
-        raise Internal("a placement below its own lower bound")
-    return dict(zip((b.name for b in blocks), offsets, strict=True)), top
+
+    def __init__(self, blocks: Sequence[Block], enough: int) -> None:
+        self._blocks, self._enough = blocks, enough
+        self._search = _Search(blocks)
+        self._starts: dict[bool, _Start] = {}
+        self._tried = 0
+        orders = self._search.orders()
+        for tightest in (True, False):
+            made = [_Start(order, self._search.placed(order, tightest)) for order in orders]
+            self._tried += len(made)
+            self._starts[tightest] = min(made, key=lambda one: one.placed.top)
+            if self._starts[tightest].placed.top <= enough:
+                break
+
+    def lowest(self) -> Placement:
+        """Of the orders alone."""
+        return self._checked(min((start.placed for start in self._starts.values()), key=lambda one: one.top))
+
+    def exchanged(self) -> Placement:
+        """A walk from the best order for each of the two rules."""
+        search, best = self._search, min((s.placed for s in self._starts.values()), key=lambda one: one.top)
+        rounds = min(MOST_ROUNDS, WORK // max(search.pairs, 1)) // 2
+        for tightest, start in sorted(self._starts.items(), key=lambda one: one[1].placed.top):
+            if best.top <= self._enough:
+                break
+            found = search.exchanged(start, tightest, self._enough, rounds)
+            best = min(best, found, key=lambda one: one.top)
+        return self._checked(best)
+
+    def again(self) -> None:
+        """The meter counts the orders once more: plans do not depend on what is remembered here."""
+        self._search.count()
+        spend(PAIR * self._search.pairs * self._tried)
+
+    def _checked(self, found: _Placed) -> Placement:
+        if found.top < peak(self._blocks):
+            raise Internal("a placement below its own lower bound")
+        return self._search.named(found)
+
+
+def searched(blocks: Sequence[Block], enough: int) -> Placement:
+    """The best that `FirstFits` finds."""
+    return FirstFits(blocks, enough).exchanged()
+
+
+class _Placed(NamedTuple):
+    offsets: Array  # block → bytes
+    top: int  # the end of the last
+
+
+class _Start(NamedTuple):
+    order: list[int]
+    placed: _Placed
 
 
 class _Search:
@@ -82,48 +135,36 @@ class _Search:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = blocks
-        self.sizes = [b.bytes for b in blocks]
-        self.beside = _beside(blocks)
-        self.pairs = sum(map(len, self.beside))
-        spend(BLOCK * len(blocks) + PAIR * self.pairs)
+        self.sizes = np.array([b.bytes for b in blocks], np.int64)
+        self.births = np.array([b.birth for b in blocks], np.int32)
+        self.deaths = np.array([b.death for b in blocks], np.int32)
+        self.by_birth = np.argsort(self.births, kind="stable")
+        self.pairs = _pairs(self.births, self.deaths)
+        self._beside: dict[int, Array] = {}
+        self.count()
 
-    def placed(self, order: Sequence[int], tightest: bool = False) -> tuple[list[int], int]:
-        found = self._placed(order, tightest, 0, [], sum(self.sizes))
+    def count(self) -> None:
+        spend(BLOCK * len(self.blocks) + PAIR * self.pairs)
+
+    def named(self, found: _Placed) -> Placement:
+        return dict(zip((b.name for b in self.blocks), found.offsets.tolist(), strict=True)), found.top
+
+    def placed(self, order: Sequence[int], tightest: bool) -> _Placed:
+        found = self.placed_within(int(self.sizes.sum()), order, tightest)
         if found is None:
             raise Internal("blocks that do not fit beside each other")
         return found
 
-    def _placed(
-        self, order: Sequence[int], tightest: bool, same: int, before: Sequence[int], most: int
-    ) -> tuple[list[int], int] | None:
+    def placed_within(
+        self, most: int, order: Sequence[int], tightest: bool, same: int = 0, before: Array | None = None
+    ) -> _Placed | None:
         """None: the end would be above `most`. The first `same` blocks of the order are where they were before."""
-        sizes, beside = self.sizes, self.beside
         spend(PAIR * self.pairs * (len(order) - same) // max(len(order), 1))
-        spans: list[tuple[int, int] | None] = [None] * len(sizes)  # where a block is, once it has its place
-        top = 0
-        for i in order[:same]:
-            offset, end = spans[i] = before[i], before[i] + sizes[i]
-            top = max(top, end)
-        placed = spans.__getitem__
-        for i in order[same:]:
-            size, start, best, least = sizes[i], 0, -1, 0
-            for offset, end in sorted(filter(None, map(placed, beside[i]))):
-                gap = offset - start
-                if gap >= size:
-                    if not tightest:
-                        best = start
-                        break
-                    if best < 0 or gap < least:
-                        best, least = start, gap
-                if end > start:
-                    start = end
-            at = start if best < 0 else best
-            spans[i] = at, at + size
-            if at + size > top:
-                top = at + size
-                if top > most:
-                    return None
-        return [span[0] for span in spans if span is not None], top
+        offsets = np.zeros(len(order), np.int64) if before is None else before.copy()
+        top = library.first_fit(
+            self.sizes, self.births, self.deaths, order, offsets, same=same, tightest=tightest, most=most
+        )
+        return None if top < 0 else _Placed(offsets, top)
 
     def orders(self) -> list[list[int]]:
         blocks = self.blocks
@@ -136,60 +177,56 @@ class _Search:
         ]
         return [sorted(range(len(blocks)), key=key) for key in keys]
 
-    def best(self, enough: int, most_rounds: int) -> tuple[list[int], int]:
-        """A walk from the best order for each of the two rules."""
-        starts: dict[bool, tuple[list[int], list[int], int]] = {}
-        for tightest in (True, False):
-            made = [(order, *self.placed(order, tightest)) for order in self.orders()]
-            starts[tightest] = min(made, key=lambda one: one[2])
-            if starts[tightest][2] <= enough:
-                return starts[tightest][1:]
-        rounds = min(most_rounds, WORK // max(self.pairs, 1)) // 2
-        best = min(starts.values(), key=lambda one: one[2])[1:]
-        for tightest, start in sorted(starts.items(), key=lambda one: one[1][2]):
-            found = self._exchanged(*start, tightest, enough, rounds)
-            best = min(best, found, key=lambda one: one[1])
-            if best[1] <= enough:
-                break
-        return best
-
-    def _exchanged(
-        self, order: list[int], offsets: list[int], top: int, tightest: bool, enough: int, rounds: int
-    ) -> tuple[list[int], int]:
+    def exchanged(self, start: _Start, tightest: bool, enough: int, rounds: int) -> _Placed:
         """What reaches the top goes earlier, or a block of a stack that does so, or that one changes places with one
         beside it; or any block goes earlier."""
         rng = random.Random(0)
+        order, now = start
         for _ in range(rounds):
             trial = list(order)
             kind = rng.random()
             if kind < 0.7:
-                block = rng.choice(self._stack(offsets, top, rng))
-                if kind < 0.35 or not self.beside[block]:
+                block = rng.choice(self._stack(now, rng))
+                if kind < 0.35 or not len(self.beside(block)):
                     same = _earlier(trial, block, rng)
                 else:
-                    at, other = trial.index(block), trial.index(rng.choice(self.beside[block]))
+                    at, other = trial.index(block), trial.index(rng.choice(self.beside(block).tolist()))
                     trial[at], trial[other] = trial[other], trial[at]
                     same = min(at, other)
             else:
-                high = [i for i in order if offsets[i] + self.sizes[i] == top]
-                same = min(_earlier(trial, block, rng) for block in (high if kind < 0.9 else [rng.choice(order)]))
-            found = self._placed(trial, tightest, same, offsets, top)
+                high = self._highest(now, np.array(order)) if kind < 0.9 else [rng.choice(order)]
+                same = min(_earlier(trial, block, rng) for block in high)
+            found = self.placed_within(now.top, trial, tightest, same, now.offsets)
             if found is not None:
-                (offsets, top), order = found, trial
-            if top <= enough:
+                now, order = found, trial
+            if now.top <= enough:
                 break
-        return offsets, top
+        return now
 
-    def _stack(self, offsets: Sequence[int], top: int, rng: random.Random) -> list[int]:
+    def _highest(self, now: _Placed, among: Array) -> list[int]:
+        """Blocks that end at the top."""
+        found: list[int] = among[(now.offsets + self.sizes)[among] == now.top].tolist()
+        return found
+
+    def _stack(self, now: _Placed, rng: random.Random) -> list[int]:
         """From a block that ends at the top down to the bottom, each right below the one before."""
-        ends = [offset + size for offset, size in zip(offsets, self.sizes, strict=True)]
-        found = [rng.choice([i for i, end in enumerate(ends) if end == top])]
-        while offsets[found[-1]] > 0:
-            below = [j for j in self.beside[found[-1]] if ends[j] == offsets[found[-1]] and self.sizes[j]]
+        ends = now.offsets + self.sizes
+        found = [rng.choice(self._highest(now, np.arange(len(ends))))]
+        while now.offsets[found[-1]] > 0:
+            near = self.beside(found[-1])
+            below = near[(ends[near] == now.offsets[found[-1]]) & (self.sizes[near] > 0)].tolist()
             if not below:
                 break
             found.append(rng.choice(below))
         return found
+
+    def beside(self, block: int) -> Array:
+        """Those that are alive at the same time, in the order of their births."""
+        if block not in self._beside:
+            near = self.by_birth
+            meets = (self.births[near] <= self.deaths[block]) & (self.deaths[near] >= self.births[block])
+            self._beside[block] = near[meets & (near != block)]
+        return self._beside[block]
 
 
 def _earlier(order: list[int], block: int, rng: random.Random) -> int:
@@ -200,14 +237,7 @@ def _earlier(order: list[int], block: int, rng: random.Random) -> int:
     return to
 
 
-def _beside(blocks: Sequence[Block]) -> list[list[int]]:
-    """Block → those that are alive at the same time."""
-    found: list[list[int]] = [[] for _ in blocks]
-    alive: list[int] = []
-    for i in sorted(range(len(blocks)), key=lambda i: blocks[i].birth):
-        alive = [j for j in alive if blocks[j].death >= blocks[i].birth]
-        for j in alive:
-            found[i].append(j)
-            found[j].append(i)
-        alive.append(i)
-    return found
+def _pairs(births: Array, deaths: Array) -> int:
+    """Of blocks that are alive at the same time, each pair counted for both."""
+    ended = np.searchsorted(np.sort(deaths), np.sort(births))  # before each is born
+    return 2 * int((np.arange(len(births)) - ended).sum())

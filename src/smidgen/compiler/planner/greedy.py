@@ -7,6 +7,7 @@ again. Here only bytes and moments above the budget count, so nothing is dropped
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -15,7 +16,7 @@ from itertools import chain, tee
 import numpy as np
 
 from ..effort import CLOSURE, DROP, DROPS, spend
-from .problem import NEVER, Action, PageIn, PageOut, Problem, Profile, Schedule, profile
+from .problem import NEVER, Action, PageIn, PageOut, Problem, Profile, Schedule, count_profile, profile
 
 MOST_ROUNDS = 4000
 
@@ -141,15 +142,19 @@ def _dropped(
 ) -> tuple[Schedule, Profile] | None:
     """One round. In haste so many drops that the highest moment is within the budget; if that does not lower the peak,
     since recomputing is a peak of its own, or without haste, the best drop that does."""
-    drops, again = tee(_drops(problem, schedule, now, budget_bytes, means))
-    several = _independent(problem, again, int(now.live.max()) - budget_bytes) if hasty else []
+    closure, highest = _Closure(problem, schedule, now, means.allowed), int(now.live.max())
+    drops, again = tee(_drops(problem, schedule, now, budget_bytes, means, closure))
+    several = _independent(problem, again, highest - budget_bytes) if hasty else []
     for chosen in chain([several] if len(several) > 1 else [], ([drop] for drop in drops)):
+        if len(chosen) == 1 and closure.least_bytes(chosen[0]) >= highest:
+            count_profile(len(schedule) + len(chosen[0].actions))
+            continue
         trial = list(schedule)
         for drop in sorted(chosen, key=lambda d: -d.next):
             trial[drop.next : drop.next] = drop.actions
         shift = _write_out(problem, trial, chosen)
         after = profile(problem, trial)
-        at_highest = after.live.max() < now.live.max()
+        at_highest = after.live.max() < highest
         if at_highest or (len(chosen) == 1 and _falls(now, after, chosen[0], shift)):
             return trial, after
     return None
@@ -169,12 +174,13 @@ def _falls(now: Profile, after: Profile, drop: Drop, shift: int) -> bool:
     return bool(after.live[start : start + len(drop.actions) + 1].max() < now.live.max())
 
 
-def _drops(problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means) -> Iterator[Drop]:
+def _drops(
+    problem: Problem, schedule: Schedule, now: Profile, budget_bytes: int, means: Means, closure: _Closure
+) -> Iterator[Drop]:
     """All drops over the highest moment, the best ratio first. What a value takes to be made again is found out only
     when a drop that ends with its maker would be the best."""
     over = np.maximum(now.live - budget_bytes, 0)
     highest = int(np.argmax(now.live))
-    closure = _Closure(problem, schedule, now, means.allowed)
     price = means.price
     written = {k.value for k in schedule if isinstance(k, PageOut)} if means.page else set()
     heap: list[tuple[float, int, float, Drop]] = []  # score or more, negative; number; gain of what is not priced yet
@@ -209,22 +215,22 @@ def _independent(problem: Problem, drops: Iterable[Drop], enough_bytes: int) -> 
     """The best drops that together free `enough_bytes`, none of which computes from what another one forgets."""
     chosen: list[Drop] = []
     freed = 0
+    places, forgotten, read = set[int](), set[int](), set[int]()  # of what is chosen
     for drop in drops:
-        if any(_meet(problem, drop, other) for other in chosen):
+        again = [problem.steps[k] for k in drop.actions if isinstance(k, int)]
+        reads = {v for step in again for v in step.reads}
+        if drop.next in places or drop.value in forgotten or drop.value in read or not forgotten.isdisjoint(reads):
+            continue
+        if any(not forgotten.isdisjoint(step.writes) for step in again):
             continue
         chosen.append(drop)
+        places.add(drop.next)
+        forgotten.add(drop.value)
+        read |= reads
         freed += problem.bytes[drop.value]
         if freed >= enough_bytes:
             break
     return chosen
-
-
-def _meet(problem: Problem, drop: Drop, other: Drop) -> bool:
-    if drop.next == other.next or drop.value == other.value:
-        return True
-    again = [problem.steps[k] for k in drop.actions if isinstance(k, int)]
-    others = [problem.steps[k] for k in other.actions if isinstance(k, int)]
-    return any(other.value in step.reads + step.writes for step in again) or any(drop.value in s.reads for s in others)
 
 
 class _Closure:
@@ -237,6 +243,7 @@ class _Closure:
             self.where.setdefault(k, p)
         self.birth, self.death = now.birth.tolist(), now.death.tolist()
         self.instances = np.searchsorted(now.value, np.arange(len(problem.bytes) + 1)).tolist()  # value → its first
+        self.kept = _kept(problem, now)
 
     def of(self, value: int, position: int) -> tuple[int, ...] | None:
         """In order; None if a step among them cannot be repeated there."""
@@ -254,8 +261,37 @@ class _Closure:
         spend(CLOSURE * len(found))
         return tuple(sorted(found))
 
+    def least_bytes(self, drop: Drop) -> int:
+        """What is alive at the highest moment of what the drop does again, or less: told without a profile. (Without
+        what it does in place, and 0 if it pages.)"""
+        steps = [self.problem.steps[k] for k in drop.actions if isinstance(k, int)]
+        if len(steps) < len(drop.actions):
+            return 0
+        size, needed = self.problem.bytes, Counter(v for step in steps for v in step.reads)
+        made = {v for step in steps for v in step.writes}
+        kept = {v for v in made if self._alive(v, drop.next)}  # until then, or from then on
+        held, most = self.kept[drop.next] - sum(size[v] for v in kept), 0
+        live: set[int] = set()
+        for step in steps:
+            now = live.union(step.writes)
+            taken = max((size[v] for v in step.takes), default=0)
+            most = max(most, held + sum(size[v] for v in now) + step.own_bytes - taken)
+            needed.subtract(step.reads)
+            live = {v for v in now if v in kept or needed[v] > 0}
+        return most
+
     def _alive(self, value: int, position: int) -> bool:
         for i in range(self.instances[value], self.instances[value + 1]):
             if self.birth[i] < position <= self.death[i]:
                 return True
         return False
+
+
+def _kept(problem: Problem, now: Profile) -> list[int]:
+    """Position → bytes of what is alive before it and there, with accumulators."""
+    size = np.array(problem.bytes, np.int64)[now.value]
+    change = np.zeros(len(now.live) + 2, np.int64)
+    np.add.at(change, now.birth + 1, size)
+    np.subtract.at(change, now.death + 1, size)
+    found: list[int] = (np.cumsum(change) + problem.pinned_bytes).tolist()
+    return found

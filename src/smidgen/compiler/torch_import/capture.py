@@ -29,7 +29,7 @@ from ... import ops
 from ...errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
 from ...ir import Batch, DType, Graph, Shape, at
 from ..imported import Imported, Parameter
-from . import custom_gradients
+from . import custom_gradients, recurrent_ops
 from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
 from .aten.writer import COMPLEX
 from .modes import Watch, watched
@@ -278,7 +278,10 @@ def _export(
     free = tuple({0: size or Dim("batch")} for _ in inputs)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(module.forward).parameters.values())
     try:
-        with _quiet(), every_frame_noted(), custom_gradients.refused(trains, noticed), _free_sizes():
+        with (
+            _quiet(), every_frame_noted(), custom_gradients.refused(trains, noticed), _free_sizes(),
+            recurrent_ops.as_one(),
+        ):  # fmt: skip
             return torch.export.export(module, inputs, dynamic_shapes=(free,) if variadic else free)
     except SmidgenError:
         raise
