@@ -134,9 +134,9 @@ def graph_of(
     results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
     if samples.has_samples(results):
         raise Unsupported("the model returns the numbers of the samples", samples.HELP)
-    if any(isinstance(r, Virtual) for r in results):
-        raise Unsupported("the model returns rows in an order, or of a number, that depends on values",
-                          "return them as they stand in the input, with torch.where(mask, x, 0)")  # fmt: skip
+    for leaf, result in zip(_outputs(exported), results, strict=True):
+        if isinstance(result, Virtual):
+            walk.refuse_result(leaf)
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -85,6 +85,14 @@ class Walk:
             return node
         with self._located(node):
             return self.read(node)
+
+    def refuse_result(self, node: fx.Node) -> NoReturn:
+        """A result of the model that is no value of the graph."""
+        with self._located(node):
+            raise Unsupported(
+                "the model returns rows whose number or order depends on values",
+                "return them as they stand in the input, with torch.where(mask, x, 0)",
+            )
 
     # Values.
 
