@@ -287,3 +287,15 @@ def test_imports_of_torchvision_find_names_that_do_nothing() -> None:
     assert issubclass(type("Mine", (transforms.Compose,), {}), transforms.Compose)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("torchaudio_or_what")
+
+
+def test_a_short_run_is_timed_although_the_clock_ticks_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = [0.0]
+
+    def run() -> None:
+        spent[0] += 0.0007
+
+    monkeypatch.setattr(one.time, "process_time", lambda: spent[0] // 0.01 * 0.01)
+    milliseconds, runs = one.timed(run)
+    assert milliseconds == pytest.approx(0.7, rel=0.03)
+    assert runs > 600

@@ -74,7 +74,7 @@ class OwnGradient(nn.Module):
 class InsideNoGrad(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         with torch.no_grad():
-            y = x.sort(1)[0]
+            y = x.cummax(1)[0]
         return x - y
 
 
@@ -89,7 +89,7 @@ class Autocast(nn.Module):
 
 
 def helped(x: torch.Tensor) -> torch.Tensor:
-    return x.sort(1)[0]
+    return x.cummax(1)[0]
 
 
 class Helped(nn.Module):
@@ -106,13 +106,13 @@ ERRORS: list[tuple[str, nn.Module, tuple[int, ...], type[SmidgenError], str]] = 
     ("over-the-batch", Fn(lambda x: x.T @ x), (3,), UnsupportedOp, "over the samples"),
     ("one-sample", Fn(lambda x: x - x[0]), (3,), UnsupportedOp, "picked out of the batch"),
     ("batch-max", Fn(lambda x: x.amax(0)), (3,), UnsupportedOp, "sum and mean work"),
-    ("sort", Fn(lambda x: x.sort(1)[0]), (3,), UnsupportedOp, "aten.sort"),
+    ("cummax", Fn(lambda x: x.cummax(1)[0]), (3,), UnsupportedOp, "aten.cummax"),
     ("random", Fn(lambda x: x + torch.randn(3)), (3,), UnsupportedOp, "aten.randn"),
     ("boolean-index", Fn(lambda x: x[x > 0]), (3,), UnsupportedOp, "depends on values"),
     ("own-gradient", OwnGradient(), (3,), UnsupportedOp, "'Straight' defines itself"),
     ("buffer", Counts(), (3,), UnsupportedOp, "changes 'seen'"),
-    ("helper", Helped(), (3,), UnsupportedOp, ": return x.sort(1)[0]"),
-    ("no-grad", InsideNoGrad(), (3,), UnsupportedOp, ": y = x.sort(1)[0]"),
+    ("helper", Helped(), (3,), UnsupportedOp, ": return x.cummax(1)[0]"),
+    ("no-grad", InsideNoGrad(), (3,), UnsupportedOp, ": y = x.cummax(1)[0]"),
     ("autocast", Autocast(), (3,), UnsupportedOp, ": return self.fc(x)"),
     ("complex", Fn(lambda x: (x * 1j).angle()), (3,), UnsupportedOp, "imaginary"),
     ("complex-to-real", Fn(lambda x: torch.fft.fft(x).float()), (3,), UnsupportedOp, "x.real"),
@@ -162,13 +162,13 @@ def test_an_unknown_op_names_module_line_and_alternative() -> None:
 def test_an_op_in_a_loss_names_its_line() -> None:
     def ranked(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         difference = output - target
-        return difference.sort(1)[0].mean()
+        return difference.cummax(1)[0].mean()
 
     with pytest.raises(UnsupportedOp) as caught:
         import_model(nn.Linear(3, 2), torch.zeros(1, 3), loss=ranked, target=torch.zeros(1, 2))
     assert caught.value.at.startswith("loss (")
     assert f"{Path(__file__).name}:" in caught.value.at
-    assert caught.value.at.endswith(": return difference.sort(1)[0].mean())")
+    assert caught.value.at.endswith(": return difference.cummax(1)[0].mean())")
 
 
 def test_a_layer_of_torch_that_is_the_whole_model_is_named_by_its_class() -> None:

@@ -119,6 +119,41 @@ class Gram(nn.Module):
         return x @ x.T
 
 
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Signs(nn.Module):
+    def forward(self, x):
+        return Straight.apply(x)
+
+
+class Experts(nn.Module):
+    # As transformers has them: one by one, unless it is told otherwise.
+    def __init__(self):
+        super().__init__()
+        self.how, self.weight = "eager", nn.Parameter(torch.ones(2, 3, 3))
+
+    def set_experts_implementation(self, how):
+        self.how = how
+
+    def forward(self, x):
+        chosen = (x[:, 0] > 0).long()
+        if self.how == "grouped_mm":
+            return torch.bmm(x[:, None], self.weight[chosen]).squeeze(1)
+        y = torch.zeros_like(x)
+        for expert in torch.nn.functional.one_hot(chosen, 2).sum(0).nonzero():
+            rows = torch.where(chosen == expert[0])[0]
+            y.index_add_(0, rows, x[rows] @ self.weight[expert[0]])
+        return y
+
+
 class Block(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -160,6 +195,20 @@ def test_for_code_of_a_library_it_says_which_module_to_replace(library: Any) -> 
     assert isinstance(gram, ExportFailed)
     assert "subclass Gram with it changed" in gram.help
     assert "the line is in oddzoo: subclass the class it is in" in failure(library.Block(library.Deciding())).help
+
+
+def test_for_a_function_of_a_library_it_says_what_to_replace(library: Any) -> None:
+    error = failure(library.Block(library.Signs()))
+    assert "defines itself" in str(error)
+    assert "the line is in oddzoo: subclass the module that it is in" in error.help
+
+
+def test_for_experts_taken_one_by_one_it_names_the_method_that_helps(library: Any) -> None:
+    model = library.Block(library.Experts())
+    help = "model.layers.1.set_experts_implementation('grouped_mm') computes experts without control flow"
+    assert failure(model).help == help
+    model.layers[1].set_experts_implementation("grouped_mm")
+    import_model(model, torch.zeros(2, 3), loss="mse")
 
 
 def test_what_it_says_about_a_module_of_a_library_works(library: Any) -> None:

@@ -84,6 +84,38 @@ class InPlace(Function):  # type: ignore[misc]
         return g * y * (1 - y)
 
 
+class MaskedSoftmax(Function):  # type: ignore[misc]
+    """Overwrites what the derivative of its softmax needs, as deberta does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x.masked_fill(mask, torch.finfo(x.dtype).min), -1)
+        y.masked_fill_(mask, 0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        y = ctx.saved_tensors[0]
+        return y * (g - (g * y).sum(-1, keepdim=True)), None
+
+
+class Largest(Function):  # type: ignore[misc]
+    """Creates a tensor of the default type and writes a number of its input's type into it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        top = torch.full((x.shape[0], 1), -torch.finfo(x.dtype).max)
+        top.copy_(torch.maximum(top, x.amax(-1, keepdim=True)))
+        ctx.save_for_backward(x, top)
+        return top * x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        x, top = ctx.saved_tensors
+        return g * top + (x == top) * (g * x).sum(-1, keepdim=True)
+
+
 class Net(nn.Module):
     def __init__(self, apply: Any) -> None:
         super().__init__()
@@ -102,6 +134,7 @@ RIGHT: dict[str, Any] = {
     "one-input-learns": lambda x, w: Scaled.apply(x.detach(), w, 3.0),
     "kink-at-zero": lambda x, w: Root.apply(x * w),
     "two-results": lambda x, w: sum(NewStyle.apply(x * w)),
+    "overwritten": lambda x, w: MaskedSoftmax.apply(x * w, torch.arange(5) > 3),
     "in-place": lambda x, w: (y := x * w) * 0 + InPlace.apply(y) + y,
 }
 
@@ -174,3 +207,13 @@ def test_a_parameter_that_its_function_leaves_out_is_noticed() -> None:
     leaves_out = function("LeavesOut", lambda x, w: x * w, lambda x, w, g: (g * w, None))
     with pytest.raises(UnsupportedOp, match="for its input 1"):
         smidgen.compile(Net(leaves_out.apply), torch.randn(4, 6))
+
+
+def test_a_function_may_create_tensors_of_the_default_type() -> None:
+    """Only a model in float32 runs it; its backward is checked in float64 all the same."""
+    model, x = Net(lambda x, w: Largest.apply(x * w)), torch.randn(4, 6)
+    with pytest.raises(RuntimeError, match="overflow"):
+        Net(lambda x, w: Largest.apply(x * w)).double()(x.double())
+    job = smidgen.compile(model, x)
+    np.testing.assert_allclose(job.predict(x), model(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    assert torch.get_default_dtype() is torch.float32

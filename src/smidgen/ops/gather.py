@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor
-from .registry import NOT_DIFFERENTIABLE, Builder, N, Param, Spec, case, define
+from .registry import Builder, N, Param, Spec, case, define
 from .strides import show
 
 
@@ -109,7 +109,8 @@ def _gather_dx_ref(dy: Array, index: Array, rows: int) -> Sequence[Array]:
 
 define(
     "gather_dx", doc="dx[a,v,D] = Σ of the rows dy[a,k,D] with index[a mod G, k] = v, in the order of k; rows = V",
-    linear_in=((0,),), infer=_gather_dx_infer, ref=_gather_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    linear_in=((0,),), infer=_gather_dx_infer, ref=_gather_dx_ref,
+    vjp=lambda b, node, dys: [b.add("gather", str(dys[0]), node.ins[1]) if b.need(node.ins[0]) else None, None],
     kernels={"f32": "gather_dx_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape),
     cases=[

@@ -1,4 +1,4 @@
-"""Operations along one axis: the largest and its index, softmax, cumulative sums."""
+"""Operations along one axis: the largest and its index, the order of values, softmax, cumulative sums."""
 
 from __future__ import annotations
 
@@ -68,6 +68,39 @@ define(
     infer=_pick_infer("argmax", DType.I32), ref=lambda x, axis, keepdim: _max_index_ref(x, axis, keepdim)[1:],
     vjp=NOT_DIFFERENTIABLE,
     kernels={"i32": "argmax_i32"}, params=lambda call: lines(call.ins[0].shape, call["axis"]), cases=PICKS + KINKS,
+)  # fmt: skip
+
+
+def _argsort_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    [x], axis, count = ins, attrs["axis"], attrs["count"]
+    _line_check("argsort", x, axis)
+    if not 1 <= count <= x.shape[axis]:
+        raise BadShape(
+            f"argsort of {count} elements along axis {axis} of {show(x.shape)}", why=f"there are {x.shape[axis]}",
+            help="ask for as many as there are along the axis, or fewer",
+        )  # fmt: skip
+    return [((*x.shape[:axis], count, *x.shape[axis + 1 :]), DType.I32)]
+
+
+def _argsort_ref(x: Array, axis: int, count: int, descending: bool) -> Sequence[Array]:
+    last = np.moveaxis(x, axis, -1)
+    odd = np.isnan(last)
+    number = np.where(odd, 0, last)
+    order = np.lexsort((-number, ~odd) if descending else (number, odd), axis=-1)  # stable; the last key comes first
+    return (np.moveaxis(order, -1, axis).take(range(count), axis).astype(np.int32),)
+
+
+define(
+    "argsort",
+    doc="the first `count` places of x along one axis by value; equal ones as they stand, NaN is largest",
+    infer=_argsort_infer, ref=_argsort_ref, vjp=NOT_DIFFERENTIABLE, kernels={"i32": "argsort_i32"},
+    params=lambda call: [*lines(call.ins[0].shape, call["axis"]), call["count"], int(call["descending"])],
+    cases=[
+        case((N, 5), axis=1, count=5, descending=False), case((N, 7, 3), axis=1, count=2, descending=True),
+        case((5, N), axis=0, count=3, descending=False), case((1,), axis=0, count=1, descending=True),
+        *[case(make, smooth=False, axis=axis, count=4, descending=down)
+          for make, axis in ((ties, 1), (_nans, 0)) for down in (False, True)],
+    ],
 )  # fmt: skip
 
 

@@ -291,9 +291,21 @@ def _export(
 
 def _export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Tensor]) -> ExportFailed:
     failed = _why_export_failed(error, module, given)
+    if settable := _experts(module, failed.at):
+        failed.help = f"{settable}.set_experts_implementation('grouped_mm') computes experts without control flow"
+        return failed
     if package := library_of(failed.at):
         failed.help += f"; the line is in {package}: subclass the class it is in, or give options that avoid it"
     return failed
+
+
+def _experts(module: nn.Module, at: str) -> str:
+    """The model of transformers whose experts are taken one by one, as many as are hit, at this line; else nothing."""
+    named = (module.model if isinstance(module, WithLoss) else module).named_modules()
+    names = [name for name, m in named if callable(getattr(m, "set_experts_implementation", None))]
+    if "expert" not in at.lower() or not names:
+        return ""
+    return f"model.{names[0]}" if names[0] else "model"
 
 
 def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torch.Tensor]) -> ExportFailed:

@@ -15,7 +15,7 @@ from torch import _functorch, nn
 from torch.autograd import function as autograd_function
 
 from ...errors import UnsupportedOp
-from .aten.source import line_of_frame
+from .aten.source import library_of, line_of_frame
 from .own_backward import Call, disagreement
 
 WHY = "torch.export keeps only the forward computation"
@@ -88,9 +88,18 @@ def refused(training: bool, noticed: Callable[[], None] = lambda: None) -> Itera
         if difference := disagreement(call):
             raise UnsupportedOp(
                 f"the gradient that '{call.function.__name__}' defines itself is not supported",
-                at=at, why=f"{WHY}; {difference}",
-                help="write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through",
+                at=at, why=f"{WHY}; {difference}", help=_instead(at),
             )  # fmt: skip
+
+
+def _instead(at: str) -> str:
+    help = "write it with operators; hard.detach() + soft - soft.detach() passes gradients straight through"
+    if package := library_of(at):
+        help += (
+            f"; the line is in {package}: subclass the module that it is in with forward() written so, then "
+            "model.set_submodule(its path in model.named_modules(), yours)"
+        )
+    return help
 
 
 def _hook(at: str, help: str) -> UnsupportedOp:

@@ -7,7 +7,8 @@ and at the shapes of the call, and compared: what the function defines, and what
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ def disagreement(call: Call) -> str | None:
     """How the function's own gradient differs from the derivative of its forward; None if it does not."""
     worst, compared = Difference(), set[int]()
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings(), _in_float64():
             warnings.simplefilter("ignore")
             for k, draw in enumerate((_normal, _mixed, _positive)):
                 for i, (own, right) in enumerate(_gradients(call, draw, SEED + k)):
@@ -100,6 +101,19 @@ def disagreement(call: Call) -> str | None:
         )
     missing = set(range(sum(_learn(call)))) - compared
     return f"no gradient of its input {min(missing)} is a finite number, so it cannot be checked" if missing else None
+
+
+@contextmanager
+def _in_float64() -> Iterator[None]:
+    """What a function creates without naming a type fits to its inputs, as it does in the model; and it may overwrite
+    what autograd would need for the derivative, which keeps copies."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from .aten import Emit, Unsupported, Value, samples
 from .aten.live import memory_of
 from .aten.loss import named
 from .aten.walk import Walk
-from .aten.writer import COMPLEX, Operand, dtype_of
+from .aten.writer import COMPLEX, Operand, Virtual, dtype_of
 
 COUNTED = "num_batches_tracked"
 Known = dict[int, Array]
@@ -134,6 +134,9 @@ def graph_of(
     results = [r for r in pytree.tree_leaves(walk.run(exported.graph_module, values)) if r is not None]
     if samples.has_samples(results):
         raise Unsupported("the model returns the numbers of the samples", samples.HELP)
+    for leaf, result in zip(_outputs(exported), results, strict=True):
+        if isinstance(result, Virtual):
+            walk.refuse_result(leaf)
     kinds = [leaf.meta["val"].dtype for leaf in _outputs(exported)]
     found = [emit.value(emit.cast(value, kind)) for value, kind in zip(results, kinds, strict=True)]
     if loss:

@@ -1,5 +1,5 @@
-/* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest. Sums in chunks of 512,
- * a chunk in eight lanes (sum.h), whatever the stride. */
+/* Operations along one axis (ops/lines.py): softmax, cumulative sums, the place of the largest, the order of values.
+ * Sums in chunks of 512, a chunk in eight lanes (sum.h), whatever the stride. */
 #include "../exact_math.h"
 #include "params.h"
 #include "sum.h"
@@ -177,6 +177,53 @@ EXTENT(argmax_i32) { return pick_need(p, &need[1], &need[0]); }
 KERNEL(argmax_i32, "oi", PARAMS(Lines)) {
     int32_t *index = OUT_AS(int32_t, 0);
     EACH_LINE(first) { *index++ = line_argmax(IN(1) + first, step, L); }
+    return SMG_NO_FAULT;
+}
+
+/* Lines of L elements of which the first `count` in the order of their values are wanted. */
+typedef struct {
+    Lines lines;
+    int32_t count, descending;
+} Argsort;
+UNPACK(argsort_of, Argsort)
+
+/* Does a stand behind b? NaN is larger than everything, equal ones are not behind each other. */
+static inline int stands_behind(float a, float b, int descending) {
+    const int a_nan = a != a, b_nan = b != b;
+    if (descending) { return b_nan ? !a_nan : a < b; }
+    return a_nan ? !b_nan : a > b;
+}
+
+/* Operands index, x. Each element is inserted into the places found so far; what falls off the end is not wanted. */
+EXTENT(argsort_i32) {
+    const Argsort v = argsort_of(p);
+    if (v.count < 1 || v.count > v.lines.L || lines_need(p, 2, need)) { return -1; }
+    need[0] = smg_mul(elements(&v.lines, v.count), 4);
+    return 0;
+}
+KERNEL(argsort_i32, "oi", PARAMS(Argsort)) {
+    const Argsort v = argsort_of(c->p);
+    const int32_t count = v.count;
+    int32_t *block = OUT_AS(int32_t, 0);
+    size_t column = 0;
+    EACH_LINE(first) {
+        const float *x = IN(1) + first;
+        int32_t *index = block + column;
+        for (int32_t k = 0; k < L; k++) {
+            const float value = x[(size_t)k * step];
+            int32_t at = k < count ? k : count;
+            for (; at > 0; at--) {
+                const int32_t before = index[(size_t)(at - 1) * step];
+                if (!stands_behind(x[(size_t)before * step], value, v.descending)) { break; }
+                if (at < count) { index[(size_t)at * step] = before; }
+            }
+            if (at < count) { index[(size_t)at * step] = k; }
+        }
+        if (++column == step) {
+            column = 0;
+            block += (size_t)count * step;
+        }
+    }
     return SMG_NO_FAULT;
 }
 

@@ -2,7 +2,8 @@
 
 # Importing a family registers its rules; fourier comes last because it derives rules for complex numbers.
 from . import (  # noqa: F401, I001
-    indexing, layers, loss, matrix, movement, pointwise, recurrent, reduce, samples, volumes, windows, fourier,
+    indexing, layers, loss, matrix, movement, ordering, pointwise, recurrent, reduce, samples, scatter, sorted_rows,
+    volumes, windows, fourier,
 )  # fmt: skip
 from .emit import Emit
 from .writer import TABLE, Unsupported, Value, aten

@@ -189,6 +189,9 @@ class Emit(Writer):
             raise Unsupported("a slice depends on the batch size")
         if isinstance(x, torch.Tensor):
             return x[(slice(None),) * axis + (slice(start, stop, step),)]
+        if stop <= start:  # no elements, which is for concat to leave out
+            return self.add("cast", self.fill((*self.shape(x)[:axis], 0, *self.shape(x)[axis + 1 :]), 0.0),
+                            dtype=self.dtype(x).value)  # fmt: skip
         return self.add("slice", x, axis=axis, start=start, stop=stop, step=step)
 
     def _slice_batch(self, x: Operand, axis: int, length: Batch, start: Dim, stop: Dim, step: int) -> Operand:
@@ -204,6 +207,7 @@ class Emit(Writer):
 
     def concat(self, parts: Iterable[Operand], axis: int) -> Operand:
         xs = list(parts)
+        xs = [x for x in xs if self.shape(x)[axis] != 0] or xs[:1]
         if len({self.dtype(x) for x in xs}) > 1:
             xs = [self.f32(x) for x in xs]
         if isinstance(self.shape(xs[0])[axis], Batch) and len(xs) > 1:
@@ -255,6 +259,8 @@ class Emit(Writer):
         if isinstance(length, Batch) or isinstance(start, Batch) or isinstance(stop, Batch):
             raise Unsupported("single samples of the batch are overwritten", "treat all samples alike")
         places = range(start, stop, step)
+        if not places:
+            return x
         parts = [self.slice(x, axis, 0, places[0])] if places[0] else []
         if step == 1:
             parts.append(piece)

@@ -13,11 +13,10 @@ from .source import class_of, library_of, line_of_node
 from .writer import TABLE, Unsupported
 
 INSTEAD = {
-    **dict.fromkeys(("sort", "topk", "median", "kthvalue", "argsort"), "max, min, argmax or mean along an axis"),
+    "median": "x.median(dim)[0], along an axis",
     **dict.fromkeys(("floor", "round", "ceil", "trunc", "floor_divide", "remainder"), "compute sizes in Python"),
     **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "normal"), "F.dropout is the randomness that works"),
     **dict.fromkeys(("nonzero", "masked_select", "cond"), "torch.where(condition, a, b)"),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add"), "torch.where, or a product, with F.one_hot"),
     **dict.fromkeys(
         ("fft_rfft", "fft_fft", "fft_rfft2", "fft_fft2", "stft"), "a product with a matrix of cosines and sines"
     ),

@@ -163,10 +163,10 @@ def gather(t: Emit, x: Operand, axis: int, at: Operand, *_: Any) -> Operand:
     for i, dim in enumerate(t.shape(at)):
         if i != axis and dim != t.shape(x)[i]:  # torch takes an index that covers a part
             x = t.slice(x, i, 0, dim)
-    return _along(t, x, axis, at)
+    return along(t, x, axis, at)
 
 
-def _along(t: Emit, x: Operand, axis: int, at: Operand) -> Operand:
+def along(t: Emit, x: Operand, axis: int, at: Operand) -> Operand:
     """x at the places `at` along `axis`, which have its size along all other axes.
 
     An index that was expanded along the last axes picks whole rows; along the first ones, all take the same.

@@ -307,13 +307,3 @@ def where(t: Emit, mask: Operand, a: Any, b: Any) -> Operand:
 @aten("masked_fill")
 def masked_fill(t: Emit, x: Operand, mask: Operand, value: Any) -> Operand:
     return where(t, mask, value, x)
-
-
-@aten("index_put")
-def index_put(
-    t: Emit, x: Operand, indices: Sequence[Operand | None], value: Operand, accumulate: bool = False
-) -> Operand:
-    mask = indices[0]
-    if len(indices) != 1 or mask is None or t.dtype(mask) is not DType.U8 or t.shape(value) != () or accumulate:
-        raise Unsupported("it writes to computed places", "x.masked_fill(mask, number), slices, or torch.where")
-    return where(t, t.reshape(mask, (*t.shape(mask), *[1] * (t.rank(x) - t.rank(mask)))), value, x)

@@ -14,23 +14,25 @@ from torch.utils import _pytree as pytree
 from ....ir import Batch, Shape, batch_axis
 from . import movement
 from .emit import Emit
-from .writer import TABLE, Operand, Unsupported, Value, aten, is_tensor, static
+from .writer import TABLE, Operand, Unsupported, Value, Virtual, aten, is_tensor, static
 
 WHY = "it counts the samples of a batch"
 HELP = "use the count only as an index beside others: y[torch.arange(len(y)), places]"
 BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 CASTS = ("to", "_to_copy", "type_as", "to_copy", "detach", "detach_copy")
+INDEXED = ("index", "index_put", "scatter", "scatter_add", "scatter_reduce", "index_add")
 SPREADS = ("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave")
 MOVES = (*movement.RESHAPES, *movement.COPIES, *movement.PERMUTES, *CASTS, *SPREADS, "slice", "narrow", "select")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Samples:
+class Samples(Virtual):
     """times · (the sample an element belongs to) + rest. Along an axis of k·n elements, the first k are sample 0."""
 
     shape: Shape
     times: int = 1
     rest: Operand | None = None  # broadcasts to the shape
+    is_count: bool = False  # 0, 1, 2, … as they stand
 
 
 def has_samples(args: Any) -> bool:
@@ -48,12 +50,12 @@ def arange(t: Emit, *args: Any) -> Samples:
     k = count.times
     own = torch.arange(k) * step + start
     rest = t.reshape(t.expand(own, (Batch(1), k)), (count,)) if k > 1 else own if start else None
-    return Samples(t.out_shape, step * k, rest)
+    return Samples(t.out_shape, step * k, rest, is_count=(start, step) == (0, 1))
 
 
 def counted(t: Emit, name: str, args: Sequence[Any]) -> Any:
     """The result of an op with numbers of samples among its arguments."""
-    if name in BY_SHAPE or name == "index":
+    if name in BY_SHAPE or name in INDEXED:
         return TABLE[name](t, *args)
     if name in MOVES and isinstance(args[0], Samples):
         return _moved(t, name, args[0], args[1:])
@@ -62,8 +64,6 @@ def counted(t: Emit, name: str, args: Sequence[Any]) -> Any:
     if name in ("mul", "multiply"):
         a, b = args if isinstance(args[0], Samples) else reversed(args)
         return _scaled(t, a, b, t.out_shape)
-    if name == "index_put":
-        raise Unsupported("it writes to places of each sample's own", "torch.where(torch.arange(size) == places, a, y)")
     raise Unsupported(WHY, HELP)
 
 

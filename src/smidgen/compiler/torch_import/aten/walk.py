@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -20,15 +20,15 @@ from torch.utils import _pytree as pytree
 
 from ....errors import Internal, SmidgenError
 from ....ir import Batch, Dim, Shape
-from . import movement, samples
+from . import masked, movement, samples, sorted_rows
 from .emit import Emit
 from .explained import Inside, explained
 from .fourier import COMPLEX_TABLE, any_complex
 from .layers import Missing
 from .live import SKIPPED, bound, draws, memory_of, name_of, results_read, unread
-from .samples import Samples
+from .masked import Hits
 from .source import module_of
-from .writer import COMPLEX, TABLE, Complex, Unsupported, Value
+from .writer import COMPLEX, TABLE, Complex, Unsupported, Value, Virtual
 
 VMAP = ("_add_batch_dim", "_remove_batch_dim", "_vmap_increment_nesting")
 VMAP_HELP = "broadcast instead: f(a[:, None], b) computes what torch.vmap(f, (0, None)) does for each a"
@@ -40,6 +40,7 @@ class Unsized:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.by_values = bool(re.search(r"\bz?u\d", text))  # as torch names such numbers
 
 
 class Walk:
@@ -85,6 +86,14 @@ class Walk:
         with self._located(node):
             return self.read(node)
 
+    def refuse_result(self, node: fx.Node) -> NoReturn:
+        """A result of the model that is no value of the graph."""
+        with self._located(node):
+            raise Unsupported(
+                "the model returns rows whose number or order depends on values",
+                "return them as they stand in the input, with torch.where(mask, x, 0)",
+            )
+
     # Values.
 
     def read(self, arg: Any) -> Any:
@@ -124,7 +133,7 @@ class Walk:
         for dim in fake.shape:
             found = self.number(dim)
             if isinstance(found, Unsized):
-                if re.search(r"\bz?u\d", found.text):
+                if found.by_values:
                     raise Unsupported("the size of its result depends on values", "torch.where(mask, x, 0)")
                 raise ArithmeticError(f"a size of {found.text}")
             dims.append(found)
@@ -180,6 +189,9 @@ class Walk:
         written = [i for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
         if written not in ([], [0]):
             raise Unsupported("it writes into another tensor", "use the form that returns its result")
+        if self._sized_by_values(node):
+            self._bind(node, self._hits(node, op))
+            return
         self._see(node)
         if self._autocasts and (half := HALF.intersection(self.t.node_dtypes)):
             kind = str(*half).removeprefix("torch.")
@@ -197,6 +209,23 @@ class Walk:
         else:
             self._bind(node, value)
 
+    def _sized_by_values(self, node: fx.Node) -> bool:
+        """Rows that a mask picks, or what is made of them."""
+        source: Any = node.args[0] if node.args else None
+        if isinstance(source, fx.Node) and isinstance(self.env.get(source), Hits):
+            return True
+        size = self.number(node.meta["val"].shape[0]) if name_of(node) == "index" and node.meta["val"].dim() else 0
+        return isinstance(size, Unsized) and size.by_values
+
+    def _hits(self, node: fx.Node, op: torch._ops.OpOverload) -> Any:
+        name, (source, *rest) = name_of(node), bound(op, node)
+        if name == "index":
+            return masked.hits(self.t, self.read(source), self.read(rest[0]))
+        sizes = [self.number(d) for d in node.meta["val"].shape]
+        known = [None if isinstance(s, Unsized) else s for s in sizes]
+        given = [] if name in movement.RESHAPES else self.read(rest)
+        return masked.of_hits(self.t, name, self.env[source], given, known)
+
     def _result(self, node: fx.Node, op: torch._ops.OpOverload, args: list[Any]) -> Any:
         if is_constant(op, args):
             with torch.no_grad():
@@ -204,10 +233,13 @@ class Walk:
         base, overload = op._schema.name.split("::")[1], op._overloadname
         if base.endswith("_") and not base.endswith("__"):
             base = base[:-1]
-        if samples.has_samples(args):
-            return samples.counted(self.t, base, args)
         rules = COMPLEX_TABLE if any_complex(args) else TABLE
         rule = rules.get(f"{base}.{overload}") or rules.get(base)
+        if sorted_rows.involved(args):
+            found = sorted_rows.applied(self.t, base, args, rule)
+            return self._decomposed(node, op) if found is None else found
+        if samples.has_samples(args):
+            return samples.counted(self.t, base, args)
         return rule(self.t, *args) if rule else self._decomposed(node, op)
 
     def _decomposed(self, node: fx.Node, op: torch._ops.OpOverload) -> Any:
@@ -250,9 +282,9 @@ class Walk:
     def _check(self, node: fx.Node, value: Any) -> None:
         made = value if isinstance(value, (list, tuple)) else [value]
         for got, want in zip(made, self.t.node_shapes, strict=False):
-            if not isinstance(got, (Value, torch.Tensor, Samples)):
+            if not isinstance(got, (Value, torch.Tensor, Virtual)):
                 continue
-            shape = got.shape if isinstance(got, Samples) else self.t.shape(got)
+            shape = got.shape if isinstance(got, Virtual) else self.t.shape(got)
             if shape != want:
                 raise Internal(f"{node.target} gave the shape {shape} instead of {want}")
 
@@ -380,4 +412,4 @@ def keywords(op: torch._ops.OpOverload, args: Sequence[Any]) -> dict[str, Any]:
 def is_constant(op: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     """Can the op be run right now?"""
     random = torch.Tag.nondeterministic_seeded in op.tags
-    return not random and not any(isinstance(a, (Value, Batch, Samples, Complex)) for a in pytree.tree_leaves(args))
+    return not random and not any(isinstance(a, (Value, Batch, Virtual, Complex)) for a in pytree.tree_leaves(args))

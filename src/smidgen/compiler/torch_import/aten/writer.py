@@ -38,6 +38,13 @@ class Complex:
     imag: Any
 
 
+class Virtual:
+    """What torch has as a tensor and the graph has not: it is known what it stands for, and some ops can use that."""
+
+    __slots__ = ()
+    shape: Any
+
+
 Operand: TypeAlias = Value | torch.Tensor
 Number = int | float | bool
 
