@@ -3,18 +3,21 @@ kernels into src/smidgen/compiler/planner/cores.json, and judges them by other n
 
 Both from firmware under QEMU with a plugin that counts every call of a kernel in the second of two training steps.
 Rates are fitted to networks of random layout (benchmarks/nets/boards.py). They are judged by LeNet-5, DS-CNN, MCUNet
-and five 1-D networks of other layouts: instructions of a whole step, predicted before it is run.
+and five 1-D networks of other layouts: instructions of a whole step and of an inference, predicted before they are
+run. Software floating point depends on values, so all of them are as in use: batch norms know their inputs, two
+activations of three are rectified, MCUNet has its published weights and LeNet-5, DS-CNN and MCUNet recorded samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +40,9 @@ from smidgen.ir import Graph
 from smidgen.ops.optim import SINKS, fused_op
 from smidgen.program.program import Program
 
-from .boards import DSCNN_LAST, tools
+from .boards import DSCNN_LAST, SAMPLES, tools
 from .nets import NETS
-from .nets.boards import FITTED, ONE_DIMENSIONAL, Options, Small, small
+from .nets.boards import FITTED, ONE_DIMENSIONAL, Options, Samples, Small, small
 from .parity import machine
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "board_time.json"
@@ -69,6 +72,12 @@ def board_of(core: str) -> Device:
     return replace(load_device(board), core=mcpu, fpu=fpu, speed=None)
 
 
+@functools.cache
+def fitted_nets() -> tuple[Small, ...]:
+    return tuple(small(name, *given) for name, given in FITTED.items())
+
+
+@functools.cache
 def judged() -> dict[str, Small]:
     """The networks that rates are judged by; none of them is fitted to."""
     found = {
@@ -78,9 +87,20 @@ def judged() -> dict[str, Small]:
         "mcunet-last": (replace(NETS["mcunet"], shape=(3, 128, 128)), Options(SGD(1e-3), "last_layer", int8=True)),
     }
     nets = {
-        name: Small(name, net.model(), (net.shape,), net.classes, options) for name, (net, options) in found.items()
+        name: Small(name, net.model().eval(), (net.shape,), net.classes, options, recorded(net.name)).in_use()
+        for name, (net, options) in found.items()
     }
     return nets | {name: small(name, *given) for name, given in ONE_DIMENSIONAL.items()}
+
+
+def recorded(net: str) -> Callable[[int], Samples]:
+    """Digits, words or signs, as it would be used with; MCUNet has published weights, too, where they are there."""
+
+    def samples(count: int) -> Samples:
+        x, y = SAMPLES[net]()
+        return [x[:count]], y[:count]
+
+    return samples
 
 
 # -- counting --------------------------------------------------------------------------------------------------------
@@ -93,6 +113,8 @@ class Counted:
     graphs: tuple[tuple[Graph, int], ...]  # and samples
     calls: tuple[tuple[str, ops.Call, int, int], ...]  # op, call, samples, instructions
     instructions: int
+    infer: Graph  # of one sample
+    infer_instructions: int
 
     def nodes(self) -> Iterator[tuple[str, ops.Call, int]]:
         for graph, batch in self.graphs:
@@ -100,6 +122,9 @@ class Counted:
 
     def predicted(self, rates: CoreRates) -> float:
         return sum(rates.instructions(op, call, n) for op, call, n in self.nodes())
+
+    def infer_predicted(self, rates: CoreRates) -> float:
+        return sum(rates.instructions(op, call, n) for op, call, n in executed(self.infer, 1))
 
 
 def executed(graph: Graph, batch: int) -> Iterator[tuple[str, ops.Call, int]]:
@@ -113,6 +138,7 @@ def executed(graph: Graph, batch: int) -> Iterator[tuple[str, ops.Call, int]]:
         yield graph.nodes[i].op, typed(graph, graph.nodes[i]), 1 if i in inside else batch
 
 
+@functools.cache
 def built(net: Small) -> tuple[Entries, Program]:
     given = net.options
     inputs = tuple(torch.zeros(given.batch, *shape) for shape in net.shapes)
@@ -124,25 +150,26 @@ def built(net: Small) -> tuple[Entries, Program]:
     return entries, encode(entries)
 
 
-def counted(net: Small, device: Device) -> Counted:
-    """The second of two equal steps: the first one also proves the program's extents."""
+def counted(net: Small, device: Device, infer: bool = True) -> Counted:
+    """The second of two equal steps, since the first one also proves the program's extents; then an inference."""
     entries, program = built(net)
-    rng, given = np.random.default_rng(0), net.options
+    given = net.options
     n = given.batch * given.parts
-    arrays = [rng.standard_normal((n, *shape)).astype(np.float32) for shape in net.shapes]
-    step = ([*arrays, rng.integers(0, net.classes, n).astype(np.int32)], n)
+    arrays, labels = net.samples(n)
+    step, once = ([*arrays, labels], n), ([x[:1] for x in arrays], 1)
     with tempfile.TemporaryDirectory() as folder:
         write_firmware(Path(folder), program, device)
         emulate.make(Path(folder), "-j2")
-        run = emulate.run_on_board(Path(folder), program, [step, step], calls=True)
+        run = emulate.run_on_board(Path(folder), program, [step, step], [once] if infer else [], calls=True)
     if run.counts is None:
         raise SystemExit("nothing was counted: a C compiler and arm-none-eabi-objdump are needed")
     names = ["train"] if given.parts == 1 else ["zero", *["grad"] * given.parts, "apply"]
     graphs = tuple((entries.graphs[name], given.batch) for name in names)
     calls: list[tuple[str, ops.Call, int, int]] = []
-    for (graph, batch), found in zip(graphs, run.counts.calls[len(names) :], strict=True):
+    for (graph, batch), found in zip(graphs, run.counts.calls[len(names) : 2 * len(names)], strict=True):
         calls += matched(graph, batch, found)
-    return Counted(graphs, tuple(calls), run.counts.runs[1])
+    once_took = run.counts.runs[2] if infer else 0
+    return Counted(graphs, tuple(calls), run.counts.runs[1], entries.graphs["infer"], once_took)
 
 
 def matched(graph: Graph, batch: int, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, ops.Call, int, int]]:
@@ -257,15 +284,17 @@ def errors_of(core: str, rates: CoreRates) -> list[dict[str, Any]]:
         except DoesNotFit as error:  # the flash of the only board with this core
             print(f"{core} {name}: left out, {error}", flush=True)
             continue
-        predicted = step.predicted(rates)
-        error = predicted / step.instructions - 1
+        predicted, infer = step.predicted(rates), step.infer_predicted(rates)
+        error, infer_error = predicted / step.instructions - 1, infer / step.infer_instructions - 1
         found.append({
             "core": core, "net": name, "kind": "1d" if name in ONE_DIMENSIONAL else "2d",
             "method": net.options.method if name != "dscnn-last" else "last four blocks",
             "batch": net.options.batch, "counted": step.instructions, "predicted": round(predicted),
             "error": round(error, 4), "off": round(abs(error), 4),
+            "infer_counted": step.infer_instructions, "infer_predicted": round(infer),
+            "infer_error": round(infer_error, 4), "infer_off": round(abs(infer_error), 4),
         })  # fmt: skip
-        print(f"{core} {name}: {step.instructions:,} counted, {error:+.1%}", flush=True)
+        print(f"{core} {name}: {step.instructions:,} counted, {error:+.1%}; inference {infer_error:+.1%}", flush=True)
     return found
 
 
@@ -302,10 +331,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cores", nargs="*", choices=[*BOARDS, []], help="default: all")
     for core in parser.parse_args().cores or BOARDS:
-        steps = [counted(small(name, *given), board_of(core)) for name, given in FITTED.items()]
+        steps = [counted(net, board_of(core), infer=False) for net in fitted_nets()]
         rates = rates_from(core, steps)
         rows = errors_of(core, rates)
-        worst = max(abs(row["error"]) for row in rows)
+        worst = max(max(row["off"], row["infer_off"]) for row in rows)
         source = SOURCE.format(families=len(rates.rates), worst=100 * worst, judged=len(rows))
         write_rates(replace(rates, source=source))
         write_errors(core, rows)

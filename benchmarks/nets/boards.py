@@ -8,13 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from smidgen import SGD, Adam
 
+from ..zoo.weights import calibrated
+
 CLASSES = 6
-POINTWISE: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+CALIBRATED = 16  # samples of a batch that batch norms take their statistics from
+SMOOTH: tuple[Callable[[], nn.Module], ...] = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+POINTWISE = (*[nn.ReLU] * 6, *[nn.ReLU6] * 2, *SMOOTH)
+"""Two of three are rectified, as in most networks for microcontrollers: without an FPU, a product with 0 takes fewer
+instructions."""
+Samples = tuple[list[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,20 @@ class Small:
     shapes: tuple[tuple[int, ...], ...]  # of one sample of each input
     classes: int
     options: Options
+    data: Callable[[int], Samples] | None = None  # so many samples with labels; None: random numbers
+
+    def samples(self, count: int) -> Samples:
+        if self.data is not None:
+            return self.data(count)
+        rng = np.random.default_rng(0)
+        arrays = [rng.standard_normal((count, *shape)).astype(np.float32) for shape in self.shapes]
+        return arrays, rng.integers(0, self.classes, count).astype(np.int32)
+
+    def in_use(self) -> Small:
+        """With batch norms that know the statistics of such samples."""
+        arrays, _ = self.samples(CALIBRATED)
+        calibrated(self.model, lambda: [torch.from_numpy(x) for x in arrays])
+        return self
 
 
 def _act(rng: random.Random) -> nn.Module:
@@ -102,6 +125,28 @@ def _layers_2d(rng: random.Random) -> tuple[nn.Module, tuple[int, ...], int]:
     return nn.Sequential(*layers), shape, classes
 
 
+def _layers_mobile(rng: random.Random) -> tuple[nn.Module, tuple[int, ...], int]:
+    """Inverted bottlenecks: expand, depthwise, project; the input is added where the shapes agree."""
+    size, c = rng.choice((16, 20, 24)), rng.choice((8, 12, 16))
+    shape, layers = (3, size, size), [*_normed(nn.Conv2d(3, c, 3, 2, 1, bias=False)), nn.ReLU6()]
+    size = (size + 1) // 2
+    for _ in range(rng.randint(2, 3)):
+        wide, k, stride = c * rng.choice((2, 3, 4)), rng.choice((3, 5, 7)), rng.choice((1, 1, 2)) if size >= 6 else 1
+        out = rng.choice((c, c, 10, 16, 20))
+        block = nn.Sequential(
+            *_normed(nn.Conv2d(c, wide, 1, bias=False)), nn.ReLU6(),
+            *_normed(nn.Conv2d(wide, wide, k, stride, k // 2, groups=wide, bias=False)), nn.ReLU6(),
+            *_normed(nn.Conv2d(wide, out, 1, bias=False)),
+        )  # fmt: skip
+        layers += [_Residual(block)] if stride == 1 and out == c else [block]
+        size, c = (size + stride - 1) // stride, out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, CLASSES)), shape, CLASSES
+
+
+def _normed(conv: nn.Conv2d) -> list[nn.Module]:
+    return [conv, nn.BatchNorm2d(conv.out_channels)]
+
+
 class _Residual(nn.Module):
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -149,7 +194,9 @@ def _attention(rng: random.Random) -> tuple[nn.Module, tuple[int, ...], int]:
     return _Attention(width, rng.choice((2, 4)), classes), (rng.choice((6, 10, 16)), width), classes
 
 
-KINDS = {"1d": _layers_1d, "2d": _layers_2d, "dense": _layers_dense, "attention": _attention}
+KINDS = {
+    "1d": _layers_1d, "2d": _layers_2d, "mobile": _layers_mobile, "dense": _layers_dense, "attention": _attention,
+}  # fmt: skip
 
 
 class _Joined(nn.Module):
@@ -177,16 +224,24 @@ def small(name: str, kinds: Sequence[str], seed: int, options: Options) -> Small
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             nn.init.uniform_(module.weight, 0.7, 1.3)
-            assert module.running_var is not None
-            nn.init.uniform_(module.running_var, 0.6, 1.6)
+            nn.init.uniform_(module.bias, -0.2, 0.2)
+    net = Small(name, model.eval(), tuple(shape for _, shape, _ in made), CLASSES, options).in_use()
     if options.int8:
         quantize(model)
-    return Small(name, model.eval(), tuple(shape for _, shape, _ in made), CLASSES, options)
+    return net
 
 
 def quantize(model: nn.Module) -> None:
-    """Weights become int8 numbers times a scale for each output, as after post-training quantization; activations end
-    at 6, as in networks that are made for it. (Without an FPU, a product with 0 takes fewer instructions.)"""
+    """As after post-training quantization: batch norms are folded, weights become int8 numbers times a scale for each
+    output, activations end at 6, as in networks that are made for it."""
+    for module in list(model.modules()):
+        for i in range(1, len(module)) if isinstance(module, nn.Sequential) else ():
+            layer, norm = module[i - 1], module[i]
+            if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+                module[i - 1] = (fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval)(
+                    layer, norm
+                )
+                module[i] = nn.Identity()
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)):
@@ -198,18 +253,22 @@ def quantize(model: nn.Module) -> None:
 
 
 MIXED = ("1d", "1d", "2d", "2d", "dense", "attention")
+MOBILE = ("mobile", "mobile", "mobile", "1d")
 FITTED = {
-    f"fit-{i}": (MIXED, i, options)
-    for i, options in enumerate(
+    f"fit-{i}": (kinds, i, options)
+    for i, (kinds, options) in enumerate(
         (
-            Options(SGD(1e-3)),
-            Options(SGD(1e-3, momentum=0.9), batch=2),
-            Options(Adam(1e-3), batch=3),
-            Options(SGD(1e-3, momentum=0.9), bn="batch", batch=2),
-            Options(SGD(1e-3), batch=2, parts=2),
-            Options(Adam(1e-3), method="bias"),
-            Options(SGD(1e-3), method="last:2", batch=2, int8=True),
-            Options(SGD(1e-3, momentum=0.9)),
+            (MIXED, Options(SGD(1e-3))),
+            (MIXED, Options(SGD(1e-3, momentum=0.9), batch=2)),
+            (MIXED, Options(Adam(1e-3), batch=3)),
+            (MIXED, Options(SGD(1e-3, momentum=0.9), bn="batch", batch=2)),
+            (MIXED, Options(SGD(1e-3), batch=2, parts=2)),
+            (MIXED, Options(Adam(1e-3), method="bias")),
+            (MIXED, Options(SGD(1e-3), method="last:2", batch=2, int8=True)),
+            (MIXED, Options(SGD(1e-3, momentum=0.9))),
+            (MOBILE, Options(SGD(1e-3), method="last_layer", int8=True)),
+            (MOBILE, Options(SGD(1e-3, momentum=0.9), method="last_layer", int8=True)),
+            (MOBILE, Options(SGD(1e-3))),
         )
     )
 }

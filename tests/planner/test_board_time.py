@@ -1,16 +1,18 @@
-"""Predicted instructions of a training step against those that QEMU counts, for every core with rates of its own; and
-the work of kernels, counted one by one."""
+"""Predicted instructions of a training step and an inference against those that QEMU counts, for every core with rates of
+its own; and the work of kernels, counted one by one."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 
 import pytest
 
-from benchmarks.board_prices import BOARDS, SINK_OF, WITHIN, board_of, counted
-from benchmarks.nets.boards import Options, small
+from benchmarks.board_prices import BOARDS, OUT, SINK_OF, WITHIN, board_of, counted
+from benchmarks.nets.boards import ONE_DIMENSIONAL, Options, Small, small
 from smidgen import SGD, Adam, ops
-from smidgen.compiler.planner.core_rates import core_rates
+from smidgen.compiler.planner.core_rates import SAME_CODE, core_rates
 from smidgen.devices.cores import CORES
 from smidgen.ops import work
 from tests.support.boards import EMULATOR, need
@@ -20,18 +22,34 @@ NETS = {
     "images": (("2d",), 301, Options(SGD(1e-3))),
     "both": (("1d", "2d", "dense"), 302, Options(Adam(1e-3), method="last:2")),
 }
+CASES = list(zip(BOARDS, itertools.cycle(NETS), strict=False))
+"""Each core once, each network a few times: firmware takes seconds."""
+
+
+@functools.cache
+def net(name: str) -> Small:
+    return small(name, *NETS[name])
 
 
 def test_every_core_that_has_a_port_was_counted() -> None:
     assert set(core_rates()) == set(CORES) == set(BOARDS)
 
 
-@pytest.mark.parametrize("core", BOARDS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("core", "name"), CASES)
 def test_predicted_instructions_are_about_those_counted(core: str, name: str) -> None:
     need(*EMULATOR)
-    step = counted(small(name, *NETS[name]), board_of(core))
-    assert step.predicted(core_rates()[core]) == pytest.approx(step.instructions, rel=WITHIN)
+    step, rates = counted(net(name), board_of(core)), core_rates()[core]
+    assert step.predicted(rates) == pytest.approx(step.instructions, rel=WITHIN)
+    assert step.infer_predicted(rates) == pytest.approx(step.infer_instructions, rel=WITHIN)
+
+
+def test_networks_of_the_field_were_counted_on_every_core_and_are_predicted() -> None:
+    rows = json.loads(OUT.read_text())["rows"]
+    for core in set(BOARDS) - set(SAME_CODE):
+        own = {row["net"]: row for row in rows if row["core"] == core}
+        wanted = {"lenet5", "dscnn", *ONE_DIMENSIONAL} | ({"mcunet-last"} if core != "cortex-m55" else set())
+        assert set(own) >= wanted, "the flash of the only board with a cortex-m55 is too small for MCUNet"
+        assert all(max(row["off"], row["infer_off"]) < WITHIN for row in own.values())
 
 
 def test_rates_are_of_known_ops_and_never_below_zero() -> None:

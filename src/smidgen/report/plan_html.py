@@ -37,9 +37,11 @@ def write(
 def html_page(
     plan: Plan, *, title: str = "", seconds_per_step: float | None = None, seconds_per_inference: float | None = None
 ) -> str:
-    seconds = {"seconds_per_step": seconds_per_step, "seconds_per_inference": seconds_per_inference}
-    text = plan_text(plan, all_layers=True, **seconds)
-    return filled("plan", title or "a training program", text, page_data(plan, **seconds))
+    text = plan_text(
+        plan, seconds_per_step=seconds_per_step, seconds_per_inference=seconds_per_inference, all_layers=True
+    )
+    data = page_data(plan, seconds_per_step, seconds_per_inference)
+    return filled("plan", title or "a training program", text, data)
 
 
 def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Sequence[str] = ("page",)) -> str:
