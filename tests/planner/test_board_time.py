@@ -1,5 +1,5 @@
-"""Predicted instructions of a training step and an inference against those that QEMU counts, for every core with rates of
-its own; and the work of kernels, counted one by one."""
+"""Predicted instructions of a step and of an inference against those that QEMU counts, for every core with rates of its
+own; and the work of kernels, counted one by one."""
 
 from __future__ import annotations
 
