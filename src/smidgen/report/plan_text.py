@@ -102,8 +102,9 @@ def answer(
         rows.append(("ladder", f"{len(rungs)}", f"plans in one program, for {sizes} of RAM"))
     if seconds is not None:
         rate = f"{_rate(plan.batch / seconds)} samples/s"
-        once = f"; inference of 1 sample {seconds_text(seconds_per_inference)}" if seconds_per_inference else ""
-        rows.append(("time", seconds_text(seconds), f"{_step(plan)} on this machine: {rate}{once}"))
+        rows.append(("time", seconds_text(seconds), f"{_step(plan)} on this machine: {rate}"))
+    if seconds_per_inference is not None:
+        rows.append(("", seconds_text(seconds_per_inference), "inference of 1 sample on this machine"))
     rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     for name, figure, text in rows:
