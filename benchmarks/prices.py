@@ -1,5 +1,5 @@
 """The fixed prices of plans for the host: `python -m benchmarks.prices` writes src/smidgen/compiler/planner/host.json.
-`python -m benchmarks.prices --boards` prints cycles of cores without an operating system, for src/smidgen/devices.
+Those of microcontrollers are counted by benchmarks/board_prices.py.
 
 Times every kernel of the networks in benchmarks/nets on its own, and fits to each family of kernels what a call, a
 multiply-accumulate and a byte take. Fast kernels, one thread. Plans are made with these figures on every machine.
@@ -73,41 +73,8 @@ def fitted(rows: list[tuple[Row, float]]) -> tuple[cost.Rate, float]:
     return cost.Rate(*(float(f"{v:.3g}") for v in best)), float(np.median(np.abs(counts @ best / seconds - 1)))
 
 
-def boards() -> None:
-    """Instructions of each kernel of one training step under QEMU, and what fits them, for cores of a kind."""
-    from . import boards as board
-
-    samples: dict[str, list[tuple[Row, float]]] = defaultdict(list)
-    for case in board.CASES.values():
-        found, device = board.fitting(case)
-        graph = found.entries.graphs["train"]
-        body, counts = loop_range(graph), defaultdict(lambda: np.zeros(3))
-        for i, node in enumerate(graph.nodes):
-            record, call = ops.get(node.op), typed(graph, node)
-            if not record.is_view:
-                n, times = (1, case.batch) if i in body else (case.batch, 1)
-                traffic = sum(t.bytes(n) for t in (*call.ins, *call.outs))
-                kernel = record.kernel(call)
-                counts[kernel] += times * np.array([1, int(at(record.macs(call), n)), traffic])
-        with tempfile.TemporaryDirectory() as folder:
-            board.write_firmware(Path(folder), found.program, device)
-            board.emulate.make(Path(folder))
-            run = board.emulate.run_on_board(Path(folder), found.program, board.steps_of(case, 1)[0])
-        assert run.counts is not None
-        kind = "with an FPU" if device.fpu else device.core
-        rows = [(tuple(counts[k]), float(done)) for k, (_, done) in run.counts.kernels.items() if k in counts]
-        samples[kind] += rows
-        print(f"{case.name}: {run.counts.runs[0]:,} instructions, {len(rows)} kernels", flush=True)
-    for kind, rows in samples.items():
-        rate, error = fitted(rows)
-        print(f"{kind}: {rate.mac_s:g} cycles a mac, {rate.byte_s:g} a byte, {rate.call_s:g} a call; error {error:.0%}")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--boards", action="store_true", help="cycles of microcontrollers instead")
-    if parser.parse_args().boards:
-        return boards()
+    argparse.ArgumentParser(description=__doc__).parse_args()
     nets = [*NETS.values(), *(REDUCED[name] for name in MORE), WORKLOADS["mcunet"], WORKLOADS["transformer"]]
     samples: dict[str, list[tuple[Row, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:

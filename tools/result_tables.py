@@ -24,6 +24,22 @@ Cell = str | Figure
 Table = Sequence[Sequence[Cell]]
 
 
+def _board_time() -> Table:
+    """Predicted against counted instructions of a step, and of an inference, by core."""
+    cores = ("m0", "m3", "m4", "m7", "m7-double", "m33", "m55")
+    nets = {"LeNet-5": "lenet5", "DS-CNN": "dscnn", "MCUNet, last layer": "mcunet-last"}
+    rows: list[list[Cell]] = [["core", *nets, "five 1-D networks, at most", "an inference of any, at most"]]
+    for core in cores:
+        own = f"rows[core=cortex-{core}"
+        found: list[Cell] = [Figure("board_time.json", f"{own},net={net}].error", "+.1%") for net in nets.values()]
+        if core == "m55":  # the flash of its only board is too small for MCUNet
+            found[-1] = "–"
+        most = Figure("board_time.json", f"max({own},kind=1d].off)", ".1%")
+        infer = Figure("board_time.json", f"max({own}].infer_off)", ".1%")
+        rows.append([f"cortex-{core}", *found, most, infer])
+    return rows
+
+
 def _parity() -> Table:
     nets = {
         "lenet5": "LeNet-5, 28 px",
@@ -95,6 +111,7 @@ TABLES: Final[dict[str, Table]] = {
     ],
     "parity": _parity(),
     "step": _step(),
+    "board_time": _board_time(),
     "limited": [
         ["network", "limit", "time of a step, against one without the limit"],
         [

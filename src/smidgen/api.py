@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from .compiler.assemble import Asked, encode, sized
 from .compiler.effort import metered
+from .compiler.fit.by_method import ByMethod, by_method
 from .compiler.fit.candidate import step_spent
 from .compiler.fit.ladder import encode_ladder
 from .compiler.fit.max_batch import Largest, largest_batch
@@ -270,6 +271,17 @@ def largest(task: Task, told: Told = lambda done, total, what: None) -> Largest:
     budget = checked_budget(task.memory.budget)
     search = task.search(EFFORT_S)
     return largest_batch(task.limit, task.lowering, task.options, task.goal, search, task.work, budget, told)
+
+
+def compared(task: Task, told: Told = lambda done, total, what: None) -> ByMethod:
+    """Every method within the task's limit; the one that it asks for is among them."""
+    deadline = task.memory.deadline
+    if task.memory.ladder:
+        raise BadOption("a table of methods does not go with ladder", help="leave out Memory(ladder=…)")
+    if isinstance(deadline, str) and "x" in deadline:
+        raise BadOption(f"deadline={deadline!r} depends on the method", help="memory=smidgen.Memory(deadline=0.5)")
+    search = task.search(SWEEP_EFFORT_S)
+    return by_method(task.limit, task.lowering, task.options, task.goal, search, task.work, told)
 
 
 def build(model: Any, example: Any, *, loss: Any = "cross_entropy", target: Any = None, **options: Any) -> Entries:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +18,11 @@ from smidgen.compiler.fit.candidate import step_spent
 from smidgen.compiler.graph.build import typed
 from smidgen.compiler.options import BadOption
 from smidgen.compiler.planner import measure
-from smidgen.compiler.planner.cost import DISK, HOST, Paging, Prices, Rate, family, prices_of, spent
+from smidgen.compiler.planner.core_rates import core_rates
+from smidgen.compiler.planner.cost import DISK, HOST, CorePrices, Paging, Prices, Rate, family, prices_of, spent
 from smidgen.compiler.planner.goal import Goal
-from smidgen.devices.device import device_names, load_device, parsed
+from smidgen.devices.cores import core_of
+from smidgen.devices.device import Device, device_names, load_device, parsed
 from smidgen.ir import DType, Graph, Role, Tensor
 from smidgen.program.plan import Plan
 from smidgen.train.step_time import measure_step
@@ -65,22 +66,42 @@ def test_every_device_has_prices_of_its_own(name: str) -> None:
     device = load_device(name)
     prices = prices_of(device)
     assert prices.name == name
-    assert device.speed is not None
-    assert prices.macs_per_s == pytest.approx(device.clock_hz / device.speed.cycles_per_mac)
+    if device.speed is None:
+        assert isinstance(prices, CorePrices)
+        assert prices.core == core_rates()[core_of(device).name]
+    else:
+        assert prices.macs_per_s == pytest.approx(device.clock_hz / device.speed.cycles_per_mac)
     assert prices.page == device.page is not None
     assert 1e4 < prices.macs_per_s < 1e11
-    assert 1e-3 < prices.watts < 50
+    assert 1e-3 < prices.watts == device.watts < 50
 
 
-def test_a_device_without_figures_is_priced_by_its_clock() -> None:
+def own_board(*changes: tuple[str, str]) -> Device:
+    """As a user would describe a board with an STM32F405."""
     text = (Path(api.__file__).parent / "devices" / "stm32f405.toml").read_text()
-    bare = parsed("bare", re.sub(r"\[speed\](.|\n)*?(?=\[flash\])", "", text))
-    assert bare.speed is None
-    assert bare.page is None
-    own, guessed = prices_of(load_device("stm32f405")), prices_of(bare)
-    assert 0.5 < own.macs_per_s / guessed.macs_per_s < 2
-    assert guessed.page is not None
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parsed("own", text)
+
+
+def test_a_device_without_figures_is_priced_by_its_core(graph: Graph) -> None:
+    own, known = prices_of(own_board()), prices_of(load_device("stm32f405"))
+    assert spent(graph, 4, own) == spent(graph, 4, known)
     assert prices_of(None) is HOST
+
+
+def test_figures_in_a_devices_own_file_count_more_than_its_core(graph: Graph) -> None:
+    table = '[speed]\ncycles_per_mac = 100\ncycles_per_byte = 1\ncycles_per_call = 1\nsource = "measured"\n\n[power]'
+    slow, known = prices_of(own_board(("[power]", table))), prices_of(load_device("stm32f405"))
+    assert slow.macs_per_s == pytest.approx(1.68e6)
+    assert spent(graph, 4, slow).seconds > 5 * spent(graph, 4, known).seconds
+
+
+def test_a_core_that_was_not_counted_is_priced_by_its_clock(graph: Graph) -> None:
+    guessed, known = (prices_of(replace(own_board(), core=core)) for core in ("cortex-m85", "cortex-m4"))
+    assert not isinstance(guessed, CorePrices)
+    assert 1 / 3 < spent(graph, 4, guessed).seconds / spent(graph, 4, known).seconds < 3
 
 
 def test_a_slower_device_takes_longer(graph: Graph) -> None:

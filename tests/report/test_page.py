@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,16 @@ def test_a_plan_without_facts_has_a_page_too(browser: Browser) -> None:
     browser.open(plan_html.html_page(Plan.from_json(facts)))
     assert browser.text("#ram-bytes") == f"{plan('named').ram_bytes:,}"
     assert not browser.run("return document.getElementById('arena').checkVisibility()")
+    assert browser.errors() == []
+
+
+def test_the_page_says_what_a_step_and_an_inference_take_on_the_device(browser: Browser) -> None:
+    priced = replace(plan("named"), device="nano33ble", step_seconds=0.62, infer_seconds=0.21, infer_joules=0.002)
+    browser.open(plan_html.html_page(priced, seconds_per_step=0.25, seconds_per_inference=0.125))
+    facts = browser.text("#facts")
+    assert "620 ms" in facts
+    assert "210 ms inference of 1 sample on nano33ble, predicted: 2 mJ" in facts
+    assert "inference of 1 sample 125 ms" in facts
     assert browser.errors() == []
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import smidgen
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
@@ -20,7 +22,7 @@ from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.pipeline import at_batch, build
 from smidgen.ir import Batch, DType, Role
 from smidgen.program.plan import Decision, Plan
-from smidgen.report import inspect, plan_text
+from smidgen.report import inspect, plan_html, plan_text
 from smidgen.train import step_time
 from smidgen.train.job import Job, load
 from tests.support import named, small
@@ -161,7 +163,8 @@ def keys(value: Any) -> set[str]:
 
 def test_the_json_says_what_the_text_says_and_every_key_is_documented(tmp_path: Path) -> None:
     plan = plans()["in parts"]
-    found = json.loads(json.dumps(plan_text.plan_json(plan, 0.002)))
+    found = json.loads(json.dumps(plan_text.plan_json(plan, 0.002, 0.0004)))
+    assert found["seconds_per_inference"] == 0.0004
     assert found["ram_bytes"] == plan.ram_bytes
     assert (found["seconds_per_step"], found["samples_per_s"]) == (0.002, 2000)
     assert found["macs"] == dict(plan.cost.macs)
@@ -203,9 +206,10 @@ def test_measuring_a_step_leaves_the_job_as_it_was() -> None:
     x, y = small.data(4)
     one.train_step(x, y)
     other.train_step(x, y)
-    seconds = step_time.measure_step(one)
+    seconds, once = step_time.measure_step(one), step_time.measure_inference(one)
     assert seconds is not None
-    assert seconds > 0
+    assert once is not None
+    assert 0 < once < seconds
     assert one.step == 1
     assert one.train_step(x, y) == other.train_step(x, y)
     for name, value in one.state_dict().items():
@@ -231,3 +235,17 @@ def test_a_program_that_does_not_learn_has_no_time_a_step() -> None:
     entries = named.entries()
     infer = replace(entries, graphs={"infer": entries.graphs["infer"]})
     assert step_time.measure_step(Job(encode(infer))) is None
+    assert (step_time.measure_inference(Job(encode(infer))) or 0) > 0
+
+
+def test_a_plan_for_a_device_says_what_an_inference_takes_there() -> None:
+    model, x = torch.nn.Linear(6, 2), np.zeros((4, 6), np.float32)
+    plan = smidgen.compile(model, torch.from_numpy(x), device="nano33ble").plan
+    assert 0 < plan.infer_seconds < plan.step_seconds
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))).infer_seconds == plan.infer_seconds
+    text = plan_text.plan_text(plan, seconds_per_step=1e-3, seconds_per_inference=2e-4, width=120)
+    assert re.search(r"^infer +[\d.]+ µs +inference of 1 sample on nano33ble, predicted: ", text, re.MULTILINE)
+    assert re.search(r"^ +200 µs +inference of 1 sample on this machine$", text, re.MULTILINE)
+    found = plan_text.plan_json(plan)
+    assert (found["infer_seconds"], found["infer_joules"]) == (plan.infer_seconds, plan.infer_joules)
+    assert [row[0] for row in plan_html.page_data(plan)["predicted"]] == ["step", "infer"]

@@ -54,6 +54,8 @@ def parser() -> Parser:
     plan.add_argument("--all-layers", action="store_true", help="one row for every layer")
     swept = "budget against predicted time, for each technique alone and all together"
     plan.add_argument("--sweep", action="store_true", help=swept)
+    compared = "a line for each method: RAM, flash, time of a step and of an inference, and whether it fits"
+    plan.add_argument("--methods", action="store_true", help=compared)
     plan.add_argument("--max-batch", action="store_true", help="the largest batch that fits, and its samples/s")
 
     build = command("build", commands.build, "compile your model into a program file")

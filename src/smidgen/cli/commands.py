@@ -24,17 +24,20 @@ def plan(args: argparse.Namespace) -> int:
     from ..report import plan_html, plan_text
     from ..train import step_time
 
-    if args.sweep or args.max_batch:
+    if args.sweep or args.max_batch or args.methods:
         return sweep.plan(args)
     check_outputs(args.html, inputs=source_files(args))
     job = compiled(args)
-    seconds = step_time.measure_step(job)
+    seconds = {
+        "seconds_per_step": step_time.measure_step(job),
+        "seconds_per_inference": step_time.measure_inference(job),
+    }
     if args.html:
-        plan_html.write(job.plan, args.html, title=args.model, seconds_per_step=seconds)
+        plan_html.write(job.plan, args.html, title=args.model, **seconds)
     if args.json:
-        print_json({"model": args.model, **plan_text.plan_json(job.plan, seconds)})
+        print_json({"model": args.model, **plan_text.plan_json(job.plan, **seconds)})
     else:
-        print(plan_text.plan_text(job.plan, title=args.model, seconds_per_step=seconds, all_layers=args.all_layers,
+        print(plan_text.plan_text(job.plan, title=args.model, **seconds, all_layers=args.all_layers,
                                colour=terminal.has_colour(sys.stdout), width=terminal.width()))  # fmt: skip
         wrote(args.html)
     return 0

@@ -1,4 +1,4 @@
-"""`plan --sweep` and `plan --max-batch`."""
+"""`plan --sweep`, `plan --max-batch` and `plan --methods`: many plans, one table."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from .job import described, source_files
 from .output import check_outputs, print_json, wrote
 
 PATIENCE_S = 2.0  # without a word
+REFUSED = {"sweep": ("accumulate", "deadline"), "max_batch": ("accumulate", "html", "batch"), "methods": ("html",)}
+"""What is asked for → options that it does not go with."""
 
 
 def check(args: argparse.Namespace) -> None:
     """Before anything is imported."""
-    if args.sweep and args.max_batch:
-        raise BadOption("--sweep and --max-batch exclude each other", help="give one of them")
-    which = "--sweep" if args.sweep else "--max-batch"
-    for name in ("ladder", "accumulate", "all_layers", *(("deadline",) if args.sweep else ("html", "batch"))):
+    asked = [which for which in REFUSED if getattr(args, which)]
+    if len(asked) > 1:
+        raise BadOption(f"{' and '.join(map(_typed, asked))} exclude each other", help="give one of them")
+    for name in ("ladder", "all_layers", *REFUSED[asked[0]]):
         if getattr(args, name):
-            raise BadOption(f"{which} does not go with --{name.replace('_', '-')}", help="leave one of them out")
+            raise BadOption(f"{_typed(asked[0])} does not go with {_typed(name)}", help="leave one of them out")
     if args.max_batch and not (args.budget or args.device):
         raise BadOption("--max-batch needs a limit", help="--budget 64MB, or --device stm32h743")
 
 
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def plan(args: argparse.Namespace) -> int:
     from ..compiler.fit.misfit import OverLimit
-    from ..report import sweep_html, sweep_text
+    from ..report import methods_text, sweep_html, sweep_text
 
     check(args)
     check_outputs(args.html, inputs=source_files(args))
@@ -40,6 +46,12 @@ def plan(args: argparse.Namespace) -> int:
         except OverLimit as error:
             raise error.in_command_line() from error
     look: dict[str, Any] = {"title": args.model, "colour": terminal.has_colour(sys.stdout), "width": terminal.width()}
+    if args.methods:
+        if args.json:
+            print_json({"model": args.model, **methods_text.methods_json(found)})
+        else:
+            print(methods_text.methods_text(found, **look))
+        return 0
     if args.max_batch:
         if args.json:
             print_json({"model": args.model, **sweep_text.largest_json(found)})
@@ -60,6 +72,8 @@ def _asked(args: argparse.Namespace, bar: _Bar) -> Any:
     from .. import api
 
     with api.prepared(**described(args)) as task:
+        if args.methods:
+            return api.compared(task, bar.told)
         return api.largest(task, bar.told) if args.max_batch else api.swept(task, bar.told)
 
 

@@ -32,6 +32,7 @@ class Price:
     objective: str = ""
     free: Spent = field(default_factory=Spent)
     least: float = 0.0
+    infer: Spent = field(default_factory=Spent)  # of one sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ def _plan(
         paged={n: Traffic(*traffic(g, entries.batch)) for n, g in entries.graphs.items()} if page_bytes else {},
         step_seconds=price.step.seconds,
         step_joules=price.step.joules,
+        infer_seconds=price.infer.seconds,
+        infer_joules=price.infer.joules,
         objective=price.objective,
         free_seconds=price.free.seconds,
         free_joules=price.free.joules,

@@ -1,10 +1,11 @@
 /* A QEMU plugin that counts the instructions of firmware: those of every kernel, and of every run of the program.
  *
- *   -plugin count.so,out=FILE,run=ADDRESS,enter=ADDRESS:NUMBER,…,leave=ADDRESS,…
+ *   -plugin count.so,out=FILE,run=ADDRESS,enter=ADDRESS:NUMBER,…,leave=ADDRESS,…[,calls=1]
  *
  * run: where a run of the program starts; enter: the first instruction of kernel NUMBER; leave: where kernels return.
- * FILE gets lines "kernel NUMBER calls instructions", "run instructions" and "all instructions". All of those addresses
- * start a translated block, because they are jumped to, so counting whole blocks is exact.
+ * FILE gets lines "kernel NUMBER calls instructions", "run instructions" and "all instructions"; with calls=1 also
+ * "call NUMBER instructions" for each call, before the line of its run. All of those addresses start a translated
+ * block, because they are jumped to, so counting whole blocks is exact.
  * The interface is declared here (version 1, QEMU 4.2 and later), because distributions do not ship its header. */
 #include <stdint.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static int mark_count;
 static uint64_t counted;          /* instructions so far */
 static uint64_t since;            /* `counted` when the present kernel was entered */
 static uint64_t run_from, run_to; /* `counted` at the start of this run, and when its last kernel returned */
-static int present = NOTHING, running;
+static int present = NOTHING, running, each_call;
 static uint64_t calls[MOST_KERNELS], instructions[MOST_KERNELS];
 static FILE *out;
 
@@ -64,6 +65,9 @@ static void at_mark(unsigned int cpu, void *data) {
         since = counted;
     } else if (present != NOTHING) {
         instructions[present] += counted - since;
+        if (each_call && running && out) {
+            fprintf(out, "call %d %llu\n", present, (unsigned long long)(counted - since));
+        }
         run_to = counted;
         present = NOTHING;
     }
@@ -108,6 +112,10 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, 
         value++;
         if (strncmp(argv[i], "out=", 4) == 0) {
             out = fopen(value, "w");
+            continue;
+        }
+        if (strncmp(argv[i], "calls=", 6) == 0) {
+            each_call = atoi(value);
             continue;
         }
         if (mark_count == MOST_MARKS) { return 1; }

@@ -46,6 +46,7 @@ class Counts:
     runs: tuple[int, ...]
     kernels: Mapping[str, tuple[int, int]]  # calls and instructions
     total: int
+    calls: tuple[tuple[tuple[str, int], ...], ...] = ()  # of every run of an entry, if asked for: kernel, instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,10 @@ def execute(elf: Path, machine: str, folder: Path, plugin: str = "", seconds: fl
 
 def run_on_board(
     folder: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step] = (), *, count: bool = True,
-    elf: Path | None = None, machine: str = "", state: bytes = b"",
+    elf: Path | None = None, machine: str = "", state: bytes = b"", calls: bool = False,
 ) -> BoardRun:  # fmt: skip
-    """Train, then predict, on the emulated board of a built project, from `state` if it is given."""
+    """Train, then predict, on the emulated board of a built project, from `state` if it is given. `calls` counts each
+    call of a kernel, too."""
     facts = manifest(folder)
     elf = elf or folder / f"{facts['boards'][-1]}.elf"
     if not elf.exists():
@@ -136,7 +138,7 @@ def run_on_board(
     with tempfile.TemporaryDirectory() as place:
         trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions, state)
         marks = _plugin_marks(elf, program) if count else None
-        plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks}" if marks and _plugin() else ""
+        plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks},calls={calls:d}" if marks and _plugin() else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
         if status:
             raise _failed(elf, status, said)
@@ -236,19 +238,25 @@ def _plugin_marks(elf: Path, program: Program) -> str:
 def _read_counts(path: Path, program: Program, trained: Sequence[int]) -> Counts:
     runs: list[int] = []
     kernels: dict[str, tuple[int, int]] = {}
+    calls: list[tuple[tuple[str, int], ...]] = []
+    present: list[tuple[str, int]] = []
     total = 0
     for line in path.read_text().splitlines():
         kind, *numbers = line.split()
         values = [int(number) for number in numbers]
         if kind == "run":
             runs.append(values[0])
+            calls.append(tuple(present))
+            present = []
+        elif kind == "call":
+            present.append((program.kernels[values[0]], values[1]))
         elif kind == "kernel":
             kernels[program.kernels[values[0]]] = (values[1], values[2])
         else:
             total = values[0]
     left = iter(runs)
     steps = [sum(itertools.islice(left, _entries(n, program.batch))) for n in trained]
-    return Counts((*steps, *left), kernels, total)
+    return Counts((*steps, *left), kernels, total, tuple(calls))
 
 
 def _entries(n: int, batch: int) -> int:

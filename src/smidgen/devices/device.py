@@ -29,12 +29,11 @@ class Bank:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What smidgen's kernels take of the core's time, and its power meanwhile."""
+    """What smidgen's kernels take of the core's time."""
 
     cycles_per_mac: float  # multiply-accumulate of f32
     cycles_per_byte: float  # read or written
     cycles_per_call: float  # of one instruction of a program, whatever it does
-    watts: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,8 @@ class Device:
     fpu: str = ""  # as -mfpu names it; empty: none
     board: str = ""  # the QEMU machine that stands in
     target: str = ""  # of `smidgen build --target`, under an operating system
-    speed: Speed | None = None  # None: estimated from the clock
+    speed: Speed | None = None  # None: that of its core, or estimated from the clock
+    watts: float = 0.0  # while it computes; 0: not known
     page: Paging | None = None  # None: not known where it would page to
     sources: Mapping[str, str] = field(default_factory=dict)  # a table's or a bank's name → where it is written
     notes: tuple[str, ...] = ()
@@ -143,6 +143,7 @@ def parsed(name: str, text: str) -> Device:
         board=data.get("board", ""),
         target=data.get("target", ""),
         speed=_speed(data),
+        watts=_watts(data),
         page=_paging(data["page"]) if "page" in data else None,
         sources=sources,
         notes=tuple(_text(note) for note in data.get("notes", [])),
@@ -156,14 +157,20 @@ def parsed(name: str, text: str) -> Device:
 
 
 def _speed(data: Mapping[str, Any]) -> Speed | None:
-    """From two tables that make sense together only: where joules are asked for, so are seconds."""
-    if "speed" not in data and "power" not in data:
+    """With the power, always: where seconds are known, joules are asked for."""
+    if "speed" not in data:
         return None
-    speed, power = data["speed"], data["power"]
+    speed, _ = data["speed"], data["power"]
     _no_others(speed, {"cycles_per_mac", "cycles_per_byte", "cycles_per_call", "source"})
-    _no_others(power, {"watts", "source"})
     mac, byte, call = (_figure(speed[f"cycles_per_{what}"]) for what in ("mac", "byte", "call"))
-    return Speed(mac, byte, call, _figure(power["watts"]))
+    return Speed(mac, byte, call)
+
+
+def _watts(data: Mapping[str, Any]) -> float:
+    if "power" not in data:
+        return 0.0
+    _no_others(data["power"], {"watts", "source"})
+    return _figure(data["power"]["watts"])
 
 
 def _paging(table: Mapping[str, Any]) -> Paging:

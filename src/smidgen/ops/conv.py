@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
+from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, N, Param, Spec, case, define
 from .strides import show
@@ -224,7 +225,7 @@ define(
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,
     kernels={"f32": "conv2d_f32"},
     params=lambda call: _params(call.ins[0].shape, call.ins[1].shape, call.outs[0].shape, call.attrs),
-    macs=lambda call: _macs(call.outs[0].shape, call.ins[1].shape),
+    macs=lambda call: _macs(call.outs[0].shape, call.ins[1].shape), work=work.conv,
     cases=[
         case(x, w, *([(w[0],)] if i % 2 else []), **attrs) for i, (x, w, attrs) in enumerate(_SETTINGS)
     ],
@@ -250,7 +251,7 @@ define(
     infer=_conv2d_dx_infer, ref=_conv2d_dx_ref, vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "conv2d_dx_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),
-    macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape),
+    macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape), work=work.conv_dx,
     cases=[case(_out(x, w, attrs), w, in_hw=x[1:3], **attrs) for x, w, attrs in _SETTINGS],
 )  # fmt: skip
 
@@ -270,7 +271,7 @@ define(
     infer=_conv2d_dw_infer, ref=_conv2d_dw_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
     kernels={"f32": "conv2d_dw_f32"},
     params=lambda call: _params(call.ins[1].shape, call.outs[0].shape, call.ins[0].shape, call.attrs),
-    macs=lambda call: _macs(call.ins[0].shape, call.outs[0].shape),
+    macs=lambda call: _macs(call.ins[0].shape, call.outs[0].shape), work=work.conv_dw,
     cases=[case(_out(x, w, attrs), x, kernel=w[1:3], **attrs) for x, w, attrs in _SETTINGS],
 )  # fmt: skip
 
@@ -307,7 +308,7 @@ define(
     infer=_transpose_infer, ref=_transpose_ref, vjp=_transpose_vjp,
     kernels={"f32": "conv_transpose2d_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),
-    macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape),
+    macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape), work=work.conv_dx,
     cases=[
         case(_out(x, w, attrs), w, *([(x[3],)] if i % 2 else []), out_hw=x[1:3], **attrs)
         for i, (x, w, attrs) in enumerate(_SETTINGS)

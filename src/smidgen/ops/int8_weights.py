@@ -53,7 +53,8 @@ def _define(op: Op, cases: Sequence[Any]) -> None:
     define(
         f"{op.name}_w8", doc=f"{op.name} with w = q·scale, q in int8",
         infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32,i8,f32,f32->f32": f"{op.name}_w8_f32"},
-        params=lambda call: op.params(_own(call)), macs=lambda call: op.macs(_own(call)), scratch=_room, cases=cases,
+        params=lambda call: op.params(_own(call)), macs=lambda call: op.macs(_own(call)), work=op.work, scratch=_room,
+        cases=cases,
     )  # fmt: skip
 
 

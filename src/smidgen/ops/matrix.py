@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
+from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .traits import Layout
 
@@ -75,7 +76,7 @@ define(
     layout=Layout("rows"), operands={1: "weight", 2: "bias"}, widens=True, int8_weights="linear_w8",
     scaled_weight=lambda w, a, attrs: w * a[:, None],
     infer=_linear_infer, ref=_linear_ref, vjp=_linear_vjp,
-    kernels={"f32": "linear_f32"}, params=_linear_params, macs=_linear_macs,
+    kernels={"f32": "linear_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear,
     cases=[
         case((N, 10), (4, 10), (4,)), case((N, 5, 37), (9, 37)), case((2, N, 8), (3, 8), (3,)), case((1, 1), (5, 1)),
         case((N, 300), (13, 300), (13,)), case((7,), (1, 7), (1,)),
@@ -94,7 +95,7 @@ def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
 define(
     "linear_dx", doc="dx[…,K] = dy[…,O] w[O,K]",
     infer=_linear_dx_infer, ref=lambda dy, w: (dy @ w,), vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs,
+    kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear_dx,
     cases=[
         case((N, 4), (4, 10)), case((N, 5, 9), (9, 37)), case((2, N, 3), (3, 8)), case((200,), (200, 21)),
         case((N, 1), (1, 1)),
@@ -121,7 +122,7 @@ define(
     infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
     ref=lambda dy, x: (dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1]),),
     kernels={"f32": "linear_dw_f32"}, params=_linear_dw_params,
-    macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])),
+    macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
     cases=[
         case((N, 4), (N, 10)), case((N, 70, 9), (N, 70, 11)), case((2, N, 3), (2, N, 8)), case((5,), (3,)),
         case((150, 6), (150, 19)), case((N * 2, 3, 1), (N * 2, 3, 1)),
@@ -209,7 +210,7 @@ define(
     "matmul", doc="y[…,M,N] = a[…,M,K] b[…,K,N]; with ta, a is […,K,M]; with tb, b is […,N,K]; equal leading axes",
     layout=Layout("product"), operands={0: "weight", 1: "weight"},
     infer=_matmul_infer, ref=_matmul_ref, vjp=_matmul_vjp,
-    kernels={"f32": "matmul_f32"}, params=_matmul_params, macs=_matmul_macs,
+    kernels={"f32": "matmul_f32"}, params=_matmul_params, macs=_matmul_macs, work=work.matmul,
     cases=[
         case((N, 5, 70), (N, 70, 6), ta=False, tb=False), case((N, 2, 5, 7), (N, 2, 9, 7), ta=False, tb=True),
         case((3, 7, 17), (3, 7, 20), ta=True, tb=False), case((N, 7, 21), (N, 4, 7), ta=True, tb=True),

@@ -199,7 +199,7 @@ def _define_fused(op: Op, sink: Sink) -> None:
     define(
         name, doc=f"{sink.doc}, g = {op.name}(…) tile by tile, never whole",
         infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32": f"{name}_f32"},
-        params=params, scratch=scratch, macs=lambda call: op.macs(own_call(call)),
+        params=params, scratch=scratch, macs=lambda call: op.macs(own_call(call)), work=op.work,
         shares=_shares(op, sink), batchwise=True, needs_run=op.needs_run, cases=_fused_cases(op, sink),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import Internal
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor
 from .traits import Attrs, Border, Layout, LinearIn, Loss, Norm, OperandRole, Page, Statistics, chosen_kernel
+from .work import Work
 
 N: Final = Batch(1)
 """The number of samples; cases and rules use it as a size."""
@@ -132,6 +133,7 @@ class Op:
     params: Callable[[Call], Sequence[Param]] = _none  # the C function's int32 parameters; floats go as their f32 bits
     scratch: Callable[[Call], Dim] = _zero  # bytes
     macs: Callable[[Call], Dim] = _zero
+    work: Callable[[Sequence[int]], Work] | None = None  # by its parameters: what its exact kernel does inside
     inplace: tuple[int, ...] = ()  # inputs whose slot output 0 may take, if that input dies here
     shares: Mapping[int, int] = field(default_factory=dict)  # output → input whose memory it IS: views and updates
     batchwise: bool = False  # mixes samples: never run sample by sample

@@ -95,6 +95,8 @@ class Plan:
     paged: Mapping[str, Traffic] = field(default_factory=dict)  # entry point → what it pages
     step_seconds: float = 0.0  # predicted, of a step of `step_samples`; 0: nobody asked for a price
     step_joules: float = 0.0
+    infer_seconds: float = 0.0  # predicted, of an inference of one sample
+    infer_joules: float = 0.0
     free_seconds: float = 0.0  # of a step without a limit; 0: there is none
     free_joules: float = 0.0
     objective: str = ""  # of a limit: "time" or "energy"
@@ -184,7 +186,7 @@ class Plan:
         return plan
 
 
-_PREDICTED = ("step_seconds", "step_joules")
+_PREDICTED = ("step_seconds", "step_joules", "infer_seconds", "infer_joules")
 _COMPARED = ("free_seconds", "free_joules", "objective", "least_cost")
 _LIMITED = ("limits", "kernels", "threads")
 _SOMETIMES = (

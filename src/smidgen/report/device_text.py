@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..compiler.planner.core_rates import rates_of
 from ..devices.device import KINDS, Device
 from ..terminal import bytes_text, count_text
 from .arena_picture import wrapped
@@ -53,7 +54,10 @@ def device_text(d: Device, width: int = 100) -> str:
     if d.speed:
         rates = (d.clock_hz / d.speed.cycles_per_mac, int(d.clock_hz / d.speed.cycles_per_byte))
         add("speed", f"{count_text(rates[0])}MAC/s, {bytes_text(rates[1])}/s", d.sources["speed"])
-        add("power", f"{d.speed.watts:g} W", d.sources["power"])
+    elif counted := rates_of(d):
+        add("speed", "by kernel", counted.source)
+    if d.watts:
+        add("power", f"{d.watts:g} W", d.sources["power"])
     if d.page:
         add("page", f"{bytes_text(int(d.page.out_bytes_per_s))}/s out", d.sources["page"])
         add("", f"{bytes_text(int(d.page.in_bytes_per_s))}/s in", f"{d.page.watts:g} W")

@@ -19,20 +19,29 @@ from typing import Any
 from .. import files
 from ..program.plan import Plan
 from ..program.timeline import KINDS, STAGES, tensor_text
+from ..terminal import seconds_text
 from .by_layer import Layer, grouped, layers_of
-from .plan_text import fits_text, limit_text, ordered, plan_text, state_parts
+from .plan_text import fits_text, infer_text, limit_text, ordered, plan_text, state_parts, step_text
 
 
-def write(plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None) -> None:
+def write(
+    plan: Plan, path: str | os.PathLike[str], *, title: str = "", seconds_per_step: float | None = None,
+    seconds_per_inference: float | None = None,
+) -> None:  # fmt: skip
     """The page appears complete or not at all."""
     target = files.checked_path(path, 'plan_html.write(job.plan, "plan.html")')
-    page = html_page(plan, title=title, seconds_per_step=seconds_per_step)
+    page = html_page(plan, title=title, seconds_per_step=seconds_per_step, seconds_per_inference=seconds_per_inference)
     files.write(target, page.encode("utf-8", "replace"))
 
 
-def html_page(plan: Plan, *, title: str = "", seconds_per_step: float | None = None) -> str:
-    text = plan_text(plan, seconds_per_step=seconds_per_step, all_layers=True)
-    return filled("plan", title or "a training program", text, page_data(plan, seconds_per_step))
+def html_page(
+    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, seconds_per_inference: float | None = None
+) -> str:
+    text = plan_text(
+        plan, seconds_per_step=seconds_per_step, seconds_per_inference=seconds_per_inference, all_layers=True
+    )
+    data = page_data(plan, seconds_per_step, seconds_per_inference)
+    return filled("plan", title or "a training program", text, data)
 
 
 def filled(name: str, title: str, text: str, data: dict[str, Any], styles: Sequence[str] = ("page",)) -> str:
@@ -70,7 +79,9 @@ def _script_safe(data: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, Any]:
+def page_data(
+    plan: Plan, seconds_per_step: float | None = None, seconds_per_inference: float | None = None
+) -> dict[str, Any]:
     """What the page draws; names are numbers of one table of strings."""
     layers = [row for row in layers_of(plan) if row.counts]
     facts = plan.facts.to_json()
@@ -82,9 +93,13 @@ def page_data(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
             "batch": plan.batch, "method": plan.method, "optimizer": plan.optimizer, "learns": len(plan.learns),
             "model_tensors": plan.model_tensors, "model_parameters": plan.model_parameters,
             "learned_parameters": plan.learned_parameters, "macs": plan.cost.macs.get("train", 0),
-            "seconds": seconds_per_step,
+            "seconds": seconds_per_step, "infer_seconds": seconds_per_inference,
         },
         "fits": [limit_text(plan), fits_text(plan)] if plan.objective else None,
+        "predicted": [
+            *([["step", seconds_text(plan.step_seconds), step_text(plan)]] if plan.step_seconds else []),
+            *([["infer", seconds_text(plan.infer_seconds), infer_text(plan)]] if plan.infer_seconds else []),
+        ],
         "decisions": [
             {"kind": d.kind, "why": d.why, "saves_bytes": d.saves_bytes, "adds_s": d.adds_s} for d in plan.decisions
         ],

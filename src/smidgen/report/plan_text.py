@@ -22,12 +22,13 @@ OP_ROOM: Final = 10  # fewer are not worth a column
 
 
 def plan_text(
-    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, all_layers: bool = False,
-    colour: bool = False, width: int = 100,
+    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, seconds_per_inference: float | None = None,
+    all_layers: bool = False, colour: bool = False, width: int = 100,
 ) -> str:  # fmt: skip
     """Everything about a plan that a terminal can show."""
     width = max(LEAST_WIDTH, width)
-    parts = [answer(plan, title=title, seconds_per_step=seconds_per_step, colour=colour, width=width)]
+    parts = [answer(plan, title=title, seconds_per_step=seconds_per_step, seconds_per_inference=seconds_per_inference,
+                    colour=colour, width=width)]  # fmt: skip
     layers = [row for row in layers_of(plan) if row.counts]
     if layers:
         parts.append(_layers(layers if all_layers else grouped(layers), plan, len(layers), colour, width))
@@ -65,8 +66,9 @@ def _gap(size: int, bound: int) -> str:
 
 
 def answer(
-    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, colour: bool = False, width: int = 100
-) -> str:
+    plan: Plan, *, title: str = "", seconds_per_step: float | None = None, seconds_per_inference: float | None = None,
+    colour: bool = False, width: int = 100,
+) -> str:  # fmt: skip
     """RAM, flash, arithmetic, time, and what learns: one line each."""
     layers, seconds = layers_of(plan), seconds_per_step
     forward, backward = sum(r.forward_macs for r in layers), sum(r.backward_macs for r in layers)
@@ -91,7 +93,9 @@ def answer(
         moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
         rows.append(("pages", bytes_text(plan.page_bytes), f"{plan.page_bytes:,} bytes in PAGE; {moved}"))
     if plan.step_seconds:
-        rows.append(("step", seconds_text(plan.step_seconds), _predicted(plan)))
+        rows.append(("step", seconds_text(plan.step_seconds), step_text(plan)))
+    if plan.infer_seconds:
+        rows.append(("infer", seconds_text(plan.infer_seconds), infer_text(plan)))
     rungs = _rungs(plan)
     if len(rungs) > 1:
         sizes = ", ".join(bytes_text(rung.ram_bytes) for rung in rungs)
@@ -99,6 +103,8 @@ def answer(
     if seconds is not None:
         rate = f"{_rate(plan.batch / seconds)} samples/s"
         rows.append(("time", seconds_text(seconds), f"{_step(plan)} on this machine: {rate}"))
+    if seconds_per_inference is not None:
+        rows.append(("", seconds_text(seconds_per_inference), "inference of 1 sample on this machine"))
     rows.append(("learns", f"{len(plan.learns)}", _learning(plan)))
     lines = [paint(printable(title), "bold", colour=colour)] if title else []
     for name, figure, text in rows:
@@ -144,10 +150,18 @@ def _limit_rows(plan: Plan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _predicted(plan: Plan) -> str:
+def infer_text(plan: Plan) -> str:
+    """What an inference takes by the prices that it was planned with."""
+    return f"inference of 1 sample on {_where(plan)}, predicted: {_joules_text(plan.infer_joules)}"
+
+
+def _where(plan: Plan) -> str:
+    return printable(plan.device) if plan.device else "a typical desktop core"
+
+
+def step_text(plan: Plan) -> str:
     """What a step takes by the prices that it was planned with."""
-    text = f"a step on {printable(plan.device)}" if plan.device else "a step on a typical desktop core"
-    text += f", predicted: {_joules_text(plan.step_joules)}"
+    text = f"a step on {_where(plan)}, predicted: {_joules_text(plan.step_joules)}"
     if not plan.objective or _more(plan, plan.step_cost) < LEAST_SAID:
         return text
     text += f"; without a limit {seconds_text(plan.free_seconds)}, {_joules_text(plan.free_joules)}"
@@ -277,7 +291,9 @@ def _decisions(plan: Plan, colour: bool, width: int) -> str:
 # -- JSON ---------------------------------------------------------------------------------------------------------
 
 
-def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, Any]:
+def plan_json(
+    plan: Plan, seconds_per_step: float | None = None, seconds_per_inference: float | None = None
+) -> dict[str, Any]:
     """Everything that `plan_text` shows, and all tensors of all entry points. Keys: docs/howto/read_a_plan.md."""
     return {
         "ram_bytes": plan.ram_bytes,
@@ -294,6 +310,7 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "macs": {name: plan.cost.macs[name] for name in ordered(plan.cost.macs)},
         "seconds_per_step": seconds_per_step,
         "samples_per_s": plan.batch / seconds_per_step if seconds_per_step else None,
+        "seconds_per_inference": seconds_per_inference,
         "method": plan.method,
         "optimizer": plan.optimizer,
         "learns": list(plan.learns),
@@ -312,6 +329,8 @@ def plan_json(plan: Plan, seconds_per_step: float | None = None) -> dict[str, An
         "paged": {name: asdict(moved) for name, moved in plan.paged.items()},
         "step_seconds": plan.step_seconds or None,
         "step_joules": plan.step_joules or None,
+        "infer_seconds": plan.infer_seconds or None,
+        "infer_joules": plan.infer_joules or None,
         "free_seconds": plan.free_seconds or None,
         "free_joules": plan.free_joules or None,
         "objective": plan.objective or None,

@@ -1,4 +1,4 @@
-"""How long a training step takes on this machine."""
+"""How long a training step and an inference take on this machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,22 @@ def measure_step(job: Job) -> float | None:
 
     The job is left as it was. None if the program does not learn, or refuses such data.
     """
-    if "train" not in job.program.entries:
+    return _measured(job, "train", job.program.batch)
+
+
+def measure_inference(job: Job) -> float | None:
+    """The same of an inference of one sample; None if the program does not infer."""
+    return _measured(job, "infer", 1)
+
+
+def _measured(job: Job, entry: str, samples: int) -> float | None:
+    if entry not in job.program.entries:
         return None
-    batch, machine, rng = job.program.batch, job.engine.machine, np.random.default_rng(0)
+    machine, rng = job.engine.machine, np.random.default_rng(0)
     inputs: list[Array] = []
     outputs: list[Array] = []
-    for buffer in job.program.entry_buffers("train"):
-        value = np.zeros(buffer.shape(batch), buffer.dtype.numpy)  # 0 is a class, a token, and False
+    for buffer in job.program.entry_buffers(entry):
+        value = np.zeros(buffer.shape(samples), buffer.dtype.numpy)  # 0 is a class, a token, and False
         if value.dtype.kind == "f":
             value[...] = rng.standard_normal(value.shape)
         (inputs if buffer.direction == "input" else outputs).append(value)
@@ -37,7 +46,7 @@ def measure_step(job: Job) -> float | None:
 
     def step() -> float:
         start = time.perf_counter()
-        machine.run("train", inputs, outputs, batch, batch)
+        machine.run(entry, inputs, outputs, samples, samples)
         return time.perf_counter() - start
 
     try:
@@ -52,4 +61,4 @@ def measure_step(job: Job) -> float | None:
     return statistics.median(spent or [first])
 
 
-__all__ = ["measure_step"]
+__all__ = ["measure_inference", "measure_step"]

@@ -94,3 +94,8 @@ def step_spent(entries: Entries, goal: Goal) -> Spent:
     whole, rest = divmod(entries.step_samples, entries.batch)
     parts = of("zero").plus(of("apply")).plus(of("grad"), whole)
     return parts.plus(spent(entries.graphs["grad"], rest, goal.prices)) if rest else parts
+
+
+def infer_spent(entries: Entries, goal: Goal) -> Spent:
+    """By an inference of one sample."""
+    return spent(entries.graphs["infer"], 1, goal.prices)

@@ -20,7 +20,7 @@ from ..pipeline import Entries, Lowering, decided, narrowed
 from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest, is_large, room_for, step_spent
+from .candidate import Candidate, candidate, cheapest, infer_spent, is_large, room_for, step_spent
 from .choices import tried
 from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
@@ -77,14 +77,15 @@ def _priced(
     whole = lowering.entries(options)
     free = step_spent(whole, goal)
     best = _filled(best, limit, whole, goal, free)
+    infer = infer_spent(best.entries, goal)
     if not search.effort_s:
-        return replace(best, price=Price(best.step, goal.objective, free))
+        return replace(best, price=Price(best.step, goal.objective, free, infer=infer))
     split = goal.split and (bool(best.entries.step_samples) or not takes_statistics(whole.graphs["train"]))
     least = _least(
         limit, lowering, options, replace(goal, split=split), enough=goal.cost(best.step), known=best.bounds,
         effort_s=min(search.effort_s, lower_bound.BOUND_S),
     )  # fmt: skip
-    return replace(best, price=Price(best.step, goal.objective, free, min(least, goal.cost(best.step))))
+    return replace(best, price=Price(best.step, goal.objective, free, min(least, goal.cost(best.step)), infer))
 
 
 def _filled(best: Candidate, limit: Limit, whole: Entries, goal: Goal, free: Spent) -> Candidate:

@@ -14,6 +14,7 @@ from ...errors import Internal
 from ...ir import Graph, at
 from ..graph.alias import loop_range
 from ..graph.build import typed
+from .core_rates import CoreRates, rates_of
 
 PAGES_OUT: Final = ("out", "write")
 PAGES_IN: Final = ("in", "wait")  # `start` only asks; the time is counted where it is waited for
@@ -109,19 +110,37 @@ ROUGH: Final = Prices(macs_per_s=40e9, bytes_per_s=20e9, call_s=3e-7, name="host
 """Nothing but counts: for what is decided without a budget, so that it does not depend on anyone's measurements."""
 HOST: Final = replace(ROUGH, rates=_rates())
 """The same on every machine. Watts are assumed."""
+WATTS: Final = 0.33  # of a microcontroller that says nothing of its power
 CYCLES_A_MAC: Final = {True: 12.0, False: 80.0}  # with an FPU or without, of exact kernels under QEMU
 
 
+@dataclass(frozen=True, slots=True)
+class CorePrices(Prices):
+    """One instruction a cycle, as counted for the core."""
+
+    core: CoreRates | None = None
+    hz: float = 1.0
+
+    def seconds(self, op: str, call: ops.Call, n: int) -> float:
+        if self.core is None or ops.get(op).page:
+            return Prices.seconds(self, op, call, n)
+        return self.core.instructions(op, call, n) / self.hz
+
+
 def prices_of(device: Device | None) -> Prices:
-    """From the device's own file; without figures there, a microcontroller does one instruction a cycle and has a card
-    to page to, and anything else is like the host."""
+    """From the device's own file; without figures there, from the instructions of its core. Of a core that was not
+    counted, a microcontroller is guessed from its clock, and anything else is like the host."""
     if device is None or not device.clock_hz:
         return HOST
     hz, page = float(device.clock_hz), device.page or (CARD if device.is_bare else DISK)
     if device.speed is not None:
         v = device.speed
         rates = hz / v.cycles_per_mac, hz / v.cycles_per_byte, v.cycles_per_call / hz
-        return Prices(*rates, device.name, v.watts, page)
+        return Prices(*rates, device.name, device.watts or WATTS, page)
+    counted = rates_of(device)
+    if counted is not None:
+        rates = hz / (counted.rest.blocked or 1.0), hz / (counted.rest.read or 1.0), counted.dispatch / hz
+        return CorePrices(*rates, device.name, device.watts or WATTS, page, core=counted, hz=hz)
     if device.kind != "microcontroller":
         return replace(HOST, page=page)
-    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, watts=0.33, page=page)
+    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, device.watts or WATTS, page)

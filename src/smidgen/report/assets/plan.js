@@ -83,8 +83,10 @@
     const sum = (key) => data.layers.reduce((a, row) => a + row[key], 0);
     fact("MACs", countText(plan.macs), `a step of ${one(plan.batch, "sample")}: ${countText(sum("forward"))} forward, `
       + `${countText(sum("backward"))} backward`);
+    for (const [name, figure, more] of data.predicted) fact(name, figure, more);
     if (plan.seconds) fact("time", secondsText(plan.seconds), `a step where this was made: ${grouped(
-      Number((plan.batch / plan.seconds).toPrecision(3)))} samples/s`);
+      Number((plan.batch / plan.seconds).toPrecision(3)))} samples/s`
+      + (plan.infer_seconds ? `; inference of 1 sample ${secondsText(plan.infer_seconds)}` : ""));
     const of = plan.model_tensors ? `of ${plan.model_tensors} tensors, ${grouped(plan.learned_parameters)} of `
       + `${grouped(plan.model_parameters)} parameters` : "tensors";
     fact("learns", String(plan.learns), `${of}; method ${plan.method}${plan.optimizer ? `, ${plan.optimizer}` : ""}`);
