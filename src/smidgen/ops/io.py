@@ -36,7 +36,7 @@ define(
     "feed", doc="brings a buffer of the caller, or one sample of it, into the arena; y = transpose(x, perm)",
     infer=_feed_infer, ref=_feed_ref, vjp=lambda b, node, dys: [None], needs_run=True,
     border="in", layout=Layout("enter"),
-    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_feed_params,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_feed_params,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 7), perm=(0, 1)), case((4, 3), perm=(1, 0))],
 )  # fmt: skip
 
@@ -58,7 +58,7 @@ define(
     "fetch", doc="hands a value, or one sample of it, to a buffer of the caller; y = transpose(x, perm)",
     infer=_fetch_infer, ref=lambda x, perm, sample=False: (np.array(np.transpose(x, perm), order="C"),),
     vjp=NOT_DIFFERENTIABLE, border="out", layout=Layout("leave"),
-    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}, params=_fetch_params,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_fetch_params,
     cases=[case((N, 4, 5, 3), perm=(0, 3, 1, 2)), case((), perm=())],
 )  # fmt: skip
 

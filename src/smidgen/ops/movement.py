@@ -13,7 +13,7 @@ from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, c
 from .strides import broadcast_strides, copy_params, show, strides, times
 from .traits import Layout
 
-COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1"}
+COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}
 Dys = Sequence[str | None]
 
 
