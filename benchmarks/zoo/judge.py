@@ -8,7 +8,7 @@ from typing import Any
 PASS, REFUSED, WRONG, CRASH, TORCH = "pass", "refused", "wrong", "crash", "torch"
 OUTCOMES = (PASS, REFUSED, WRONG, CRASH, TORCH)
 MEANING = {
-    PASS: "every gradient of one step is PyTorch's, by rule (b) of parity.md",
+    PASS: "every gradient of one step is PyTorch's, by rule (b) of parity.md; where float32 cannot decide, also by (a)",
     REFUSED: "an error of smidgen with its code",
     WRONG: "trains something else than PyTorch",
     CRASH: "ends with anything but an error of smidgen: an exception, an internal error, out of time or memory",
@@ -29,6 +29,8 @@ def judged(found: Mapping[str, Any]) -> str:
         return CRASH
     not_learned = [name for name, size in found["not_learned"].items() if size != 0]
     if not_learned or not found["worst"] <= found["limit"]:
+        return WRONG
+    if "exact" in found and not found["exact"] <= found["exact_limit"]:
         return WRONG
     return PASS
 
