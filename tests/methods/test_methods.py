@@ -137,10 +137,10 @@ class Returns(Method):
 
 
 @pytest.mark.parametrize("method", [Update("2.weight", 0, (1, 5)), Returns(Update("2.weight", 1, range(3)))])
-def test_a_slice_is_refused_and_never_trained_whole(method: Any) -> None:
-    with pytest.raises(CannotUpdate, match=re.escape("'2.weight' can only learn whole")) as caught:
-        learns(method=method)
-    assert "Update('2.weight')" in caught.value.help
+def test_a_slice_is_never_trained_whole(method: Any) -> None:
+    plan = compiled(dense(), DENSE, method=method).plan
+    assert plan.learned_parameters in (2 * 64, 3 * 32)
+    assert plan.learns == ("2.weight",)
 
 
 def test_the_same_update_twice_is_one() -> None:
@@ -345,7 +345,7 @@ def test_a_method_sees_device_data_names_and_prices() -> None:
     assert asks.context.device.name == "stm32f746"
 
 
-@pytest.mark.parametrize("updates", [[], [Update("4.bias", 0, (1,))], [Update("4.biass")]])
+@pytest.mark.parametrize("updates", [[], [Update("4.bias", 0, (3,))], [Update("4.biass")]])
 def test_a_choice_that_cannot_be_has_no_price(updates: list[Update]) -> None:
     class Priced(Method):
         name, doc = "priced", "asks for a price that there is not"

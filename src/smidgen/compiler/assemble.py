@@ -9,6 +9,7 @@ from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..ir import ALIGN, Graph, Role
+from ..program.arrays import FROZEN
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.work import Work
@@ -129,7 +130,7 @@ def _plan(
         step_samples=entries.step_samples or entries.batch,
         model_tensors=len(entries.parameters),
         model_parameters=_elements(entries, entries.parameters),
-        learned_parameters=_elements(entries, entries.learns),
+        learned_parameters=_elements(entries, entries.learns) - _frozen_elements(entries),
         optimizer=entries.optimizer,
         facts=facts,
         device="" if device is None else device.name,
@@ -237,6 +238,16 @@ def _elements(entries: Entries, names: Sequence[str]) -> int:
     return sum(math.prod(entries.shapes[name]) for name in names)
 
 
+def _frozen_elements(entries: Entries) -> int:
+    """Of parameters of which only a slice learns, those beside it."""
+    found = 0
+    for update in entries.updates:
+        if update.axis is not None and update.indices is not None:
+            shape = entries.shapes[update.param]
+            found += math.prod(shape) // shape[update.axis] * (shape[update.axis] - len(update.indices))
+    return found
+
+
 def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
     """State tensor → where it is, what it is, and how to get back to the user's layout."""
     facts: dict[str, Any] = {}
@@ -255,6 +266,8 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
                 fact["shape"] = list(entries.shapes[tensor.name])
                 fact["aliases"] = list(entries.aliases[tensor.name])
                 fact["steps"] = [[kind, list(arg)] for kind, arg in graph.layouts.get(tensor.name, ())]
+                if f"{tensor.name}{FROZEN}" in stored:
+                    fact["rest"] = stored[f"{tensor.name}{FROZEN}"].offset
             if tensor.role is Role.OPTIM:
                 fact["owner"], fact["slot"] = tensor.name.rsplit(":", 1)
             facts[tensor.name] = fact

@@ -28,6 +28,7 @@ from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.simplify import Sweeps, simplify_all
+from .passes.slices import slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
@@ -238,8 +239,9 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
 
 def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     model, name = chosen.model, methods.text_of(chosen.wanted)
-    imported, forward = model.imported, model.forward
-    methods.check_honoured(chosen.updates)
+    imported = model.imported
+    shapes = {p.name: tuple(p.shape) for p in imported.parameters} | dict(model.added)
+    forward = with_slices(model.forward, chosen.updates, shapes)
     wanted = [u.param for u in chosen.updates]
     learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:
@@ -254,6 +256,8 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
     check(whole, "autodiff")
+    if not all(u.is_whole for u in chosen.updates):
+        whole = checked({"train": slice_gradients(whole)}, "slices")["train"]
     updates = tuple(u for u in chosen.updates if u.param in grads)
     return _Learning(model, class_names, name, folded, whole, grads, updates)
 

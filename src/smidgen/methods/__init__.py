@@ -10,7 +10,6 @@ from .selection import (
     Wanted,
     adapted,
     check_given,
-    check_honoured,
     checked_updates,
     choose,
     methods_of,
@@ -22,6 +21,6 @@ for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
-    "Context", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given", "check_honoured",
-    "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
+    "Context", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given", "checked_updates",
+    "choose", "methods_of", "register", "settled", "text_of",
 ]  # fmt: skip

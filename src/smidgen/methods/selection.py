@@ -99,16 +99,6 @@ def merged(updates: Iterable[Update]) -> list[Update]:
     return list(found.values())
 
 
-def check_honoured(updates: Iterable[Update]) -> None:
-    """Only whole parameters can learn so far: a slice is never trained whole in silence."""
-    for update in updates:
-        if not update.is_whole:
-            raise CannotUpdate(
-                f"'{update.param}' can only learn whole", why=f"{update} asks for a slice of it",
-                help=f"Update('{update.param}') trains all of it; leave it out to keep it as it is",
-            )  # fmt: skip
-
-
 def checked_updates(given: object, what: str, why: str, help: str) -> Sequence[Update]:
     """`given`, if it is a list of updates; else the error of a method that does not keep its contract."""
     if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(u, Update) for u in given):
@@ -178,6 +168,6 @@ def _check_shared(method: Method, graphs: Iterable[Graph]) -> None:
 
 
 __all__ = [
-    "Part", "Wanted", "adapted", "check_given", "check_honoured", "checked_updates", "choose", "merged", "methods_of",
+    "Part", "Wanted", "adapted", "check_given", "checked_updates", "choose", "merged", "methods_of",
     "settled", "text_of",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ import numpy as np
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
 from . import work
 from .matrix import demands
-from .registry import NOT_DIFFERENTIABLE, Builder, N, Param, Spec, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
+from .traits import Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -266,10 +267,18 @@ def _conv2d_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
     return [(w, DType.F32)]
 
 
+def _dw_taken(call: Call, count: int) -> Mapping[int, Taken]:
+    """Channels of dy are outputs, those of x are inputs; of a depthwise convolution both are the same."""
+    groups, (dy, x) = Window.of(call.attrs).groups, call.ins
+    if groups == 1:
+        return {0: Taken(((0, 3),)), 3: Taken(((1, 3),))}
+    return {0: Taken(((0, 3), (1, 3)), {"groups": count})} if dy.shape[3] == x.shape[3] == groups else {}
+
+
 define(
     "conv2d_dw", doc="gradient of conv2d for its weight of size kernel: dw[O,kh,kw,C/groups] from dy[N,OH,OW,O] and x",
     infer=_conv2d_dw_infer, ref=_conv2d_dw_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
-    kernels={"f32": "conv2d_dw_f32"},
+    kernels={"f32": "conv2d_dw_f32"}, taken=_dw_taken,
     params=lambda call: _params(call.ins[1].shape, call.outs[0].shape, call.ins[0].shape, call.attrs),
     macs=lambda call: _macs(call.ins[0].shape, call.outs[0].shape), work=work.conv_dw,
     cases=[case(_out(x, w, attrs), x, kernel=w[1:3], **attrs) for x, w, attrs in _SETTINGS],

@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Layout
+from .traits import Layout, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -119,6 +119,7 @@ def _linear_dw_params(call: Call) -> Sequence[Param]:
 
 define(
     "linear_dw", doc="dw[O,K] = Σ over rows of dyᵀ[…,O] x[…,K]",
+    taken=lambda call, count: {i: Taken(((i, len(call.ins[i].shape) - 1),)) for i in range(2)},
     infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
     ref=lambda dy, x: (dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1]),),
     kernels={"f32": "linear_dw_f32"}, params=_linear_dw_params,
@@ -139,6 +140,7 @@ def _bias_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
 
 define(
     "bias_dw", doc="db[C] = Σ over all axes but the last of dy[…,C]",
+    taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),))},
     infer=_bias_dw_infer, ref=lambda dy: (dy.reshape(-1, dy.shape[-1]).sum(0),),
     vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
     kernels={"f32": "bias_dw_f32"}, params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],

@@ -14,7 +14,20 @@ import numpy as np
 
 from ..errors import Internal
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor
-from .traits import Attrs, Border, Layout, LinearIn, Loss, Norm, OperandRole, Page, Statistics, chosen_kernel
+from .traits import (
+    Attrs,
+    Border,
+    Layout,
+    LinearIn,
+    Loss,
+    Norm,
+    OperandRole,
+    Page,
+    Slices,
+    Statistics,
+    Taken,
+    chosen_kernel,
+)
 from .work import Work
 
 N: Final = Batch(1)
@@ -150,6 +163,8 @@ class Op:
     linear_in: LinearIn = ()
     lean: str | None = None  # the op to use instead when only output 0 is read
     bits: Callable[[Attrs], Bits] | None = None
+    slices: Slices = ""
+    taken: Callable[[Call, int], Mapping[int, Taken]] | None = None  # (call, how many indices) → axis of y → how
     sink: bool = False  # a weight gradient that can be consumed tile by tile by an optimizer
     # Layers.
     operands: Mapping[int, OperandRole] = field(default_factory=dict)  # input → what it is, if it may be a parameter

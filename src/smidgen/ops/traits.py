@@ -18,6 +18,10 @@ PAGE_WRITERS: Final = ("out", "write")
 PAGE_READERS: Final[Mapping[Page, int]] = {"in": 0, "start": 0, "write": 0, "wait": 1}
 """The input that is in PAGE; all others are in RAM."""
 
+Slices = Literal["", "take", "put"]
+"""Some indices of the attribute `axis`, listed in the last input: take gives those of input 0, put gives input 0 with
+input 1 in their place."""
+
 Border = Literal["", "in", "out"]
 """The op copies between a buffer of the caller and the arena: in reads an input, out writes an output."""
 
@@ -65,6 +69,15 @@ class Layout:
 
 
 EACH: Final = Layout("each")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Some indices of an axis of the result without the others: the same op on inputs with only those indices."""
+
+    inputs: tuple[tuple[int, int], ...]  # input, and its axis
+    attrs: Attrs = field(default_factory=dict)  # that are others then
+
 
 Target = Literal["classes", "yes_no", "values"]
 """What a loss compares the model's output with: the number of a class for each row of scores; yes or no (1 or 0) for

@@ -6,8 +6,8 @@ Nothing here broadcasts or rounds silently; torch tensors are taken without impo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -127,44 +127,74 @@ def rows(array: Array, buffer: Buffer, first: int, count: int) -> Array:
 # -- state -------------------------------------------------------------------------------------------------------
 
 
+FROZEN: Final = ":frozen"
+"""Behind the name of a parameter: all of it, where only a slice of it learns."""
+
+
 def laid(value: Array, steps: Sequence[Step]) -> Array:
     """From the user's layout to the stored one."""
     for kind, arg in steps:
-        value = value.reshape(arg) if kind == "reshape" else np.transpose(value, arg)
+        value = _STEPS[kind](value, arg)
     return value
+
+
+_STEPS: Final[Mapping[str, Callable[[Array, tuple[int, ...]], Array]]] = {
+    "reshape": lambda value, shape: value.reshape(shape),
+    "permute": lambda value, axes: np.transpose(value, axes),
+    "take": lambda value, arg: np.take(value, arg[1:], arg[0]),  # axis, indices
+}
 
 
 def laid_shape(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]:
     """Of the result of `laid`; ValueError if there is none."""
     for kind, arg in steps:
-        fits = math.prod(shape) == math.prod(arg) if kind == "reshape" else sorted(arg) == list(range(len(shape)))
-        if not fits:
+        if kind == "take":
+            axis, *indices = arg
+            fits = 0 <= axis < len(shape) and all(0 <= i < shape[axis] for i in indices) and len(indices) > 0
+            fits = fits and len(set(indices)) == len(indices)
+        else:
+            fits = math.prod(shape) == math.prod(arg) if kind == "reshape" else sorted(arg) == list(range(len(shape)))
+        if not fits or kind not in _STEPS:
             raise ValueError(f"{kind} {arg} does not fit {shape}")
-        shape = tuple(arg) if kind == "reshape" else tuple(shape[axis] for axis in arg)
+        shape = _after(shape, kind, tuple(arg))
     return shape
+
+
+def _after(shape: tuple[int, ...], kind: str, arg: tuple[int, ...]) -> tuple[int, ...]:
+    if kind == "take":
+        return (*shape[: arg[0]], len(arg) - 1, *shape[arg[0] + 1 :])
+    return arg if kind == "reshape" else tuple(shape[axis] for axis in arg)
 
 
 def laid_quant(quant: Quant, shape: tuple[int, ...], step: Step) -> Quant | None:
     """Of a quantized value of that shape after the step; None if the axis of its scales does not survive."""
     kind, arg = step
+    if kind == "take":
+        return None
     return quant.reshaped(shape, arg) if kind == "reshape" else quant.permuted(arg)
 
 
 def added_step(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
     """The steps and then one more; two of a kind are one."""
-    if not steps or steps[-1][0] != step[0]:
+    if not steps or steps[-1][0] != step[0] or step[0] == "take":
         return (*steps, step)
     kind, before = steps[-1]
     return (*steps[:-1], (kind, step[1] if kind == "reshape" else tuple(before[p] for p in step[1])))
 
 
-def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step]) -> Array:
-    """From the stored layout back to the user's."""
+def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step], rest: Array | None = None) -> Array:
+    """From the stored layout back to the user's. Beside a slice is `rest`, laid out as it was before that was taken, or
+    zeros."""
     shapes = [tuple(shape)]
     for kind, arg in steps:
-        shapes.append(tuple(arg) if kind == "reshape" else tuple(shapes[-1][a] for a in arg))
+        shapes.append(_after(shapes[-1], kind, tuple(arg)))
     for (kind, arg), before in zip(reversed(list(steps)), reversed(shapes[:-1]), strict=True):
-        value = value.reshape(before) if kind == "reshape" else np.transpose(value, np.argsort(arg))
+        if kind == "take":
+            whole = np.zeros(before, value.dtype) if rest is None else np.array(rest, value.dtype).reshape(before)
+            whole[(slice(None),) * arg[0] + (list(arg[1:]),)] = value.reshape(_after(before, kind, tuple(arg)))
+            value = whole
+        else:
+            value = value.reshape(before) if kind == "reshape" else np.transpose(value, np.argsort(arg))
     return np.ascontiguousarray(value).reshape(tuple(shape))
 
 
@@ -195,7 +225,7 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "added_step",
+    "FROZEN", "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
     "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

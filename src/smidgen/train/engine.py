@@ -47,7 +47,7 @@ class Engine:
             program.to_bytes() if path is None else path, kernels=work.kernels, threads=work.threads, page_to=page_to
         )
         self.work_bytes = self.machine.mapped_bytes - program.state_bytes - program.arena_bytes
-        self.state = State(self.machine.state, facts, self.machine)
+        self.state = State(self.machine.state, facts, self.machine, program.const)
         self._files = page_to, path
         self._keeps_in_files = bool(program.page_bytes or limits_of(program.figures))
         self._undo: Undo | None = None

@@ -43,6 +43,10 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
         if owner["role"] in ("param", "stat"):
             if math.prod(laid_shape(tuple(map(_size, owner["shape"])), steps_of(owner))) != math.prod(fact["stored"]):
                 raise ValueError(f"'{name}' does not have the shape of its parameter")
+            if "rest" in fact:
+                room = program.const_bytes - 4 * math.prod(whole_shape(fact))
+                if type(fact["rest"]) is not int or not 0 <= fact["rest"] <= room or fact["rest"] % 4:
+                    raise BadProgram(f"what is beside the slice of '{name}' lies outside the program's constants")
             if any(type(alias) is not str for alias in owner["aliases"]):
                 raise ValueError(f"'{name}' has a name that is no text")
     if "train" in program.entries and facts:
@@ -50,6 +54,13 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
         if settings != [("f32", []), ("i32", [2])]:
             raise BadProgram("the program's settings are malformed: expected learning rate f32[] and counter i32[2]")
     return facts
+
+
+def whole_shape(fact: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of a tensor of which a slice learns, as it is stored before that is taken."""
+    steps = steps_of(fact)
+    before = next(i for i, (kind, _) in enumerate(steps) if kind == "take")
+    return laid_shape(tuple(map(_size, fact["shape"])), steps[:before])
 
 
 def _is_paged(fact: Mapping[str, Any]) -> bool:
@@ -65,9 +76,11 @@ def _size(value: Any) -> int:
 class State:
     """Names are the model's own, and so are layouts, wherever arrays come in or go out."""
 
-    def __init__(self, memory: Array, facts: Facts, pages: Pages | None = None) -> None:
+    def __init__(self, memory: Array, facts: Facts, pages: Pages | None = None, const: bytes = b"") -> None:
+        """`const` are the program's constants: what is beside a slice that learns."""
         self.memory = memory  # bytes of the runtime
         self.facts = facts
+        self.const = const
         self.pages = pages if pages is not None and pages.page_state_bytes else None
         self.is_partial = False  # a step, or setting the state, stopped halfway and cannot be undone
 
@@ -185,9 +198,16 @@ class State:
         found: dict[str, Array] = {}
         for name, fact in self.facts.items():
             if fact["role"] in ("param", "stat"):
-                value = unlaid(self.view(name), fact["shape"], steps_of(fact)).copy()
+                value = unlaid(self.view(name), fact["shape"], steps_of(fact), self._rest(fact)).copy()
                 found |= dict.fromkeys((name, *fact["aliases"]), value)
         return found
+
+    def _rest(self, fact: Mapping[str, Any]) -> Array | None:
+        """All of a tensor of which a slice learns, as it is stored before that is taken; None if all of it learns."""
+        if "rest" not in fact:
+            return None
+        shape = whole_shape(fact)
+        return np.frombuffer(self.const, np.float32, math.prod(shape), fact["rest"]).reshape(shape)
 
     def set_learned(self, values: Mapping[str, Any]) -> None:
         """Names that this program does not learn are ignored, but not all of them."""

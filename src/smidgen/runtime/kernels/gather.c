@@ -79,3 +79,37 @@ KERNEL(gather_dx_f32, "oii", PARAMS(Gather)) {
     }
     return SMG_NO_FAULT;
 }
+
+/* y[A][V][D] is x, with part[A][K][D] at the rows that index[1][K] names. y may be x. */
+static SmgFault put(const SmgCall *c, size_t width) {
+    const Gather v = gather_of(c->p);
+    const int32_t *index = IN_AS(int32_t, 3);
+    const size_t row = (size_t)v.D * width, whole = (size_t)v.V * row;
+    const unsigned char *x = IN_AS(unsigned char, 1), *part = IN_AS(unsigned char, 2);
+    unsigned char *y = OUT_AS(unsigned char, 0);
+    for (int32_t a = 0; a < v.A; a++) {
+        if (y != x) { memcpy(y, x, whole); }
+        for (int32_t k = 0; k < v.K; k++) {
+            const int32_t to = row_at(index[k], v.V);
+            if (to < 0) { return SMG_FAULT_AXIS_INDEX; }
+            memcpy(y + (size_t)to * row, part, row);
+            part += row;
+        }
+        x += whole;
+        y += whole;
+    }
+    return SMG_NO_FAULT;
+}
+
+static int put_need(const int32_t *p, uint64_t *need, unsigned width) {
+    if (gather_of(p).G != 1 || gather_need(p, &need[1], &need[3], &need[2], width)) { return -1; }
+    need[0] = need[1];
+    return 0;
+}
+
+/* Operands y, x, part, index. */
+EXTENT(put_b4) { return put_need(p, need, 4); }
+KERNEL(put_b4, "oiii", PARAMS(Gather)) { return put(c, 4); }
+
+EXTENT(put_b1) { return put_need(p, need, 1); }
+KERNEL(put_b1, "oiii", PARAMS(Gather)) { return put(c, 1); }
