@@ -165,6 +165,13 @@ def test_what_is_reserved_is_written_and_read_and_refused_by_name(why: str) -> N
     assert (fault, said.rpartition(": ")[2]) == (Fault.LATER, why.strip())
 
 
+@pytest.mark.parametrize(("period", "phase"), [(0, 1), (2, 2)])
+def test_a_phase_outside_its_period_is_not_written(period: int, phase: int) -> None:
+    loop = Instruction("", body=1, count=4, period=period, phase=phase)
+    with pytest.raises(DoesNotFit, match=f"a loop has phase {phase} and period {period}"):
+        program(loop, relu(at("arena"), at("const"))).to_bytes()
+
+
 def test_strides_of_nested_loops_are_written_from_the_innermost_on() -> None:
     inner = relu(at("arena", 0, 0, (32,)), at("const", 0, 16, (0,)))
     made = program(Instruction("", body=2, count=2), Instruction("", body=1, count=2), inner)

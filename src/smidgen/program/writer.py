@@ -129,6 +129,9 @@ class Writer:
 
     def _instruction(self, i: Instruction) -> bytes:
         if i.is_loop:
+            if i.phase and not i.phase < i.period:
+                why = "a phase is an iteration within a period, counted from 0"
+                raise DoesNotFit(f"a loop has phase {i.phase} and period {i.period}", why=why)
             more = [i.count, i.period, i.phase] if i.period else [i.count] if i.count else []
             return struct.pack(f"<{2 + len(more)}I", LOOP | len(more) << 16, i.body, *more)
         levels = max((o.levels for o in i.operands), default=0)
