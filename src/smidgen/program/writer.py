@@ -123,6 +123,8 @@ class Writer:
         if b.is_scaled:
             if len(b.dims) > SCALED_RANK:
                 raise DoesNotFit(f"'{b.name}' has a scale and {len(b.dims)} axes", why=f"{SCALED_RANK} are possible")
+            if why := b.wrong_scale:
+                raise DoesNotFit(f"'{b.name}' cannot have scale {b.scale:g} and offset {b.offset:g}", why=why)
             kind |= SCALED
             dims[SCALED_RANK:] = struct.unpack("<2I", struct.pack("<2f", b.scale, b.offset))
         return BUFFER.pack(self._name(b.name), b.dtype.code, kind, len(b.dims), 255 if axis is None else axis, *dims)
