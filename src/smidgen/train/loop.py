@@ -178,7 +178,7 @@ class _Fit:
         self.tick = time.monotonic()
         for inputs, n in self.data.epoch(which, self.position.step):
             self._follow_memory()
-            with self.engine.machine.alone:
+            with self.engine.machine.lock:
                 self._step(inputs, n)
             if self.every and self.position.steps % self.every == 0:
                 self._save()
@@ -265,7 +265,7 @@ class _Fit:
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
                 self._follow_memory()
-                with self.engine.machine.alone:
+                with self.engine.machine.lock:
                     self.before.keep(self.state)
                     try:
                         self.engine.train(self.data.taken(slice(0, size)), size)
@@ -302,7 +302,7 @@ class _Fit:
         if best is not None and best.state is not None:
             restored = best.epoch != len(self.position.epochs)
             if restored:
-                with self.engine.machine.alone:
+                with self.engine.machine.lock:
                     self.state.set_all(best.state)
             best = replace(best, state=None)
         self.position = replace(self.position, best=best, stopped=stopped, restored=restored)
