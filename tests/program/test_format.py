@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smidgen.errors import BadProgram, DoesNotFit
+from smidgen.errors import BadProgram, BatchStatistics, DoesNotFit
 from smidgen.ir import Batch, DType, Quant
 from smidgen.ops.strides import copy_params
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
@@ -235,6 +235,17 @@ def test_strides_of_nested_loops_are_written_from_the_innermost_on() -> None:
     again = Program.from_bytes(made.to_bytes())
     assert again.entry_code("go")[2].operands == (at("arena", 0, 0, (32,)), at("const", 0, 16))
     assert again.to_bytes() == made.to_bytes()
+
+
+def test_where_statistics_of_one_value_stopped_is_no_text_of_the_message() -> None:
+    """However long the name of the entry is, for which a message in C has no room."""
+    name = "x" * 300
+    one = Instruction("batch_stats_f32", (at("arena"), at("arena", 16), at("const")), (1, 1))
+    made = Program(4, 16, {name: Entry((), (one,))}, bytes(64), b"", 64, 128)
+    with pytest.raises(BatchStatistics) as caught:
+        Machine(made.to_bytes()).run(name, [], [], 1)
+    assert caught.value.at == f"{name}, instruction 0, batch_stats_f32"
+    assert caught.value.what == "batch statistics need more than one value per channel"
 
 
 # -- versions ------------------------------------------------------------------------------------------------------

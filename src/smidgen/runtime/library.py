@@ -105,7 +105,7 @@ def load_early() -> None:
 
 
 def _declare(lib: ctypes.CDLL) -> None:
-    """Signatures of smidgen.h and ports/posix.h."""
+    """Signatures of smidgen.h, ports/posix.h and probe.c."""
     handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -139,6 +139,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_entry_name": (text, [handle, number]),
         "smg_buffer_count": (number, [handle, number]),
         "smg_buffer_info": (number, [handle, number, number, ctypes.POINTER(CBufferInfo)]),
+        "smg_probe_kernel_at": (text, [handle, number, ctypes.c_uint32]),
         "smg_context_bytes": (size, []),
         "smg_stack_bytes": (size, []),
     }

@@ -332,13 +332,14 @@ class Machine:
         fault = Fault(self._lib.smg_fault(context, ctypes.byref(place)))
         help = HELP.get(fault, "")
         if status == STOPPED:
-            self.stopped = None
+            self.stopped, entry = None, ""
             if place.entry >= 0:
                 entry = self._lib.smg_entry_name(context, place.entry).decode(errors="replace")
                 self.stopped = Stopped(entry, place.instruction, fault)
             if fault is Fault.TOO_FEW:
-                text = fault_text(fault) or ""
-                return BatchStatistics(text, at=said.removesuffix(f": {text}"), why=ONE_VALUE, help=help)
+                kernel = self._lib.smg_probe_kernel_at(context, place.entry, place.instruction)
+                at = f"{entry}, instruction {place.instruction}, {kernel.decode()}" if kernel else ""
+                return BatchStatistics(fault_text(fault) or "", at=at, why=ONE_VALUE, help=help)
             return RunFailed(said, help=help)
         kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
         return kinds.get(status, Internal)(said, help=help)
