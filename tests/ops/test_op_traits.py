@@ -38,7 +38,6 @@ OTHER_MEANING = {
     "bias.py": {"shift": "the role of an operand"},
     "timeline.py": {"loop": "a key of the plan's JSON"},
     "divergence.py": {"momentum": "a slot of an optimizer"},
-    "loop.py": {"batch_stats": "a kernel of a program"},
     "settings.py": {"linear": "a schedule of the learning rate"},
     "pipeline.py": {"loop": "a technique"},
     "optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
@@ -47,7 +46,6 @@ OTHER_MEANING = {
     "plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "plan_text.py": {"loop": "a key of the plan's JSON"},
     "loss_facts.py": {"mean": "a reduction"},
-    "paged_undo.py": {"page_in": "a kernel of a program", "page_out": "a kernel of a program", "page_wait": "a kernel"},
 }
 
 

@@ -24,6 +24,12 @@ const char *smg_probe_signature(const char *name) {
     return k ? k->signature : NULL;
 }
 
+/* SmgKernelFlag, or -1 if there is no such kernel. */
+int smg_probe_flags(const char *name) {
+    const SmgKernel *k = find(name);
+    return k ? k->flags : -1;
+}
+
 /* The kernel of an instruction of an open program; NULL if it has none there. */
 const char *smg_probe_kernel_at(const SmgContext *x, int entry, uint32_t instruction) {
     if (entry < 0 || entry >= smg_entry_count(x)) { return NULL; }

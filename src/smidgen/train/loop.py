@@ -15,6 +15,7 @@ from .. import files
 from ..errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from ..ir import LR, Array
 from ..program.arguments import checked_seed
+from ..runtime.library import KernelFlag, kernel_flags
 from . import divergence
 from .batches import Arrays, Data, Stream, located, order
 from .evaluate import NO_ENTRY, evaluate
@@ -259,7 +260,8 @@ class _Fit:
 
     def _try_small_batches(self) -> None:
         """Batch statistics refuse a single value per channel: said now, not at the end of the first epoch."""
-        if not isinstance(self.data, Arrays) or not any(k.startswith("batch_stats") for k in self.job.program.kernels):
+        takes = any(kernel_flags(kernel) & KernelFlag.STATISTICS for kernel in self.job.program.kernels)
+        if not isinstance(self.data, Arrays) or not takes:
             return
         most = self.job.program.batch
         for size in sorted(self.data.sizes()):
