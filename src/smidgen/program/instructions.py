@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -33,6 +34,15 @@ class Buffer:
     @property
     def is_scaled(self) -> bool:
         return (self.scale, self.offset) != (1.0, 0.0)
+
+    @property
+    def wrong_scale(self) -> str:
+        """Why it cannot have the scale that it has; empty if it can."""
+        if not self.dtype.is_integer:
+            return "a buffer with a scale has no integers"
+        if not (math.isfinite(self.scale) and math.isfinite(self.offset)):
+            return "the scale of a buffer is not a number"
+        return "" if self.scale > 0 else "the scale of a buffer is not above zero"
 
     def shape(self, n: int) -> tuple[int, ...]:
         return tuple(at(self.dims, n))
