@@ -87,14 +87,8 @@ def test_a_file_lists_the_types_of_its_buffers() -> None:
 F32, I32, U8 = (t.code | t.bytes << 8 for t in (DType.F32, DType.I32, DType.U8))
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [((U8, F32), "the table of types is not ascending"), ((F32, F32), "the table of types is not ascending"),
-     ((F32, I32), "a buffer has a type that the table of types lacks"),
-     ((), "a buffer has a type that the table of types lacks"),
-     ((F32, I32, U8), "the table of types has one that no buffer has")],
-)  # fmt: skip
-def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...], why: str) -> None:
+@pytest.mark.parametrize("words", [(U8, F32), (F32, F32), (F32, I32), (), (F32, I32, U8)])
+def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...]) -> None:
     """Three types are listed, two if the third word counts no longer; a buffer may then be of the third type."""
     f32 = replace(X, name="z", dtype=DType.F32, scale=1, offset=0)
     listed = program(buffers=(X, f32, replace(f32, name="i", dtype=DType.I32), Y)).to_bytes()
@@ -103,11 +97,11 @@ def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...], why: 
     (at,) = struct.unpack_from("<I", changed, place)
     struct.pack_into("<I", changed, place + 4, 4 * len(words))
     struct.pack_into(f"<{len(words)}I", changed, at, *words)
-    if why.endswith("no buffer has"):  # the buffer of the type I32 becomes another f32
+    if words == (F32, I32, U8):  # the buffer of the type I32 becomes another f32
         (buffers,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
         changed[buffers + 2 * BUFFER.size + 4] = DType.F32.code
     for read in (Machine, Program.from_bytes):
-        with pytest.raises(BadProgram, match=why):
+        with pytest.raises(BadProgram, match="the table of types is not that of the buffers"):
             read(sealed(changed))  # type: ignore[operator]
 
 
@@ -146,7 +140,7 @@ def test_a_scale_that_is_no_number_is_refused() -> None:
             changed = bytearray(data)
             struct.pack_into("<I", changed, place, bits)
             for read in (Machine, Program.from_bytes):
-                with pytest.raises(BadProgram, match="the scale of a buffer is not a number"):
+                with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
                     read(sealed(changed))  # type: ignore[operator]
 
 
@@ -156,7 +150,7 @@ def test_a_scale_that_is_not_above_zero_is_refused(bits: int) -> None:
     (start,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
     struct.pack_into("<I", changed, start + BUFFER.size - 8, bits)
     for read in (Machine, Program.from_bytes):
-        with pytest.raises(BadProgram, match="the scale of a buffer is not above zero"):
+        with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
             read(sealed(changed))  # type: ignore[operator]
 
 
@@ -166,7 +160,7 @@ def test_only_integers_have_a_scale(dtype: DType) -> None:
     (start,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
     changed[start + 4] = dtype.code
     for read in (Machine, Program.from_bytes):
-        with pytest.raises(BadProgram, match="a buffer with a scale has no integers"):
+        with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
             read(sealed(changed))  # type: ignore[operator]
 
 

@@ -38,11 +38,8 @@ class Buffer:
     @property
     def wrong_scale(self) -> str:
         """Why it cannot have the scale that it has; empty if it can."""
-        if not self.dtype.is_integer:
-            return "a buffer with a scale has no integers"
-        if not (math.isfinite(self.scale) and math.isfinite(self.offset)):
-            return "the scale of a buffer is not a number"
-        return "" if self.scale > 0 else "the scale of a buffer is not above zero"
+        fits = math.isfinite(self.scale) and math.isfinite(self.offset) and self.scale > 0
+        return "" if fits and self.dtype.is_integer else "a buffer cannot have its scale"
 
     def shape(self, n: int) -> tuple[int, ...]:
         return tuple(at(self.dims, n))

@@ -95,33 +95,29 @@ static SmgStatus check_sections(SmgContext *x) {
 /* Every name in the file ends inside its section if it starts there. */
 static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
 
-/* *listed: a bit for each type in the table. */
-static SmgStatus check_types(SmgContext *x, uint32_t *listed) {
-    *listed = 0;
+#define UNKNOWN_TYPE (1u << 31)
+
+/* A bit for each type in the table. */
+static uint32_t listed_types(const SmgContext *x) {
+    uint32_t listed = 0;
     for (uint32_t i = 0; i < smg_section_bytes(x, S_TYPES) / 4; i++) {
         const uint32_t word = smg_section(x, S_TYPES)[i], code = word & 0xff;
-        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) {
-            return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
-        }
-        if (*listed >> code) { return BAD("the table of types is not ascending"); }
-        *listed |= 1u << code;
+        listed |= code < SMG_TYPE_COUNT && word >> 8 == smg_types[code].bytes ? 1u << code : UNKNOWN_TYPE;
     }
-    return SMG_OK;
+    return listed;
 }
 
-static int is_finite(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
+static int is_finite(uint32_t bits) { return bits << 1 < 0xff000000; }
 
-static int is_positive(uint32_t bits) { return bits << 1 && !(bits >> 31); }
+/* Above zero and finite: the bits of floats are in their order. */
+static int is_positive(uint32_t bits) { return bits - 1 < 0x7f7fffff; }
 
-static SmgStatus check_scale(SmgContext *x, uint32_t type, const uint32_t *b) {
-    if (type == SMG_F32 || type == SMG_F16 || type == SMG_BF16) { return BAD("a buffer with a scale has no integers"); }
-    if (!is_finite(b[B_SCALE]) || !is_finite(b[B_OFFSET])) { return BAD("the scale of a buffer is not a number"); }
-    return is_positive(b[B_SCALE]) ? SMG_OK : BAD("the scale of a buffer is not above zero");
-}
-
-/* `listed`: the types that the file says its buffers have. */
-static SmgStatus check_buffers(SmgContext *x, uint32_t listed) {
+static SmgStatus check_buffers(SmgContext *x) {
+    const uint32_t listed = listed_types(x);
     uint32_t used = 0;
+    if (listed & UNKNOWN_TYPE) {
+        return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
+    }
     const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
@@ -132,15 +128,16 @@ static SmgStatus check_buffers(SmgContext *x, uint32_t listed) {
             (batch_axis != 0xff && batch_axis >= rank)) {
             return BAD("a buffer has an unknown type or rank");
         }
-        if (!(listed >> (kind & 0xff) & 1)) { return BAD("a buffer has a type that the table of types lacks"); }
         used |= 1u << (kind & 0xff);
-        const SmgStatus status = bits & BUFFER_SCALED ? check_scale(x, kind & 0xff, b) : SMG_OK;
-        if (status) { return status; }
+        if (bits & BUFFER_SCALED &&
+            !((kind & 0xff) - SMG_I32 <= SMG_I16 - SMG_I32 && is_positive(b[B_SCALE]) && is_finite(b[B_OFFSET]))) {
+            return BAD("a buffer cannot have its scale");
+        }
         for (uint32_t d = 0; d < most; d++) {
             if (b[B_DIMS + d] > INT32_MAX) { return BAD("a buffer has a negative size"); }
         }
     }
-    return used == listed ? SMG_OK : BAD("the table of types has one that no buffer has");
+    return used == listed ? SMG_OK : BAD("the table of types is not that of the buffers");
 }
 
 static SmgStatus check_entries(SmgContext *x) {
@@ -190,9 +187,7 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
         status = smg_say(x, SMG_FAULT_PROGRAM, "the checksum does not match: the file is damaged");
     }
     if (!status) { status = check_sections(x); }
-    uint32_t listed = 0;
-    if (!status) { status = check_types(x, &listed); }
-    if (!status) { status = check_buffers(x, listed); }
+    if (!status) { status = check_buffers(x); }
     if (!status) { status = check_entries(x); }
     if (!status) { status = find_kernels(x); }
     const int entries = status ? 0 : (int)(smg_section_bytes(x, S_ENTRIES) / (ENTRY_WORDS * 4));

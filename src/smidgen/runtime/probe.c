@@ -30,15 +30,6 @@ int smg_probe_flags(const char *name) {
     return k ? k->flags : -1;
 }
 
-/* The kernel of an instruction of an open program; NULL if it has none there. */
-const char *smg_probe_kernel_at(const SmgContext *x, int entry, uint32_t instruction) {
-    if (entry < 0 || entry >= smg_entry_count(x)) { return NULL; }
-    const uint32_t *record = smg_entry_record(x, entry), *code = smg_section(x, S_CODE) + record[E_CODE];
-    if (instruction >= record[E_INSTRUCTIONS]) { return NULL; }
-    for (; instruction; instruction--) { code += smg_code_words(code); }
-    return smg_code_kernel(code) == SMG_LOOP ? NULL : smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
-}
-
 /* Pages of a kernel outside any program are ordinary memory, and an offset is its address. */
 static const char *read_memory(void *self, size_t offset, void *to, size_t bytes) {
     (void)self;
