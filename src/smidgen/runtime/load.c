@@ -95,14 +95,13 @@ static SmgStatus check_sections(SmgContext *x) {
 /* Every name in the file ends inside its section if it starts there. */
 static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
 
-#define UNKNOWN_TYPE (1u << 31)
-
-/* A bit for each type in the table. */
+/* A bit for each type in the table, or all of them: it has a type that this runtime does not know. */
 static uint32_t listed_types(const SmgContext *x) {
     uint32_t listed = 0;
-    for (uint32_t i = 0; i < smg_section_bytes(x, S_TYPES) / 4; i++) {
-        const uint32_t word = smg_section(x, S_TYPES)[i], code = word & 0xff;
-        listed |= code < SMG_TYPE_COUNT && word >> 8 == smg_types[code].bytes ? 1u << code : UNKNOWN_TYPE;
+    for (uint32_t i = smg_section_bytes(x, S_TYPES) / 4; i; i--) {
+        const uint32_t word = smg_section(x, S_TYPES)[i - 1], code = word & 0xff;
+        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) { return UINT32_MAX; }
+        listed |= 1u << code;
     }
     return listed;
 }
@@ -115,7 +114,7 @@ static int is_positive(uint32_t bits) { return bits - 1 < 0x7f7fffff; }
 static SmgStatus check_buffers(SmgContext *x) {
     const uint32_t listed = listed_types(x);
     uint32_t used = 0;
-    if (listed & UNKNOWN_TYPE) {
+    if (listed == UINT32_MAX) {
         return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
     }
     const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
