@@ -11,10 +11,11 @@ FUZZ_SEED := $(or $(FUZZ_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 DEMO := .venv-demo
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
+.PHONY: long needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests, fuzz for a minute"
+	@echo "make long     the tests that make test runs a sample of, on all their cases (about ten minutes)"
 	@echo "make quick    tests that take no torch, emulator, browser or long builds (below a minute on two cores)"
 	@echo "make demo     a network learns in 64 KB of RAM: own light environment, no PyTorch"
 	@echo "make setup    virtual environment, dependencies, C runtime"
@@ -60,11 +61,15 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not long"
+
+# More cases of what `make test` has a sample of: tests/support/long_proofs.py.
+long: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long
 
 # Torch cannot be imported here, which saves seconds in every process.
 quick: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not torch and not arm and not browser and not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not torch and not arm and not browser and not slow and not long"
 
 parity: setup
 	rm -f docs/results/parity.json

@@ -47,7 +47,7 @@ class Model:
 
     @property
     def at_once(self) -> bool:
-        """In parts it would learn something else: batch norms take the statistics of what they see."""
+        """In micro-batches it would learn something else: batch norms take the statistics of what they see."""
         return takes_statistics(self.lowering.entries(self.options).graphs["train"])
 
 
@@ -57,7 +57,7 @@ def found_by(technique: str, limit: Limit, model: Model, goal: Goal, search: Sea
         goal = replace(goal, page=technique != "joint", split=not model.at_once, fill=True)
         return best_for(limit, model.lowering, model.options, goal, search)
     if technique == "split":
-        made = _in_parts(limit, model, goal)
+        made = _in_micro_batches(limit, model, goal)
     else:
         entries = model.lowering.entries(model.options)
         made = alone(technique, limit, entries, replace(goal, page=technique == "page"), search)
@@ -66,7 +66,7 @@ def found_by(technique: str, limit: Limit, model: Model, goal: Goal, search: Sea
     return made
 
 
-def _in_parts(limit: Limit, model: Model, goal: Goal) -> Candidate | None:
+def _in_micro_batches(limit: Limit, model: Model, goal: Goal) -> Candidate | None:
     """Nothing recomputed for it, as many samples at a time as fit."""
     tried = []
     batch = 1 if model.at_once else model.samples

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_proofs import long_ones
 from tests.support.needs import excluded, needs
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -45,3 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(need)
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+    long = set(long_ones(item.nodeid for item in items))
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker("long")

@@ -442,5 +442,5 @@ assert accuracy() > 0.9
 print(f"everything happened inside one block of {len(block):,} bytes")
 
 # What the real thing adds: convolutions, norms and 200 more operations, each with a kernel in C; operating in place;
-# one bit instead of a number where a bit is all that a gradient reads; frozen layers that run sample by sample; batches
-# in parts; momentum and Adam; any batch size with one table; the same bits from every compiler. The shape stays this.
+# one bit instead of a number where a bit is all that a gradient reads; frozen layers that run sample by sample; micro-
+# batches; momentum and Adam; any batch size with one table; the same bits from every compiler. The shape stays this.

@@ -266,6 +266,10 @@ def largest(task: Task, told: Told = lambda done, total, what: None) -> Largest:
     deadline = task.memory.deadline
     if task.limit is None:
         raise BadOption("max_batch needs a limit", help="budget='64MB' or device='stm32h743'")
+    if task.memory.ladder:
+        raise BadOption("max_batch does not go with ladder", help="leave out Memory(ladder=…)")
+    if task.options.batch is not None:
+        raise BadOption("max_batch does not go with batch", why="it finds the batch", help="leave out batch=")
     if isinstance(deadline, str) and "x" in deadline:
         raise BadOption(f"deadline={deadline!r} depends on the batch", help="memory=smidgen.Memory(deadline=0.5)")
     budget = checked_budget(task.memory.budget)

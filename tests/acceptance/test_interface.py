@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import smidgen
-from smidgen.errors import BadData, BadOption, DoesNotFit, ExportFailed
+from smidgen.errors import BadData, BadOption, DoesNotFit, ExportFailed, SmidgenError
 
 X = torch.randn(4, 6)
 
@@ -100,6 +101,34 @@ def test_what_means_nothing_is_said_with_what_would(wrong: dict[str, Any]) -> No
     with pytest.raises(BadOption) as error:
         smidgen.compile(net(), X, **wrong)
     assert error.value.help
+
+
+class Unequal:
+    """Cannot be compared or hashed, as arrays of some libraries."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+
+ODD = [np.ones(3), object(), [object()], b"f32", Unequal()]
+KINDS = {"memory": smidgen.Memory, "classes": smidgen.Classes}
+FIELDS = [(name, field.name) for name, kind in KINDS.items() for field in fields(kind)]
+"""`data` is not among the arguments: it belongs to methods, and those that do not look at it take anything."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+@pytest.mark.parametrize(
+    ("name", "field"), [(n, "") for n in inspect.signature(smidgen.compile).parameters if n != "data"] + FIELDS
+)
+def test_an_argument_of_any_odd_type_is_refused_by_an_error_of_ours(name: str, field: str, odd: Any) -> None:
+    value = KINDS[name](**{field: odd}) if field else odd
+    given: dict[str, Any] = {"model": net(), "example": X, "kernels": "exact"}
+    with pytest.raises(SmidgenError) as error:
+        smidgen.compile(**{**given, name: value})
+    assert error.value.help
+    assert name in ("example", "target") or isinstance(error.value, BadOption)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_parameters_that_a_step_touches_in_few_places_may_live_outside_ram(tmp_p
 
 
 def test_what_a_search_would_fit_is_fitted_without_one() -> None:
-    """By the prices of its device, the best bargains of this network lead to a peak that is too high."""
+    """By its device's prices, the choices with the best ratio lead, in this network, to a peak that is too high."""
     net = NETS["dscnn"]
     learns = [f"{k}.{what}" for k in (17, 20, 23, 26, 31) for what in ("weight", "bias")]
     learns += [f"{k}.weight" for k in (16, 19, 22, 25)]

@@ -231,7 +231,9 @@ def test_a_method_without_choose_is_refused() -> None:
         learns(method=type("Silent", (Method,), {"name": "silent", "doc": "nothing"}))
 
 
-@pytest.mark.parametrize("asked", [["2.weight"], "2.weight", iter([Update("2.weight")])], ids=str)
+@pytest.mark.parametrize(
+    "asked", [["2.weight"], "2.weight", iter([Update("2.weight")])], ids=["names", "text", "iterator"]
+)
 def test_what_memory_is_asked_for_is_checked(asked: Any) -> None:
     class Asks(Returns):
         def choose(self, graph: Graph, context: Context) -> Sequence[Update]:

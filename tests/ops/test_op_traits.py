@@ -29,27 +29,27 @@ ALL = list(ops.all_ops().values())
 
 # Words that are the name of an op and mean something else there.
 OTHER_MEANING = {
-    "arguments.py": {"sgd": "an optimizer"},
-    "misfit.py": {"zero": "an entry point"},
-    "modes.py": {"dropout": "an attribute of torch's modules"},
-    "sweep_html.py": {"where": "a key of the page's JSON"},
-    "additive.py": {"mean": "a reduction"},
-    "arrays.py": {"permute": "a step of a stored layout", "reshape": "the same", "take": "the same"},
-    "slices.py": {"put": "what an op does with indices", "take": "the same"},
-    "state.py": {"take": "a step of a stored layout"},
-    "bias.py": {"shift": "the role of an operand"},
-    "timeline.py": {"loop": "a key of the plan's JSON"},
-    "divergence.py": {"momentum": "a slot of an optimizer"},
-    "loop.py": {"batch_stats": "a kernel of a program"},
-    "settings.py": {"linear": "a schedule of the learning rate"},
-    "pipeline.py": {"loop": "a technique"},
-    "optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
-    "proof.py": {"sgd": "an optimizer"},
-    "stack.py": {"conv2d_dw": "a function in C"},
-    "plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
-    "plan_text.py": {"loop": "a key of the plan's JSON"},
-    "loss_facts.py": {"mean": "a reduction"},
-    "paged_undo.py": {"page_in": "a kernel of a program", "page_out": "a kernel of a program", "page_wait": "a kernel"},
+    "api.py": {"accumulate": "an argument"},
+    "cli/arguments.py": {"sgd": "an optimizer"},
+    "compiler/fit/misfit.py": {"zero": "an entry point"},
+    "compiler/torch_import/modes.py": {"dropout": "an attribute of torch's modules"},
+    "report/sweep_html.py": {"where": "a key of the page's JSON"},
+    "compiler/passes/additive.py": {"mean": "a reduction"},
+    "program/arrays.py": {"reshape": "a step of a stored layout", "take": "the same"},
+    "compiler/passes/slices.py": {"put": "what an op does with indices", "take": "the same"},
+    "train/state.py": {"take": "a step of a stored layout"},
+    "methods/bias.py": {"shift": "the role of an operand"},
+    "program/timeline.py": {"loop": "a key of the plan's JSON"},
+    "train/divergence.py": {"momentum": "a slot of an optimizer"},
+    "train/settings.py": {"linear": "a schedule of the learning rate"},
+    "compiler/pipeline.py": {"loop": "a technique"},
+    "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
+    "report/proof.py": {"sgd": "an optimizer"},
+    "devices/stack.py": {"conv2d_dw": "a function in C"},
+    "program/plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
+    "report/plan_text.py": {"loop": "a key of the plan's JSON"},
+    "compiler/loss_facts.py": {"mean": "a reduction", "momentum": "a number of an optimizer"},
+    "program/loss.py": {"bce_with_logits": "a kind of loss in a file", "cross_entropy": "a kind of loss in a file"},
 }
 
 
@@ -57,7 +57,9 @@ RECOGNISING = ("set", "frozenset", "startswith", "endswith", "fromkeys")
 
 
 def recognised(tree: ast.AST, names: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Lines and words where a name of an op is compared, is a key or member of a set, or stands in a list of words."""
+    """Lines and words where a name of an op is compared, is a key or member of a set, or stands in a list of words,
+    or in what a module assigns at its top."""
+    at_top = {node for node in getattr(tree, "body", ()) if not _exports(node)}
     for node in ast.walk(tree):
         found: list[ast.expr | None] = []
         if isinstance(node, ast.Compare):
@@ -66,7 +68,7 @@ def recognised(tree: ast.AST, names: frozenset[str]) -> Iterator[tuple[int, str]
             found = [*node.keys]
         elif isinstance(node, ast.Set):
             found = [*node.elts]
-        elif isinstance(node, ast.MatchValue):
+        elif isinstance(node, ast.MatchValue) or (isinstance(node, (ast.Assign, ast.AnnAssign)) and node in at_top):
             found = [node.value]
         elif isinstance(node, ast.Call) and _name(node.func) in RECOGNISING:
             found = [*node.args]
@@ -79,12 +81,21 @@ def recognised(tree: ast.AST, names: frozenset[str]) -> Iterator[tuple[int, str]
                     yield leaf.lineno, str(leaf.value)
 
 
+def _exports(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and [_name(target) for target in node.targets] == ["__all__"]
+
+
 def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _members(part: ast.expr | None) -> list[ast.expr]:
-    return part.elts if isinstance(part, (ast.Tuple, ast.List, ast.Set)) else [part] if part else []
+def _members(part: ast.expr | None) -> Iterator[ast.expr]:
+    """Members of members, too: rows of a table."""
+    if isinstance(part, (ast.Tuple, ast.List, ast.Set)):
+        for member in part.elts:
+            yield from _members(member)
+    elif part is not None:
+        yield part
 
 
 def test_nothing_but_the_records_recognises_an_op_by_its_name() -> None:
@@ -94,8 +105,8 @@ def test_nothing_but_the_records_recognises_an_op_by_its_name() -> None:
         place = path.relative_to(SOURCES)
         if not set(place.parts).intersection(OWN):
             for line, word in recognised(ast.parse(path.read_text(encoding="utf-8")), names):
-                needed.add((path.name, word))
-                if word not in OTHER_MEANING.get(path.name, {}):
+                needed.add((place.as_posix(), word))
+                if word not in OTHER_MEANING.get(place.as_posix(), {}):
                     told.append(f"{place}:{line} '{word}'")
     assert told == [], "add a field to the record in ops/registry.py, and ask that"
     assert {(file, word) for file, words in OTHER_MEANING.items() for word in words} == needed
@@ -104,14 +115,17 @@ def test_nothing_but_the_records_recognises_an_op_by_its_name() -> None:
 @pytest.mark.parametrize(
     "source",
     ["x.op == 'relu'", "x.op in ('add', 'other')", "{'mul': 1}", "frozenset(['mul'])", "f.startswith('batch_stats')",
-     "NAMES = 'relu add mul'.split()", "dict.fromkeys(('relu',), 1)", "LAYERS = {'conv2d', 'linear'}"],
+     "NAMES = 'relu add mul'.split()", "dict.fromkeys(('relu',), 1)", "LAYERS = {'conv2d', 'linear'}",
+     "LAYERS = ('conv2d', 'linear')", "LAYERS: Final = ['conv2d', 'linear']", "LAYERS = (*OTHER, 'linear')",
+     "LAYERS = (('conv2d', 1), ('linear', 2))"],
 )  # fmt: skip
 def test_a_name_that_is_recognised_is_found(source: str) -> None:
     assert list(recognised(ast.parse(source), frozenset(ops.all_ops())))
 
 
-def test_creating_a_node_is_no_recognition() -> None:
-    assert not list(recognised(ast.parse("b.add('mul', x, y); Node('loop', ())"), frozenset(ops.all_ops())))
+@pytest.mark.parametrize("source", ["b.add('mul', x, y); Node('loop', ())", "__all__ = ['Builder', 'feed']"])
+def test_creating_a_node_or_naming_a_function_is_no_recognition(source: str) -> None:
+    assert not list(recognised(ast.parse(source), frozenset(ops.all_ops())))
 
 
 # The records.

@@ -45,7 +45,7 @@ def test_whatever_is_found_for_less_or_by_other_prices_meets_the_budget(seed: in
     assert not list(varied(problem, low - 1, page=page))
 
 
-def test_where_the_best_bargains_end_above_the_budget_those_for_less_fit() -> None:
+def test_where_the_best_ratios_end_above_the_budget_those_for_less_fit() -> None:
     """A step of MCUNet in less than a quarter of its arena: two operands of 512 KB and what lies over them."""
     net = NETS["mcunet"]
     model = net.model().eval()

@@ -7,11 +7,12 @@ import ctypes
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from smidgen.errors import BadProgram, DoesNotFit
+from smidgen.errors import BadProgram, BatchStatistics, DoesNotFit
 from smidgen.ir import Batch, DType, Quant
 from smidgen.ops.strides import copy_params
 from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
@@ -83,9 +84,30 @@ def test_a_file_lists_the_types_of_its_buffers() -> None:
             Program.from_bytes(sealed(changed))
 
 
+F32, I32, U8 = (t.code | t.bytes << 8 for t in (DType.F32, DType.I32, DType.U8))
+
+
+@pytest.mark.parametrize("words", [(U8, F32), (F32, F32), (F32, I32), (), (F32, I32, U8)])
+def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...]) -> None:
+    """Three types are listed, two if the third word counts no longer; a buffer may then be of the third type."""
+    f32 = replace(X, name="z", dtype=DType.F32, scale=1, offset=0)
+    listed = program(buffers=(X, f32, replace(f32, name="i", dtype=DType.I32), Y)).to_bytes()
+    changed = bytearray(listed)
+    place = HEADER.size + 8 * SECTIONS.index("types")
+    (at,) = struct.unpack_from("<I", changed, place)
+    struct.pack_into("<I", changed, place + 4, 4 * len(words))
+    struct.pack_into(f"<{len(words)}I", changed, at, *words)
+    if words == (F32, I32, U8):  # the buffer of the type I32 becomes another f32
+        (buffers,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
+        changed[buffers + 2 * BUFFER.size + 4] = DType.F32.code
+    for read in (Machine, Program.from_bytes):
+        with pytest.raises(BadProgram, match="the table of types is not that of the buffers"):
+            read(sealed(changed))  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("dtype", [t for t in DType if t.bytes < 4])
 def test_bytes_of_any_small_type_can_be_copied(dtype: DType) -> None:
-    x, y = replace(X, dtype=dtype), replace(Y, dtype=dtype)
+    x, y = replace(X, dtype=dtype, scale=1.0, offset=0.0), replace(Y, dtype=dtype)
     params = tuple(copy_params([Batch(4 * dtype.bytes)], [1], [1]))
     made = program(Instruction("copy_b1", (at("output", 1), at("input", 0)), params), buffers=(x, y))
     machine = Machine(made.to_bytes())
@@ -118,8 +140,37 @@ def test_a_scale_that_is_no_number_is_refused() -> None:
             changed = bytearray(data)
             struct.pack_into("<I", changed, place, bits)
             for read in (Machine, Program.from_bytes):
-                with pytest.raises(BadProgram, match="the scale of a buffer is not a number"):
+                with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
                     read(sealed(changed))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("bits", [0, 0x80000000, 0xBF800000], ids=["0", "-0", "-1"])
+def test_a_scale_that_is_not_above_zero_is_refused(bits: int) -> None:
+    changed = bytearray(program(buffers=(X, Y)).to_bytes())
+    (start,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
+    struct.pack_into("<I", changed, start + BUFFER.size - 8, bits)
+    for read in (Machine, Program.from_bytes):
+        with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
+            read(sealed(changed))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
+def test_only_integers_have_a_scale(dtype: DType) -> None:
+    changed = bytearray(program(buffers=(X, replace(Y, dtype=dtype))).to_bytes())
+    (start,) = struct.unpack_from("<I", changed, HEADER.size + 8 * SECTIONS.index("buffers"))
+    changed[start + 4] = dtype.code
+    for read in (Machine, Program.from_bytes):
+        with pytest.raises(BadProgram, match="a buffer cannot have its scale"):
+            read(sealed(changed))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scale": 0.0}, {"scale": -1.0}, {"scale": float("nan")}, {"offset": float("inf")}, {"dtype": DType.F32}],
+    ids=str,
+)  # fmt: skip
+def test_a_scale_that_no_reader_takes_is_not_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DoesNotFit, match="'x' cannot have scale"):
+        program(buffers=(replace(X, **wrong),)).to_bytes()
 
 
 def test_a_scaled_buffer_has_at_most_six_axes() -> None:
@@ -165,12 +216,30 @@ def test_what_is_reserved_is_written_and_read_and_refused_by_name(why: str) -> N
     assert (fault, said.rpartition(": ")[2]) == (Fault.LATER, why.strip())
 
 
+@pytest.mark.parametrize(("period", "phase"), [(0, 1), (2, 2)])
+def test_a_phase_outside_its_period_is_not_written(period: int, phase: int) -> None:
+    loop = Instruction("", body=1, count=4, period=period, phase=phase)
+    with pytest.raises(DoesNotFit, match=f"a loop has phase {phase} and period {period}"):
+        program(loop, relu(at("arena"), at("const"))).to_bytes()
+
+
 def test_strides_of_nested_loops_are_written_from_the_innermost_on() -> None:
     inner = relu(at("arena", 0, 0, (32,)), at("const", 0, 16, (0,)))
     made = program(Instruction("", body=2, count=2), Instruction("", body=1, count=2), inner)
     again = Program.from_bytes(made.to_bytes())
     assert again.entry_code("go")[2].operands == (at("arena", 0, 0, (32,)), at("const", 0, 16))
     assert again.to_bytes() == made.to_bytes()
+
+
+def test_where_statistics_of_one_value_stopped_is_no_text_of_the_message() -> None:
+    """However long the name of the entry is, for which a message in C has no room."""
+    name = "x" * 300
+    one = Instruction("batch_stats_f32", (at("arena"), at("arena", 16), at("const")), (1, 1))
+    made = Program(4, 16, {name: Entry((), (one,))}, bytes(64), b"", 64, 128)
+    with pytest.raises(BatchStatistics) as caught:
+        Machine(made.to_bytes()).run(name, [], [], 1)
+    assert caught.value.at == f"{name}, instruction 0, batch_stats_f32"
+    assert caught.value.what == "batch statistics need more than one value per channel"
 
 
 # -- versions ------------------------------------------------------------------------------------------------------

@@ -315,15 +315,15 @@ BAD = {
         relu(at("arena", 0, 52), at("const"), 2),
     ],
     "operand 0 overlaps operand 1   ": [Instruction("", body=1, count=2), relu(at("arena", 0, 16), at("arena", 16))],
-    "writes the same memory again and again": [
+    "writes nothing new in a loop with a count": [
         Instruction("", body=1, count=2**31 - 1),
         relu(at("arena"), at("const"), 2),
     ],
-    "writes the same memory again and again ": [
+    "writes nothing new in a loop with a count ": [
         Instruction("", body=1, count=8),
         relu(at("arena", 0, 4), at("const"), 2),
     ],
-    "writes the same memory again and again  ": [
+    "writes nothing new in a loop with a count  ": [
         Instruction("", body=1, count=2**31 - 1),
         relu(at("arena"), at("const"), 0),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_proofs import LONG, long_ones
 from tests.support.needs import OTHERS, ROOT, SIGNS, excluded, needs
 
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -46,7 +47,16 @@ def test_every_file_with_further_needs_is_there() -> None:
 
 def test_markers_are_declared() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
-    assert {text.partition(":")[0] for text in declared} == {*SIGNS, "browser", "slow"}
+    assert {text.partition(":")[0] for text in declared} == {*SIGNS, "browser", "long", "slow"}
+
+
+def test_long_proofs_are_there_and_a_sample_of_them_is_not_long() -> None:
+    for proof, every in LONG.items():
+        file, _, name = proof.partition("::")
+        assert f"def {name.partition('[')[0]}" in (ROOT / "tests" / file).read_text(), proof
+        cases = [f"tests/{proof}[{k}]" for k in range(10)]
+        left = [name for name in cases if name not in set(long_ones(cases))]
+        assert left == (cases[::every] if every else [])
 
 
 def test_only_plain_exclusions_spare_imports() -> None:

@@ -94,7 +94,8 @@ JUDGED: dict[str, tuple[dict[str, Any], str]] = {
     "beyond the limit": ({**GOOD, "worst": 2e-4}, "wrong"),
     "as far off as PyTorch itself may be": ({**GOOD, "worst": 2e-4, "limit": 3e-4}, "pass"),
     "and another function in float64": (
-        {**GOOD, "worst": 2e-4, "limit": 3e-4, "exact": 1e-6, "exact_limit": 1e-9}, "wrong",
+        {**GOOD, "worst": 2e-4, "limit": 3e-4, "exact": 1e-6, "exact_limit": 1e-9},
+        "wrong",
     ),
     "not a number": ({**GOOD, "worst": float("nan")}, "wrong"),
     "a parameter that does not learn": ({**GOOD, "not_learned": {"w": 0.1}}, "wrong"),

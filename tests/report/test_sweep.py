@@ -113,7 +113,7 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
             kernels="exact",
         ).plan
         assert plan.ram_bytes <= budget
-        assert whole or plan.batch < batch  # taken in parts
+        assert whole or plan.batch < batch  # in micro-batches
     with pytest.raises(DoesNotFit, match=r"the budget has 2\.93 KB"):
         smidgen.max_batch(
             Deep().eval(),
@@ -129,6 +129,14 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
 def test_the_largest_batch_within_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         smidgen.max_batch(Deep().eval(), EXAMPLE, **arguments(**wrong))
+
+
+@pytest.mark.parametrize(("unused", "help"), [("ladder", "leave out Memory(ladder=…)"), ("batch", "leave out batch=")])
+def test_the_largest_batch_refuses_what_it_does_not_use(unused: str, help: str) -> None:
+    wrong = arguments(budget="1MB", **{unused: {"ladder": ["64KB"], "batch": 4}[unused]})
+    with pytest.raises(BadOption, match=f"max_batch does not go with {unused}") as error:
+        smidgen.max_batch(Deep().eval(), EXAMPLE, **wrong)
+    assert error.value.help == help
 
 
 def example() -> Sweep:

@@ -27,6 +27,7 @@ OTHERS: Final = {
     "test_docs.py": ("torch", "cc"),
     "test_kept.py": ("torch",),
     "test_numpy_only.py": ("torch", "cc"),
+    "test_parity_rules.py": ("torch",),
     "test_planted_faults.py": ("torch", "cc"),
     "test_transcripts.py": ("torch",),
 }

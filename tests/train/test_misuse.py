@@ -14,6 +14,7 @@ from torch import nn
 
 import smidgen
 from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.errors import Internal
 from smidgen.ir import DType
 from smidgen.program.program import Program
 from smidgen.runtime import library
@@ -307,6 +308,17 @@ def test_statistics_of_one_sample_are_refused_with_help(normed: tuple[Program, N
     assert why.startswith("  why  with bn='batch' a norm takes the mean and variance of the values at hand;")
     assert help == "  help: give more samples per step, or bn='frozen'"
     assert job.step == 0
+
+
+def test_python_knows_the_flags_of_kernels() -> None:
+    header = (library.LIBRARY.parent / "kernel.h").read_text()
+    (listed,) = re.findall(r"typedef enum \{([^}]*)\} SmgKernelFlag;", header)
+    assert {f.name: str(f.value) for f in library.KernelFlag} == dict(re.findall(r"SMG_(\w+) = (\d+)", listed))
+    assert library.kernel_flags("copy_b1") == library.KernelFlag.COPIES | library.KernelFlag.BYTES
+    assert library.kernel_flags("batch_stats_f32") == library.KernelFlag.STATISTICS
+    assert not library.kernel_flags("relu_f32")
+    with pytest.raises(Internal, match="no kernel 'relu'"):
+        library.kernel_flags("relu")
 
 
 def test_python_knows_the_faults_of_the_runtime() -> None:

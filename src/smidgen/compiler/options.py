@@ -126,8 +126,8 @@ def checked_budget(budget: Any, name: str = "budget") -> int | None:
 
 def checked_ladder(ladder: Any) -> tuple[int, ...]:
     """Bytes of RAM for each rung below the first, from large to small."""
-    if isinstance(ladder, str) or not isinstance(ladder, Sequence):
-        raise BadOption(f"ladder={ladder!r} is not a list of sizes", help=HELP["ladder"])
+    if isinstance(ladder, (str, bytes)) or not isinstance(ladder, Sequence):
+        raise BadOption(f"ladder={ladder!r:.60} is not a list of sizes", help=HELP["ladder"])
     found = [count for rung in ladder if (count := checked_budget(rung, "ladder")) is not None]
     if len(set(found)) != len(ladder):
         raise BadOption(f"ladder={list(ladder)!r} has the same rung twice, or none", help=HELP["ladder"])
@@ -136,14 +136,14 @@ def checked_ladder(ladder: Any) -> tuple[int, ...]:
 
 def checked_prices(prices: Any, device: Any) -> bool:
     """Shall they be measured?"""
-    if prices not in ("fixed", "measured"):
+    if not isinstance(prices, str) or prices not in ("fixed", "measured"):
         raise BadOption(
-            f"prices={prices!r} is not understood", help="memory=smidgen.Memory(prices='measured'), or 'fixed'"
+            f"prices={prices!r:.60} is not understood", help="memory=smidgen.Memory(prices='measured'), or 'fixed'"
         )
     if prices == "measured" and device is not None:
         why = f"kernels are timed on this machine, which is no {getattr(device, 'name', device)}"
         raise BadOption("prices of a device cannot be measured", why=why, help="leave out prices, or device")
-    return bool(prices == "measured")
+    return prices == "measured"
 
 
 def checked_memory(memory: Any, budget: Any = None) -> Memory:
@@ -166,16 +166,16 @@ def checked_classes(classes: Any) -> Classes:
 
 
 def checked_objective(objective: Any) -> str:
-    if objective not in ("time", "energy"):
+    if not isinstance(objective, str) or objective not in ("time", "energy"):
         help = "memory=smidgen.Memory(objective='time'), or 'energy'"
-        raise BadOption(f"objective={objective!r} is not understood", help=help)
-    return str(objective)
+        raise BadOption(f"objective={objective!r:.60} is not understood", help=help)
+    return objective
 
 
 def checked_precision(precision: Any) -> str:
-    if precision != "f32":
+    if not isinstance(precision, str) or precision != "f32":
         why = "programs compute in f32; const='int8' stores frozen weights as int8"
-        raise BadOption(f"precision={precision!r} is not known", why=why, help="precision='f32'")
+        raise BadOption(f"precision={precision!r:.60} is not known", why=why, help="precision='f32'")
     return "f32"
 
 

@@ -22,7 +22,7 @@ from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 
 PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""
-HOST_ONLY: Final = ("probe", "first_fit")
+HOST_ONLY: Final = ("probe", "first_fit", "kernel_at")
 """Sources that tests and the compiler use."""
 TAIL_ALIGN: Final = 65536  # as in runner/tail.h
 CODE: Final = (*EXACT, "-O3", "-g0", "-fno-sanitize=undefined", "-ffunction-sections", "-fdata-sections", "-Wall")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -33,6 +34,12 @@ class Buffer:
     @property
     def is_scaled(self) -> bool:
         return (self.scale, self.offset) != (1.0, 0.0)
+
+    @property
+    def wrong_scale(self) -> str:
+        """Why it cannot have the scale that it has; empty if it can."""
+        fits = math.isfinite(self.scale) and math.isfinite(self.offset) and self.scale > 0
+        return "" if fits and self.dtype.is_integer else "a buffer cannot have its scale"
 
     def shape(self, n: int) -> tuple[int, ...]:
         return tuple(at(self.dims, n))

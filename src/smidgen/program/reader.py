@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,6 +108,7 @@ class Reader:
     def _entries(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
         """Name, buffers, first code word, code words."""
         buffers = [self._buffer(*fields) for fields in BUFFER.iter_unpack(self.parts["buffers"])]
+        self._check_types({buffer.dtype for buffer in buffers})
         for name, inputs, outputs, first, start, words, _ in ENTRY.iter_unpack(self.parts["entries"]):
             own = tuple(buffers[first : first + inputs + outputs])
             if len(own) != inputs + outputs or 4 * (start + words) > len(self.parts["code"]):
@@ -144,13 +144,23 @@ class Reader:
         if kind & SCALED:
             scale, offset = struct.unpack("<2f", struct.pack("<2I", *dims[SCALED_RANK:]))
             dims = dims[:SCALED_RANK]
-            if not (math.isfinite(scale) and math.isfinite(offset)):
-                raise BadProgram("the scale of a buffer is not a number")
         shaped = rank <= len(dims) <= MAX_RANK and (axis == 255 or axis < rank) and max(dims) < 2**31
         if dtype is None or kind & ~(OUTPUT | SCALED) or not shaped:
             raise BadProgram("a buffer has an unknown type or shape")
         shape = tuple(Batch(d) if i == axis else d for i, d in enumerate(dims[:rank]))
-        return Buffer(self._name(name), dtype, shape, "output" if kind & OUTPUT else "input", scale, offset)
+        found = Buffer(self._name(name), dtype, shape, "output" if kind & OUTPUT else "input", scale, offset)
+        if kind & SCALED and found.wrong_scale:
+            raise BadProgram(found.wrong_scale)
+        return found
+
+    def _check_types(self, used: set[DType]) -> None:
+        """The table lists the types of all buffers, and no others."""
+        known = {t.code | t.bytes << 8: t for t in DType}
+        listed = [known.get(word) for (word,) in struct.iter_unpack("<I", self.parts["types"])]
+        if None in listed:
+            raise BadProgram("the program has a type that this runtime does not know")
+        if used != set(listed):
+            raise BadProgram("the table of types is not that of the buffers")
 
     def _code(self, words: Sequence[int], kernels: Sequence[str], buffers: Sequence[Buffer]) -> Iterator[Instruction]:
         """Open loops are counted here; whether the runtime does what an instruction asks for, it says itself."""

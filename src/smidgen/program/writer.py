@@ -123,12 +123,17 @@ class Writer:
         if b.is_scaled:
             if len(b.dims) > SCALED_RANK:
                 raise DoesNotFit(f"'{b.name}' has a scale and {len(b.dims)} axes", why=f"{SCALED_RANK} are possible")
+            if why := b.wrong_scale:
+                raise DoesNotFit(f"'{b.name}' cannot have scale {b.scale:g} and offset {b.offset:g}", why=why)
             kind |= SCALED
             dims[SCALED_RANK:] = struct.unpack("<2I", struct.pack("<2f", b.scale, b.offset))
         return BUFFER.pack(self._name(b.name), b.dtype.code, kind, len(b.dims), 255 if axis is None else axis, *dims)
 
     def _instruction(self, i: Instruction) -> bytes:
         if i.is_loop:
+            if i.phase and not i.phase < i.period:
+                why = "a phase is an iteration within a period, counted from 0"
+                raise DoesNotFit(f"a loop has phase {i.phase} and period {i.period}", why=why)
             more = [i.count, i.period, i.phase] if i.period else [i.count] if i.count else []
             return struct.pack(f"<{2 + len(more)}I", LOOP | len(more) << 16, i.body, *more)
         levels = max((o.levels for o in i.operands), default=0)

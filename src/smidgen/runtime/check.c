@@ -202,15 +202,6 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
 }
 #endif
 
-/* Does every iteration write memory that none before it wrote? A count of the file is then paid for in memory: a short
- * file cannot ask for hours of work. */
-static int writes_anew(const uint32_t *strides, const uint64_t *need, const SmgRole *roles, unsigned operands) {
-    for (unsigned i = 0; strides && i < operands; i++) {
-        if (roles[i].letter == 'o' && need[i] && strides[i] >= need[i]) { return 1; }
-    }
-    return 0;
-}
-
 static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     SmgContext *x = c->x;
     const unsigned operands = smg_code_operands(code);
@@ -246,6 +237,9 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     }
 
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
+    /* In a loop with a count of its own every iteration writes memory that none before it wrote. The count is then paid
+     * for in memory: a short file cannot ask for hours of work. */
+    int again = c->counted;
     for (unsigned i = 0; i < operands; i++) {
         uint64_t bytes;
         const uint32_t stride = strides ? strides[i] : 0;
@@ -260,10 +254,9 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
             smg_add_number(x, bytes);
             return SMG_BAD_PROGRAM;
         }
+        if (need[i] && stride >= need[i] && roles[i].letter == 'o') { again = 0; }
     }
-    if (c->counted && !writes_anew(strides, need, roles, operands)) {
-        return refuse(c, RULE("writes the same memory again and again in a loop with a count"));
-    }
+    if (again) { return refuse(c, RULE("writes nothing new in a loop with a count")); }
 #if SMG_PAGES
     for (unsigned i = 0; i < operands; i++) {
         if (is_page(roles[i])) { x->paging |= 1u << c->entry; }

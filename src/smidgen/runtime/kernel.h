@@ -49,9 +49,10 @@ typedef SmgFault (*SmgKernelFn)(const SmgCall *c);
 typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
 
 typedef enum {
-    SMG_COPIES = 1, /* nothing but a strided copy: a channel can take the place of one side */
-    SMG_BYTES = 2,  /* moves single bytes: operands may lie at any address; copies are bytes, not words */
-    SMG_STARTS = 4  /* begins to bring a page in, which another instruction waits for: the pager needs a thread */
+    SMG_COPIES = 1,    /* nothing but a strided copy: a channel can take the place of one side */
+    SMG_BYTES = 2,     /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+    SMG_STARTS = 4,    /* begins to bring a page in, which another instruction waits for: the pager needs a thread */
+    SMG_STATISTICS = 8 /* refuses a single value per channel: SMG_FAULT_TOO_FEW */
 } SmgKernelFlag;
 
 typedef struct {

@@ -49,6 +49,15 @@ class Fault(enum.IntEnum):
     NOT_FINITE = 20
 
 
+class KernelFlag(enum.IntFlag):
+    """SmgKernelFlag of kernel.h: what a kernel's row of the table says of it."""
+
+    COPIES = 1
+    BYTES = 2
+    STARTS = 4
+    STATISTICS = 8
+
+
 class CRun(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int32), ("total", ctypes.c_int32), ("index", ctypes.c_int32)]
 
@@ -108,7 +117,7 @@ def load_early() -> None:
 
 
 def _declare(lib: ctypes.CDLL) -> None:
-    """Signatures of smidgen.h, ports/posix.h and first_fit.c."""
+    """Signatures of smidgen.h, ports/posix.h, probe.c and first_fit.c."""
     handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -142,6 +151,8 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_entry_name": (text, [handle, number]),
         "smg_buffer_count": (number, [handle, number]),
         "smg_buffer_info": (number, [handle, number, number, ctypes.POINTER(CBufferInfo)]),
+        "smg_probe_flags": (number, [text]),
+        "smg_probe_kernel_at": (text, [handle, number, ctypes.c_uint32]),
         "smg_context_bytes": (size, []),
         "smg_stack_bytes": (size, []),
         "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 4, number, number, ctypes.c_int64, handle, handle]),
@@ -213,6 +224,13 @@ def kernel_signature(name: str) -> str:
     if found is None:
         raise Internal(f"the runtime has no kernel '{name}'")
     return str(found.decode())
+
+
+def kernel_flags(name: str) -> KernelFlag:
+    found = int(library().smg_probe_flags(name.encode()))
+    if found < 0:
+        raise Internal(f"the runtime has no kernel '{name}'")
+    return KernelFlag(found)
 
 
 def run_kernel(

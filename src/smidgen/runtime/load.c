@@ -95,19 +95,28 @@ static SmgStatus check_sections(SmgContext *x) {
 /* Every name in the file ends inside its section if it starts there. */
 static int is_name(const SmgContext *x, uint32_t offset) { return offset < smg_section_bytes(x, S_STRINGS); }
 
-static SmgStatus check_types(SmgContext *x) {
-    for (uint32_t i = 0; i < smg_section_bytes(x, S_TYPES) / 4; i++) {
-        const uint32_t word = smg_section(x, S_TYPES)[i], code = word & 0xff;
-        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) {
-            return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
-        }
+/* A bit for each type in the table, or all of them: it has a type that this runtime does not know. */
+static uint32_t listed_types(const SmgContext *x) {
+    uint32_t listed = 0;
+    for (uint32_t i = smg_section_bytes(x, S_TYPES) / 4; i; i--) {
+        const uint32_t word = smg_section(x, S_TYPES)[i - 1], code = word & 0xff;
+        if (code >= SMG_TYPE_COUNT || word >> 8 != smg_types[code].bytes) { return UINT32_MAX; }
+        listed |= 1u << code;
     }
-    return SMG_OK;
+    return listed;
 }
 
-static int is_finite(uint32_t bits) { return (bits >> 23 & 0xff) != 0xff; }
+static int is_finite(uint32_t bits) { return bits << 1 < 0xff000000; }
+
+/* Above zero and finite: the bits of floats are in their order. */
+static int is_positive(uint32_t bits) { return bits - 1 < 0x7f7fffff; }
 
 static SmgStatus check_buffers(SmgContext *x) {
+    const uint32_t listed = listed_types(x);
+    uint32_t used = 0;
+    if (listed == UINT32_MAX) {
+        return smg_say(x, SMG_FAULT_LATER, "the program has a type that this runtime does not know");
+    }
     const uint32_t count = smg_section_bytes(x, S_BUFFERS) / (BUFFER_WORDS * 4);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *b = smg_section(x, S_BUFFERS) + (size_t)i * BUFFER_WORDS, kind = b[B_KIND];
@@ -118,14 +127,16 @@ static SmgStatus check_buffers(SmgContext *x) {
             (batch_axis != 0xff && batch_axis >= rank)) {
             return BAD("a buffer has an unknown type or rank");
         }
-        if (bits & BUFFER_SCALED && !(is_finite(b[B_SCALE]) && is_finite(b[B_OFFSET]))) {
-            return BAD("the scale of a buffer is not a number");
+        used |= 1u << (kind & 0xff);
+        if (bits & BUFFER_SCALED &&
+            !((kind & 0xff) - SMG_I32 <= SMG_I16 - SMG_I32 && is_positive(b[B_SCALE]) && is_finite(b[B_OFFSET]))) {
+            return BAD("a buffer cannot have its scale");
         }
         for (uint32_t d = 0; d < most; d++) {
             if (b[B_DIMS + d] > INT32_MAX) { return BAD("a buffer has a negative size"); }
         }
     }
-    return SMG_OK;
+    return used == listed ? SMG_OK : BAD("the table of types is not that of the buffers");
 }
 
 static SmgStatus check_entries(SmgContext *x) {
@@ -175,7 +186,6 @@ SmgStatus smg_prove(SmgContext *x, const void *file, size_t bytes) {
         status = smg_say(x, SMG_FAULT_PROGRAM, "the checksum does not match: the file is damaged");
     }
     if (!status) { status = check_sections(x); }
-    if (!status) { status = check_types(x); }
     if (!status) { status = check_buffers(x); }
     if (!status) { status = check_entries(x); }
     if (!status) { status = find_kernels(x); }

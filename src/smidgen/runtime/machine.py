@@ -184,7 +184,7 @@ class Machine:
         self.arena = self._memory.view(self._lib.smg_posix_arena(handle), self._lib.smg_arena_bytes(context))
 
     @property
-    def alone(self) -> contextlib.AbstractContextManager[bool]:
+    def lock(self) -> contextlib.AbstractContextManager[bool]:
         """To hold over runs that belong together, and over changes of STATE: every run uses the same ARENA, where
         gradients of micro-batches are. The thread that holds it may take it again."""
         if self._memory is not None and not self._memory.is_own:
@@ -218,14 +218,14 @@ class Machine:
     def read_page(self, offset: int, count: int) -> Array:
         """Bytes of state in PAGE."""
         found = np.empty(count, np.uint8)
-        with self.alone:
+        with self.lock:
             why = self._lib.smg_posix_page_read(self._open().handle, offset, found.ctypes.data, count)
         if why:
             raise RunFailed("the state cannot be read from its pages", why=why.decode(errors="replace"))
         return found
 
     def write_page(self, offset: int, data: Array) -> None:
-        with self.alone:
+        with self.lock:
             why = self._lib.smg_posix_page_write(self._open().handle, offset, data.ctypes.data, data.nbytes)
         if why:
             raise RunFailed("the state cannot be written to its pages", why=why.decode(errors="replace"))
@@ -249,7 +249,7 @@ class Machine:
         first: int = 0,
     ) -> None:
         """One step on n samples, after `first` others of a batch of `total` (default: n). Writes into `outputs`."""
-        with self.alone:
+        with self.lock:
             context = self._open().context
             buffers = self._buffers(entry, (*inputs, *outputs), n)
             samples = CSamples(n, n if total is None else total, first)
@@ -261,7 +261,7 @@ class Machine:
         self, entry: str, inputs: Sequence[Array], outputs: Sequence[Array], n: int, total: int | None = None
     ) -> int:
         """Like `run`; returns the bytes of stack that the step touched."""
-        with self.alone:
+        with self.lock:
             memory = self._open()
             buffers = self._buffers(entry, (*inputs, *outputs), n)
             samples, used = CSamples(n, n if total is None else total, 0), ctypes.c_size_t(0)
@@ -274,7 +274,7 @@ class Machine:
 
     def reset(self) -> None:
         """STATE as the file has it, ARENA and with it the accumulators zero."""
-        with self.alone:
+        with self.lock:
             context = self._open().context
             status = self._lib.smg_reset_state(context)
             if status:
@@ -282,7 +282,7 @@ class Machine:
 
     def trim(self, keep_bytes: int) -> None:
         """Give ARENA beyond its first bytes back to the system; touched again, it is zero."""
-        with self.alone:
+        with self.lock:
             self._lib.smg_posix_trim(self._open().handle, keep_bytes)
 
     def close(self) -> None:
@@ -332,13 +332,14 @@ class Machine:
         fault = Fault(self._lib.smg_fault(context, ctypes.byref(place)))
         help = HELP.get(fault, "")
         if status == STOPPED:
-            self.stopped = None
+            self.stopped, entry = None, ""
             if place.entry >= 0:
                 entry = self._lib.smg_entry_name(context, place.entry).decode(errors="replace")
                 self.stopped = Stopped(entry, place.instruction, fault)
             if fault is Fault.TOO_FEW:
-                text = fault_text(fault) or ""
-                return BatchStatistics(text, at=said.removesuffix(f": {text}"), why=ONE_VALUE, help=help)
+                kernel = self._lib.smg_probe_kernel_at(context, place.entry, place.instruction)
+                at = f"{entry}, instruction {place.instruction}, {kernel.decode()}" if kernel else ""
+                return BatchStatistics(fault_text(fault) or "", at=at, why=ONE_VALUE, help=help)
             return RunFailed(said, help=help)
         kinds: dict[int, type[SmidgenError]] = {BAD_PROGRAM: BadProgram, BAD_CALL: BadData}
         return kinds.get(status, Internal)(said, help=help)

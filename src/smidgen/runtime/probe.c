@@ -24,6 +24,12 @@ const char *smg_probe_signature(const char *name) {
     return k ? k->signature : NULL;
 }
 
+/* SmgKernelFlag, or -1 if there is no such kernel. */
+int smg_probe_flags(const char *name) {
+    const SmgKernel *k = find(name);
+    return k ? k->flags : -1;
+}
+
 /* Pages of a kernel outside any program are ordinary memory, and an offset is its address. */
 static const char *read_memory(void *self, size_t offset, void *to, size_t bytes) {
     (void)self;

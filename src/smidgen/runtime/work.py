@@ -70,12 +70,12 @@ def checked_kernels(kernels: Any, threads: Any) -> tuple[str, int]:
         kernels = asked_kernels() or ("fast" if has_fast() else "exact")
     if isinstance(kernels, str) and (found := re.fullmatch(r"(exact|fast):(\d{1,9})", kernels)) and threads == 1:
         kernels, threads, help = found[1], int(found[2]), "kernels='fast:2'"
-    if kernels not in ("exact", "fast"):
+    if not isinstance(kernels, str) or kernels not in ("exact", "fast"):
         raise BadOption(
-            f"kernels={kernels!r} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"
+            f"kernels={kernels!r:.60} is not understood", help="kernels='exact', 'fast' or, on two threads, 'fast:2'"
         )
     if type(threads) is not int or not 1 <= threads <= 64:
         raise BadOption(f"threads={threads!r} is not a number of threads", why="1 to 64", help=help)
     if kernels == "exact" and threads != 1:
         raise BadOption("exact kernels run on one thread", help="kernels='fast:2', or one thread")
-    return str(kernels), int(threads)
+    return kernels, int(threads)

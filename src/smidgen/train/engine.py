@@ -33,7 +33,7 @@ PAGE_HELP = 'page_to="page.bin" on a disk that works'
 
 
 class Engine:
-    """Whoever changes or reads the state in several steps holds `machine.alone` meanwhile."""
+    """Whoever changes or reads the state in several steps holds `machine.lock` meanwhile."""
 
     def __init__(
         self, program: Program, path: Path | None, kernels: str | None, threads: int,
@@ -72,7 +72,7 @@ class Engine:
     # -- a step --------------------------------------------------------------------------------------------
 
     def train(self, inputs: Sequence[Array], n: int) -> float:
-        with self.machine.alone:
+        with self.machine.lock:
             self.state.check_whole()
             if self._undo is not None:
                 return self._train_paged(self._undo, inputs, n)
@@ -80,7 +80,7 @@ class Engine:
 
     def _train_once(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
-            return self._train_in_parts(inputs, n)
+            return self._train_in_micro_batches(inputs, n)
         loss = np.zeros((), np.float32)
         self._touched = self._rung
         self.machine.run(entry_at("train", self._rung), inputs, [loss], n, n)
@@ -117,7 +117,7 @@ class Engine:
         from .paged_undo import writes_page_state
 
         entry, at, _ = self.machine.stopped
-        before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in parts
+        before = [entry_at("grad", self._rung), entry] if entry == "apply" else [entry]  # a batch in micro-batches
         return any(
             i <= at or name != entry
             for name in before
@@ -134,7 +134,7 @@ class Engine:
 
         return reads_page_state(self.program, self.program.entry_code(stopped.entry)[stopped.at])
 
-    def _train_in_parts(self, inputs: Sequence[Array], n: int) -> float:
+    def _train_in_micro_batches(self, inputs: Sequence[Array], n: int) -> float:
         if "grad" not in self.program.entries:
             raise BadData(
                 f"{n} samples given, the program takes at most {self.program.batch} at a time",
@@ -175,7 +175,7 @@ class Engine:
 
     def run_whole(self, *call: Any) -> None:
         """A run that only reads the state."""
-        with self.machine.alone:
+        with self.machine.lock:
             self.state.check_whole()
             self.machine.run(*call)
 
@@ -200,7 +200,7 @@ class Engine:
             most = len(self.rungs) - 1
             why = f"it has rungs 0 to {most}" if most > 0 else "it has one plan"
             raise BadOption(f"the program has no rung {number!r}", why=why, help="compile with Memory(ladder=['64MB'])")
-        with self.machine.alone:
+        with self.machine.lock:
             self._rung = number
             self._touched = None if self._touched is None else max(self._touched, number)
             self.machine.trim(self.rungs[number].arena_bytes)
@@ -224,7 +224,7 @@ class Engine:
         count = self.program.saved_bytes
         kept = InFile(folders(beside, *self._files), count) if self._keeps_in_files else InRam(count)
         if given is None:
-            with self.machine.alone:
+            with self.machine.lock:
                 kept.keep(self.state)
         else:
             kept.take(given)
@@ -232,7 +232,7 @@ class Engine:
 
     def set_all(self, state: bytes | memoryview) -> None:
         """Where a run stood is forgotten, also if a disk fails in between."""
-        with self.machine.alone:
+        with self.machine.lock:
             self.resumed = self.last_run = None
             self.state.set_all(state)
 

@@ -163,7 +163,7 @@ class Job:
         inputs, n = self._inputs("infer", listed(x))
         outs = [b for b in self.program.entry_buffers("infer") if b.direction == "output"]
         results = [np.empty(b.shape(n), b.dtype.numpy) for b in outs]
-        with self.engine.machine.alone:  # all parts of one state
+        with self.engine.machine.lock:  # all parts of one state
             self.engine.state.check_whole()
             if n <= self.program.batch:
                 self.engine.machine.run("infer", inputs, results, n, n)
@@ -240,7 +240,7 @@ class Job:
 
     def state_dict(self) -> dict[str, Array]:
         """What was learned (and running statistics that changed), under the model's own names and layout."""
-        with self.engine.machine.alone:
+        with self.engine.machine.lock:
             self.engine.state.check_whole()
             learned = self.engine.state.learned()
         return learned if self.engine.classes is None else self.engine.classes.without_spare(learned)
@@ -252,21 +252,21 @@ class Job:
 
     def _set_learned(self, values: Mapping[str, Any]) -> None:
         check_mapping(values, "load_state_dict", "job.load_state_dict(model.state_dict())")
-        with self.engine.machine.alone:
+        with self.engine.machine.lock:
             self.engine.state.set_learned(
                 values if self.engine.classes is None else self.engine.classes.with_spare(values)
             )
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Per parameter: the optimizer's tensors (momentum; exp_avg, exp_avg_sq) in the model's own layout."""
-        with self.engine.machine.alone:
+        with self.engine.machine.lock:
             self.engine.state.check_whole()
             return self.engine.state.optimizer()
 
     def load_optimizer_state(self, values: Mapping[str, Mapping[str, Any]], step: int) -> None:
         """Set the optimizer's tensors, as `optimizer_state` gives them, and the number of updates done. Parameters
         that are not given keep theirs. Nothing is set unless everything fits."""
-        with self.engine.machine.alone:
+        with self.engine.machine.lock:
             self.engine.state.set_optimizer(values, step)
 
     def load_into(self, model: Any) -> None:
@@ -305,7 +305,7 @@ class Job:
         """
         place = checked_path(path, 'job.checkpoint("run.ckpt")')
         run, best = None, None
-        with self.engine.machine.alone:
+        with self.engine.machine.lock:
             state, step = self.engine.whole(), self.step
             if self.engine.last_run is not None and self.engine.last_run.step == step:  # no steps of the caller's since
                 position = self.engine.last_run.position

@@ -15,6 +15,7 @@ from .. import files
 from ..errors import BadCheckpoint, BadOption, BadProgram, NotFinite
 from ..ir import LR, Array
 from ..program.arguments import checked_seed
+from ..runtime.library import KernelFlag, kernel_flags
 from . import divergence
 from .batches import Arrays, Data, Stream, located, order
 from .evaluate import NO_ENTRY, evaluate
@@ -178,7 +179,7 @@ class _Fit:
         self.tick = time.monotonic()
         for inputs, n in self.data.epoch(which, self.position.step):
             self._follow_memory()
-            with self.engine.machine.alone:
+            with self.engine.machine.lock:
                 self._step(inputs, n)
             if self.every and self.position.steps % self.every == 0:
                 self._save()
@@ -259,13 +260,14 @@ class _Fit:
 
     def _try_small_batches(self) -> None:
         """Batch statistics refuse a single value per channel: said now, not at the end of the first epoch."""
-        if not isinstance(self.data, Arrays) or not any(k.startswith("batch_stats") for k in self.job.program.kernels):
+        takes = any(kernel_flags(kernel) & KernelFlag.STATISTICS for kernel in self.job.program.kernels)
+        if not isinstance(self.data, Arrays) or not takes:
             return
         most = self.job.program.batch
         for size in sorted(self.data.sizes()):
             if size % most == 1 or most == 1:
                 self._follow_memory()
-                with self.engine.machine.alone:
+                with self.engine.machine.lock:
                     self.before.keep(self.state)
                     try:
                         self.engine.train(self.data.taken(slice(0, size)), size)
@@ -302,7 +304,7 @@ class _Fit:
         if best is not None and best.state is not None:
             restored = best.epoch != len(self.position.epochs)
             if restored:
-                with self.engine.machine.alone:
+                with self.engine.machine.lock:
                     self.state.set_all(best.state)
             best = replace(best, state=None)
         self.position = replace(self.position, best=best, stopped=stopped, restored=restored)

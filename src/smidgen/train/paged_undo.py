@@ -21,11 +21,19 @@ WRITTEN = "ou"  # in a kernel's signature
 
 
 def writes_page_state(program: Program, step: Instruction) -> bool:
-    return step.kernel == "page_out" and step.operands[0].offset < program.page_state_bytes
+    return _has_page_state(program, step, "P")
 
 
 def reads_page_state(program: Program, step: Instruction) -> bool:
-    return step.kernel in ("page_in", "page_wait") and step.operands[1].offset < program.page_state_bytes
+    return _has_page_state(program, step, "p")
+
+
+def _has_page_state(program: Program, step: Instruction, kind: str) -> bool:
+    """Is an operand of that kind in the kernel's signature state in PAGE? Kernels that page have fixed operands."""
+    if not any(operand.region == "page" for operand in step.operands):
+        return False
+    pairs = zip(kernel_signature(step.kernel), step.operands, strict=False)
+    return any(letter == kind and operand.offset < program.page_state_bytes for letter, operand in pairs)
 
 
 def undone(program: Program) -> list[tuple[int, int]]:

@@ -21,9 +21,9 @@ def check_rows(
     n: int,
     most: int | None = None,
 ) -> None:
-    """Raise unless n samples, the target last, may be taken in parts of `most` (default: the program's batch), or in
-    another order if that is 0. The shape does not tell (n, k) from (k, n), both flattened: the model's output does,
-    whose first sample runs alone and beside another."""
+    """Raise unless n samples, the target last, may be taken in micro-batches of `most` (default: the program's batch),
+    or in another order if that is 0. The shape does not tell (n, k) from (k, n), both flattened: the model's output
+    does, whose first sample runs alone and beside another."""
     target, most = buffers[-1], program.batch if most is None else most
     if target.per_sample == 1 or n == 1 or 0 < n <= most:
         return

@@ -1,4 +1,5 @@
-"""What no way to fit can be cheaper than, whatever it computes again, pages or keeps outside, at once or in parts."""
+"""What no way to fit can be cheaper than, whatever it computes again, pages or keeps outside, at once or in
+micro-batches."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ BOUND_S: Final = 5.0  # that may be spent on it
 SMALL: Final = 120  # steps
 
 Parts = Callable[[int], Entries]
-"""A step in parts of so many samples. Raises SmidgenError if that is not the same step."""
+"""A step in micro-batches of so many samples. Raises SmidgenError if that is not the same step."""
 
 
 def least(
     limit: Limit, whole: Entries, parts: Parts, goal: Goal, *, enough: float = sys.float_info.max,
     above: float = 0.0, known: Mapping[int, float] = MappingProxyType({}), effort_s: float = BOUND_S,
 ) -> float:  # fmt: skip
-    """No step that fits costs less, at once or in parts; infinite if none fits. Once the bound is above `enough`, it is
-    not raised further; results at or below `above` may be underestimates. Less effort, a lower bound. `known`:
-    samples at a time → what is proven to be the least extra cost of each time, with all state in RAM."""
+    """No step that fits costs less, at once or in micro-batches; infinite if none fits. Once the bound is above
+    `enough`, it is not raised further; results at or below `above` may be underestimates. Less effort, a lower bound.
+    `known`: samples at a time → what is proven to be the least extra cost of each time, with all state in RAM."""
     effort = Effort.of(effort_s)
     entries, lowest = whole, math.inf
     while True:

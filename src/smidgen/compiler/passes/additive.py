@@ -8,7 +8,7 @@ from ...ir import Graph, Node, Role, batch_axis
 
 
 def takes_statistics(graph: Graph) -> bool:
-    """Does a norm take the statistics of the samples at hand? In parts, these are others."""
+    """Does a norm take the statistics of the samples at hand? In micro-batches, these are others."""
     return any(ops.get(node.op).statistics for node in graph.nodes)
 
 

@@ -1,8 +1,8 @@
 """The greedy over and over: for less than the budget, and by prices that differ a little by chance.
 
-Bargains that look best one by one may lead to a dead end, or past a better set of them. Taking more away than is needed
-and then giving back what turns out to be needless, the dearest first, often costs less; so do other choices of nearly
-the same worth. The seed is fixed: with the same number of tries the answer is the same.
+Evictions with the best ratio, taken one by one, may lead to a dead end, or past a better set. Taking more away than
+is needed and then giving back what turns out to be needless, the dearest first, often costs less; so do other choices
+of nearly the same worth. The seed is fixed: with the same number of tries the answer is the same.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def within(
     schedule, least = _schedule(problem, arena_bytes, goal, search)
     may_be = least_peak(problem, page=goal.page) <= arena_bytes
     if may_be and search.left_s and profile(problem, schedule).peak_bytes > arena_bytes:
-        # Where the best bargains lead nowhere, those by other prices may lead elsewhere.
+        # Where the choices with the best ratio lead nowhere, those by other prices may lead elsewhere.
         other = fit(problem_of(graph, batch, ROUGH, align), arena_bytes, page=goal.page)[0]
         schedule = min(schedule, other, key=lambda s: profile(problem, s).peak_bytes)
     if thin:

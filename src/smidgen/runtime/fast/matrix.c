@@ -88,7 +88,7 @@ static void one_product(const SmgWork *work, const Products *job, ptrdiff_t i) {
 }
 
 /* A whole product is one thread's work. */
-static void alone(void *arg, ptrdiff_t i, int thread) {
+static void product_by_one_thread(void *arg, ptrdiff_t i, int thread) {
     const Products *job = (const Products *)arg;
     const SmgWork own = {
         .memory = smg_work_of(job->work, thread), .each = job->work->each, .bytes = job->work->each, .threads = 1};
@@ -116,7 +116,7 @@ FAST_KERNEL(matmul_f32) {
     };
     const int threads = job.work->threads;
     if (threads > 1 && (B >= 4 * threads || B % threads == 0) && (int64_t)B * M * N * K >= SMG_ALONE) {
-        smg_parallel(job.work, alone, &job, B);
+        smg_parallel(job.work, product_by_one_thread, &job, B);
     } else {
         for (int32_t i = 0; i < B; i++) { one_product(job.work, &job, i); }
     }

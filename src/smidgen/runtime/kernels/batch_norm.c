@@ -112,7 +112,7 @@ EXTENT(batch_stats_f32) {
     need[1] = need[0];
     return 0;
 }
-KERNEL(batch_stats_f32, "ooi", PARAMS(Matrix)) {
+KERNEL_FLAGS(batch_stats_f32, "ooi", PARAMS(Matrix), SMG_STATISTICS) {
     const Matrix v = matrix_of(c->p);
     const int32_t C = v.C;
     const size_t R = (size_t)v.R;
@@ -136,7 +136,7 @@ EXTENT(batch_norm_batch_f32) {
     need[3] = need[2];
     return 0;
 }
-KERNEL(batch_norm_batch_f32, "oiii", PARAMS(Affine)) {
+KERNEL_FLAGS(batch_norm_batch_f32, "oiii", PARAMS(Affine), SMG_STATISTICS) {
     const Affine v = affine_of(c->p);
     const int32_t C = v.matrix.C;
     const size_t R = (size_t)v.matrix.R;
@@ -166,7 +166,7 @@ EXTENT(batch_norm_batch_dx_f32) {
     need[1] = need[2] = need[0];
     return 0;
 }
-KERNEL(batch_norm_batch_dx_f32, "oiii", PARAMS(Affine)) {
+KERNEL_FLAGS(batch_norm_batch_dx_f32, "oiii", PARAMS(Affine), SMG_STATISTICS) {
     const Affine v = affine_of(c->p);
     const int32_t C = v.matrix.C;
     const size_t R = (size_t)v.matrix.R;
@@ -245,7 +245,7 @@ EXTENT(running_stats_f32) {
     need[0] = need[1] = need[2] = need[3] = smg_mul((uint64_t)v.C, 4);
     return 0;
 }
-KERNEL(running_stats_f32, "uuii", PARAMS(RunningStats)) {
+KERNEL_FLAGS(running_stats_f32, "uuii", PARAMS(RunningStats), SMG_STATISTICS) {
     const RunningStats v = running_stats_of(c->p);
     const int32_t C = v.C, count = v.count;
     const float take = v.momentum, keep = 1.0f - take;

@@ -60,8 +60,8 @@ static int rows_need(const int32_t *p, int operands, int first, uint64_t *need) 
     if (operands > first + 2) { need[first + 2] = (uint64_t)v.C * 4; }
     return 0;
 }
-/* Of a mean over a batch that comes in parts, no part knows how many labels the others ignore. */
-static int is_part(const Labels *v, SmgRun run) { return v->mean && run.n < run.total; }
+/* Of a mean over a batch in micro-batches, none of them knows how many labels the others ignore. */
+static int is_micro_batch(const Labels *v, SmgRun run) { return v->mean && run.n < run.total; }
 
 /* The mask of a spare class that is not in use (classes.h): next to it, no score counts. */
 #define NOT_IN_USE -1e30f
@@ -129,7 +129,7 @@ static SmgFault cross_entropy(const SmgCall *c, int first, double *sum, double *
     const float *x = IN(first), *weight = OPTIONAL_IN(first + 2);
     const int32_t *target = IN_AS(int32_t, first + 1), rows = v.rows, C = v.C, ignore = v.ignore;
     const float smoothing = g.smoothing, keep = 1.0f - smoothing, spread = smoothing / (float)C;
-    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_micro_batch(&v, c->run), counted);
     if (wrong) { return wrong; }
     for (int32_t r = 0; r < rows; r++, x += C) {
         const int32_t t = target[r];
@@ -161,7 +161,7 @@ KERNEL(cross_entropy_dx_f32, "oiiii?", PARAMS(CrossEntropy)) {
     const int32_t *target = IN_AS(int32_t, 3), rows = v.rows, C = v.C, ignore = v.ignore;
     const float smoothing = g.smoothing, keep = 1.0f - smoothing, spread = smoothing / (float)C;
     double counted;
-    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_micro_batch(&v, c->run), &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, v.mean, c->run);
     const float all = weight ? smg_sum8(weight, C) : (float)C;
@@ -187,7 +187,7 @@ static SmgFault nll_loss(const SmgCall *c, int first, double *sum, double *count
     const Labels v = labels_of(c->p);
     const float *x = IN(first), *weight = OPTIONAL_IN(first + 2);
     const int32_t *target = IN_AS(int32_t, first + 1), rows = v.rows, C = v.C, ignore = v.ignore;
-    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_micro_batch(&v, c->run), counted);
     if (wrong) { return wrong; }
     for (int32_t r = 0; r < rows; r++, x += C) {
         if (target[r] != ignore) { *sum -= (double)(weight ? weight[target[r]] * x[target[r]] : x[target[r]]); }
@@ -212,7 +212,7 @@ KERNEL(nll_loss_dx_f32, "oiii?", PARAMS(Labels)) {
     const float *weight = OPTIONAL_IN(3);
     const int32_t *target = IN_AS(int32_t, 2), rows = v.rows, C = v.C, ignore = v.ignore;
     double counted;
-    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_part(&v, c->run), &counted);
+    const SmgFault wrong = count_labels(target, weight, rows, C, ignore, is_micro_batch(&v, c->run), &counted);
     if (wrong) { return wrong; }
     const float scale = gradient_scale(IN(1)[0], counted, v.mean, c->run);
     for (int32_t r = 0; r < rows; r++, dx += C) {

@@ -4,7 +4,7 @@
  *
  * data.bin     bytes of STATE to begin with and then these, or 0: the program's own.
  *              Steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than
- *              NET_BATCH are there in parts of so many, each with all of its inputs.
+ *              NET_BATCH are there in micro-batches of so many, each with all of its inputs.
  *              The same once more with samples to predict, without targets.
  * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
  * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind

@@ -1,0 +1,50 @@
+"""Tests that take long and repeat, on more cases, what others have shown: `make long` runs them, `make test` a sample.
+
+Of the cases of a test with these names every n-th stays in `make test`, the first one among them; 0: none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+LONG: Final = {
+    "acceptance/test_generated.py::test_random_networks_train": 3,
+    "acceptance/test_generated_budget.py::test_random_networks_within": 4,
+    "acceptance/test_large_nets.py::test_training_equals_pytorch": 6,
+    "acceptance/test_parity.py::test_training_equals_pytorch": 4,
+    "deploy/test_paging_board.py::test_what_does_not_fit_fits_with_pages": 3,
+    "deploy/test_runner.py::test_lenet_has_the_same_bits_on": 9,
+    "deploy/test_slots.py::test_a_save_cut_at_every_byte": 0,
+    "deploy/test_zoo_layers_board.py::test_three_steps_on_a_board": 4,
+    "docs/test_docs.py::test_everything_on_the_page_happens_as_it_says[docs/howto/linux_runner.md]": 0,
+    "fit/test_budget.py::test_a_program_within_a_budget_learns_the_same_bits": 4,
+    "fit/test_budget_edges.py::test_a_program_is_placed_as_it_was_sized": 0,
+    "fit/test_needs.py::test_random_cases_need_what_they_say": 6,
+    "fit/test_needs.py::test_the_need_is_one_number": 3,
+    "passes/test_resweep.py::test_networks_that_permute_a_lot": 3,
+    "planner/test_board_time.py::test_predicted_instructions": 4,
+    "planner/test_joint.py::test_nothing_that_fits_costs_less": 3,
+    "planner/test_planner_varied.py::test_an_answer_does_not_wait": 0,
+    "project/test_numpy_only.py::test_what_needs_torch": 0,
+    "project/test_planted_faults.py::test_a_planted_fault": 4,
+    "project/test_planted_faults.py::test_every_named_test": 0,
+    "runtime/test_cpu.py::test_a_library_built_by_zig": 0,
+    "runtime/test_same_bits.py::test_fifty_training_steps": 3,
+}
+
+
+def long_ones(names: Iterable[str]) -> Iterator[str]:
+    """Those of these tests, in their order, that are left to `make long`."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        proof = next((p for p in LONG if name.removeprefix("tests/").startswith(p)), None)
+        if proof is not None:
+            every, number = LONG[proof], seen[proof]
+            seen[proof] += 1
+            if not every or number % every:
+                yield name
+
+
+__all__ = ["LONG", "long_ones"]
