@@ -28,7 +28,6 @@ import torch
 from smidgen import SGD, api, files, ops
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph.alias import loop_range
-from smidgen.compiler.graph.build import typed
 from smidgen.compiler.pipeline import Entries, narrowed
 from smidgen.compiler.planner import core_rates
 from smidgen.compiler.planner.core_rates import CoreRates, Features, core_family, features
@@ -37,6 +36,7 @@ from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import Device, load_device
 from smidgen.errors import DoesNotFit
 from smidgen.ir import Graph
+from smidgen.ops.build import typed
 from smidgen.ops.optim import SINKS, fused_op
 from smidgen.program.program import Program
 

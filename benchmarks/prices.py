@@ -20,9 +20,9 @@ import numpy as np
 
 from smidgen import SGD, Adam, api, files, ops
 from smidgen.compiler.graph.alias import loop_range
-from smidgen.compiler.graph.build import typed
 from smidgen.compiler.planner import cost, measure
 from smidgen.ir import at
+from smidgen.ops.build import typed
 
 from .nets import NETS, Net
 from .nets.large import REDUCED

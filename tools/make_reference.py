@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from smidgen import ops
-from smidgen.compiler.graph.build import Builder
 from smidgen.errors import all_errors
 from smidgen.ir import DType, Node
 from smidgen.methods import all_methods
+from smidgen.ops.build import Builder
 from tools.python_reference import python_page
 
 ROOT = Path(__file__).resolve().parents[1]

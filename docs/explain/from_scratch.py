@@ -18,7 +18,7 @@ Array = np.ndarray
 Shape = tuple[int, int]  # everything on this page is a matrix: a bias is (1, C), a loss is (1, 1)
 
 
-# ── 1. A program is a list ──────────────────────────────────────────────────────── ir.py, compiler/graph/build.py ──
+# ── 1. A program is a list ──────────────────────────────────────────────────────── ir.py, ops/build.py ──
 #
 # No tree, no pointers: nodes in the order in which they run. Every name is assigned once, so "the value called h" has
 # one meaning everywhere, and whatever a later stage wants to know about it is a question about positions in a list.

@@ -15,7 +15,6 @@ from torch import nn
 
 import smidgen
 from smidgen import Update, methods
-from smidgen.compiler.graph.build import Builder
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.torch_import.capture import import_model
@@ -30,6 +29,7 @@ from smidgen.errors import (
 from smidgen.ir import Graph, Role
 from smidgen.methods import Context, Method
 from smidgen.methods.last import Last
+from smidgen.ops.build import Builder
 from tests.support.arguments import compiled as compiled_with
 
 

@@ -15,11 +15,11 @@ import smidgen
 from smidgen import ops
 from smidgen.compiler.encode import encode
 from smidgen.compiler.graph import interp
-from smidgen.compiler.graph.build import Builder
 from smidgen.compiler.place import arena as place
 from smidgen.errors import Internal
 from smidgen.ir import Array, DType, Role, Tensor, at
 from smidgen.ops import registry
+from smidgen.ops.build import Builder
 from smidgen.ops.registry import Call
 from smidgen.ops.traits import chosen_kernel
 

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 
 from smidgen import ops
 from smidgen.compiler.graph import interp
-from smidgen.compiler.graph.build import Builder
 from smidgen.errors import BadShape, BatchStatistics
 from smidgen.ir import Array, DType, at
 from smidgen.ops import pool, resample
+from smidgen.ops.build import Builder
 from smidgen.runtime import library
 
 RNG = np.random.default_rng(5)

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 import smidgen
 from smidgen import ops
 from smidgen.compiler.graph import interp
-from smidgen.compiler.graph.build import Builder, feed, fetch, typed
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.passes.few_axes import few_axes
 from smidgen.compiler.passes.sample_loop import sample_loop
 from smidgen.errors import BadShape
 from smidgen.ir import Graph
 from smidgen.ops import N
+from smidgen.ops.build import Builder, feed, fetch, typed
 from smidgen.ops.strides import TooManyAxes
 from smidgen.report.parity import Reference, relative
 

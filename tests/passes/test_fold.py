@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from smidgen.compiler.graph import interp
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.graph.text import canonical, parse, to_text
 from smidgen.compiler.passes.fold import fold_batch_norm, fold_constants, freeze, named_by_content
 from smidgen.ir import Batch, Graph, Role
+from smidgen.ops.build import Builder, feed, fetch
 
 N = Batch()
 

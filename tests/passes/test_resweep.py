@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.graph.text import to_text
 from smidgen.compiler.passes import simplify
 from smidgen.compiler.passes.axes import arrange
@@ -17,6 +16,7 @@ from smidgen.compiler.passes.layout import Choice, Sweep
 from smidgen.compiler.passes.resweep import Resweep, Swept
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Batch, Graph, Node, Role
+from smidgen.ops.build import Builder, feed, fetch
 from tests.support.permuting_nets import NETS
 from tests.support.random_graphs import Net
 

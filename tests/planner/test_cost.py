@@ -15,7 +15,6 @@ from torch import nn
 import smidgen
 from smidgen import api, ops
 from smidgen.compiler.fit.candidate import step_spent
-from smidgen.compiler.graph.build import typed
 from smidgen.compiler.options import BadOption
 from smidgen.compiler.planner import measure
 from smidgen.compiler.planner.core_rates import core_rates
@@ -24,6 +23,7 @@ from smidgen.compiler.planner.goal import Goal
 from smidgen.devices.cores import core_of
 from smidgen.devices.device import Device, device_names, load_device, parsed
 from smidgen.ir import DType, Graph, Role, Tensor
+from smidgen.ops.build import typed
 from smidgen.program.plan import Plan
 from smidgen.train.step_time import measure_step
 

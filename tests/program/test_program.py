@@ -17,12 +17,12 @@ from smidgen import ops
 from smidgen.compiler import assemble
 from smidgen.compiler.encode import encode
 from smidgen.compiler.graph import interp
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import Adam
 from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.errors import BadData, BadProgram, CannotWrite, Internal, RunFailed
 from smidgen.ir import Array, DType, Graph, Role, at
 from smidgen.ops import N
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program import lazy_json
 from smidgen.program.program import Program, trimmed
 from smidgen.runtime import library

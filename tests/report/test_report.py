@@ -16,11 +16,11 @@ import torch
 
 import smidgen
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.pipeline import at_batch, build
 from smidgen.ir import Batch, DType, Role
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.plan import Decision, Plan
 from smidgen.report import inspect, plan_html, plan_text
 from smidgen.train import step_time

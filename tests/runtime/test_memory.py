@@ -23,7 +23,6 @@ import pytest
 
 from smidgen import api
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.pipeline import Entries, lowered, train_graph
@@ -31,6 +30,7 @@ from smidgen.compiler.place import arena as place
 from smidgen.deploy.linux_binary import HOST_ONLY
 from smidgen.errors import BadProgram, UnsafeLayout
 from smidgen.ir import Array, Batch, DType, Role
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.runtime import library

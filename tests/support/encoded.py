@@ -11,10 +11,10 @@ import numpy as np
 
 from smidgen import ops
 from smidgen.compiler.encode import encode
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.ir import Array, Batch, DType, Graph, Node, Role, at
 from smidgen.ops import N
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.program import Program
 from tests.support.op_cases import declared, dtype_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
 from smidgen.compiler.pipeline import Entries, at_batch, build
 from smidgen.ir import Batch, DType, Role
+from smidgen.ops.build import Builder, feed, fetch
 from tests.support.small import CONV, LOSS, POOL
 
 ALL = ("body.0.weight", "body.0.bias", "body.3.weight", "head.weight", "head.bias")

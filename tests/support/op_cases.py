@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from smidgen import ops
-from smidgen.compiler.graph.build import Builder
 from smidgen.ir import Array, DType, at
+from smidgen.ops.build import Builder
 
 SAMPLES = 3
 

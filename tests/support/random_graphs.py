@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.ir import Batch, Graph, Role, at, size
+from smidgen.ops.build import Builder, feed, fetch
 
 N = Batch()
 TO_LAST, TO_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
 from smidgen.compiler.pipeline import Entries, at_batch, build
 from smidgen.ir import Array, Batch, DType, Graph, Role
+from smidgen.ops.build import Builder, feed, fetch
 
 N = Batch(1)
 ALL = ("w1", "b1", "w2", "b2", "w3", "b3")

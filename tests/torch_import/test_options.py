@@ -12,11 +12,11 @@ from torch import nn
 
 import smidgen
 from smidgen import cli, methods
-from smidgen.compiler.graph.build import Builder, feed
 from smidgen.compiler.optimizers import SGD, AdamW
 from smidgen.compiler.options import Options, checked_options
 from smidgen.errors import SmidgenError
 from smidgen.ir import Role
+from smidgen.ops.build import Builder, feed
 from tests.support import small
 from tests.support.jobs import said
 from tests.support.small import N

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import smidgen
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.graph.build import Builder, fetch
 from smidgen.compiler.optimizers import SGD
 from smidgen.ir import Array
+from smidgen.ops.build import Builder, fetch
 from smidgen.train.job import Job
 from tests.support import small
 from tests.support.jobs import said, state

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen.compiler.graph.build import Builder, feed, fetch
 from smidgen.errors import Internal
 from smidgen.ir import DType
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.program import Program
 from smidgen.runtime import library
 from smidgen.train.job import Job

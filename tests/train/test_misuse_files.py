@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smidgen.compiler.graph.build import Builder, feed, fetch
+from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.program import Program
 from smidgen.runtime import library
 from smidgen.train.job import Job, load

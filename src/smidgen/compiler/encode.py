@@ -10,6 +10,7 @@ import numpy as np
 from .. import ops
 from ..errors import BadShape, DoesNotFit, Internal
 from ..ir import Array, Batch, Graph, Node, Role, Tensor, at
+from ..ops.build import typed
 from ..ops.registry import Param
 from ..program.instructions import (
     MAX_OPERANDS,
@@ -24,7 +25,6 @@ from ..program.instructions import (
 )
 from ..program.program import Program, checked_meta, trimmed
 from ..program.reader import REGION_BYTES
-from .graph.build import typed
 from .place.layout import Layout, Slot
 
 

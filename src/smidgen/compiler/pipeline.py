@@ -12,8 +12,8 @@ from .. import methods, ops
 from ..errors import BadMethod, Internal, NotDifferentiable
 from ..ir import Graph, Role, dead_removed, unnamed_removed
 from ..methods import Method, Update, Wanted
+from ..ops.build import Builder, fetch
 from ..program.plan import Decision
-from .graph.build import Builder, fetch
 from .graph.check import check
 from .optimizers import DEFAULT, Optimizer
 from .options import Options

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from .. import ops
 from ..ir import Graph, Node, Role, at
+from ..ops.build import typed
 from ..ops.traits import PAGE_WRITERS
 from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
 from .graph.alias import Families
-from .graph.build import typed
 from .place.layout import Layout
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from .. import ops
 from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor
+from ..ops.build import typed
 from ..program.instructions import Instruction, Word
 from ..program.program import Program
 from ..runtime import library
-from .graph.build import typed
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
 

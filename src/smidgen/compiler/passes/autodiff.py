@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ... import ops
 from ...errors import NotDifferentiable
 from ...ir import DType, Graph, Node
-from ..graph.build import Builder
+from ...ops.build import Builder
 
 
 def autodiff(graph: Graph, loss: str, wanted: Collection[str]) -> tuple[Graph, dict[str, str]]:

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from ... import ops
 from ...ir import Dim, Graph, Node, Shape, size
+from ...ops.build import Builder, typed
 from ...ops.strides import MAX_RANK, TooManyAxes, broadcast_strides, joined, strides
-from ..graph.build import Builder, typed
 
 
 def few_axes(graph: Graph) -> Graph:

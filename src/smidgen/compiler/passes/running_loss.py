@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ... import ops
 from ...ir import Graph, Node, Role, Shape, batch_axis
-from ..graph.build import Builder
+from ...ops.build import Builder
 
 
 @dataclass(frozen=True, slots=True)

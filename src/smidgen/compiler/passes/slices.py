@@ -17,10 +17,10 @@ from ... import ops
 from ...errors import CannotUpdate
 from ...ir import DType, Graph, Node, Role, Step, Tensor, unnamed_removed
 from ...methods import Update
+from ...ops.build import typed
 from ...ops.gather import with_axis
 from ...ops.traits import Taken
 from ...program.arrays import FROZEN, laid
-from ..graph.build import typed
 
 INDEX = ":index"
 

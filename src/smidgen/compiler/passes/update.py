@@ -14,8 +14,8 @@ import numpy as np
 
 from ... import ops
 from ...ir import COUNTER, LR, Graph, Node, Role
+from ...ops.build import Builder
 from ...ops.optim import fused_op
-from ..graph.build import Builder
 from ..optimizers import Optimizer
 from .accumulators import Totals, without
 from .running_loss import carries, with_running_loss

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
+from ...ops.build import typed
 from ..graph.alias import Families
-from ..graph.build import typed
 from .first_fit import Block, FirstFits, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
 from .solver import nearer, within

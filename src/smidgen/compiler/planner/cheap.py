@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from ... import ops
 from ...ir import Graph, Node, at
+from ...ops.build import typed
 from ...program.plan import Decision
-from ..graph.build import typed
 from ..passes.recompute import recompute
 from .cost import HOST, ROUGH
 from .greedy import fit

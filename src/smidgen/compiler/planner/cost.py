@@ -12,8 +12,8 @@ from ... import ops
 from ...devices.device import Device, Paging
 from ...errors import Internal
 from ...ir import Graph, at
+from ...ops.build import typed
 from ..graph.alias import loop_range
-from ..graph.build import typed
 from .core_rates import CoreRates, rates_of
 
 PAGES_OUT: Final = ("out", "write")

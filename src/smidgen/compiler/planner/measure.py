@@ -28,11 +28,11 @@ from ... import files, ops
 from ...devices.device import Paging
 from ...errors import SmidgenError
 from ...ir import Array, DType, Graph, Role, at
+from ...ops.build import Builder
 from ...runtime.library import library_path
 from ...runtime.machine import Machine
 from ...terminal import Progress
 from ..encode import encode
-from ..graph.build import Builder
 from ..place import arena
 from .cost import DISK, HOST, Prices
 

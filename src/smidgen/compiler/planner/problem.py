@@ -23,9 +23,9 @@ import numpy as np
 from ... import ops
 from ...errors import Internal
 from ...ir import ALIGN, Array, Graph, Node, Role, at
+from ...ops.build import typed
 from ..effort import NODE, PROFILE, PROFILE_STEP, spend
 from ..graph.alias import Families, loop_range
-from ..graph.build import typed
 from ..passes.recompute import Doing, In, Out
 from ..place.arena import align_up
 from .cost import Prices

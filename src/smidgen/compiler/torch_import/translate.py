@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ... import ops
 from ...errors import BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ...ir import Array, DType, Graph, Role, Shape, dead_removed
-from ..graph.build import Builder, feed, fetch
+from ...ops.build import Builder, feed, fetch
 from .aten import Emit, Unsupported, Value, samples
 from .aten.live import memory_of
 from .aten.loss import named

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ....ir import Batch, Dim, batch_axis, size
-from ...graph.build import Builder
+from ....ops.build import Builder
 from .writer import MOST_PIECES, Number, Operand, Unsupported, Value, Writer, axis_of, broadcast, is_tensor, static
 
 MOST_CONCAT = 16

@@ -16,7 +16,7 @@ import torch
 from .... import ops
 from ....errors import Internal
 from ....ir import COUNTER, Batch, Dim, DType, Role, Shape, batch_axis
-from ...graph.build import Builder
+from ....ops.build import Builder
 
 Rule = Callable[..., Any]
 TABLE: dict[str, Rule] = {}

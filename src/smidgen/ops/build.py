@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
-from ...ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
-from ...ops.traits import PAGE_WRITERS
+from .. import ops
+from ..ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
+from .traits import PAGE_WRITERS
 
 
 class Builder:
