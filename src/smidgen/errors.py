@@ -126,6 +126,13 @@ class BadMethod(SmidgenError):
     exit_status = 2
 
 
+class BadScheme(SmidgenError):
+    """The text of a scheme, which says what learns, is not understood."""
+
+    code = "E309"
+    exit_status = 2
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

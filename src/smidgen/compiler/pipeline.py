@@ -28,7 +28,7 @@ from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.simplify import Sweeps, simplify_all
-from .passes.slices import slice_gradients, with_slices
+from .passes.slices import axis_of_user, slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
@@ -136,7 +136,10 @@ class Lowering:
                 known[wanted] = self._price(self._entries(chosen, options, explained=False, keep=False))
             return known[wanted]
 
-        context = methods.Context(model.trainable, model.names, memory, self._device, self._data)
+        def axis(param: str, stored: int) -> int | None:
+            return axis_of_user(model.shapes[param], model.forward["train"].layouts.get(param, ()), stored)
+
+        context = methods.Context(model.trainable, model.names, memory, axis, self._device, self._data)
         return context
 
     def _entries(self, chosen: _Chosen, options: Options, explained: bool, keep: bool = True) -> Entries:
@@ -162,6 +165,11 @@ class _Simplified:
     @property
     def trainable(self) -> tuple[str, ...]:
         return (*(p.name for p in self.imported.parameters if p.requires_grad), *self.added)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of parameters in the user's layout."""
+        return {p.name: tuple(p.shape) for p in self.imported.parameters} | dict(self.added)
 
     @property
     def names(self) -> dict[str, str]:
@@ -240,8 +248,7 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
 def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
-    shapes = {p.name: tuple(p.shape) for p in imported.parameters} | dict(model.added)
-    forward = with_slices(model.forward, chosen.updates, shapes)
+    forward = with_slices(model.forward, chosen.updates, model.shapes)
     wanted = [u.param for u in chosen.updates]
     learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:

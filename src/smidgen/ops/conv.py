@@ -16,7 +16,7 @@ from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
-from .traits import Taken
+from .traits import Channels, Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -215,13 +215,25 @@ _SETTINGS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
 )
 
 
+def _channels(call: Call) -> Channels:
+    """Of w[O,kh,kw,C/groups]."""
+    w, groups = call.ins[1].shape, Window.of(call.attrs).groups
+    return Channels(0, 3 if groups == 1 else 0 if w[3] == 1 and w[0] == groups else None)
+
+
+def _transpose_channels(call: Call) -> Channels:
+    """Of w[inputs,kh,kw,outputs/groups]."""
+    w, groups = call.ins[1].shape, Window.of(call.attrs).groups
+    return Channels(3 if groups == 1 else 0 if w[3] == 1 and w[0] == groups else None, 0)
+
+
 def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
     return (x[0], *Window.of(attrs).out_hw(_fixed(x[1:3]), _fixed(w[1:3])), w[0])
 
 
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
-    operands={1: "weight", 2: "bias"}, zero_bias=True, int8_weights="conv2d_w8",
+    operands={1: "weight", 2: "bias"}, channels=_channels, zero_bias=True, int8_weights="conv2d_w8",
     scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,
     kernels={"f32": "conv2d_f32"},
@@ -313,7 +325,7 @@ def _transpose_scaled(w: Array, a: Array, attrs: Mapping[str, Any]) -> Array:
 
 define(
     "conv_transpose2d", doc="y[N,H,W,C] = conv2d_dx(x[N,h,w,O], w[O,kh,kw,C/groups]) (+ b[C]), of size out_hw",
-    operands={1: "weight", 2: "bias"}, scaled_weight=_transpose_scaled,
+    operands={1: "weight", 2: "bias"}, channels=_transpose_channels, scaled_weight=_transpose_scaled,
     infer=_transpose_infer, ref=_transpose_ref, vjp=_transpose_vjp,
     kernels={"f32": "conv_transpose2d_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),

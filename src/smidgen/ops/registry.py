@@ -17,6 +17,7 @@ from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor
 from .traits import (
     Attrs,
     Border,
+    Channels,
     Layout,
     LinearIn,
     Loss,
@@ -169,6 +170,7 @@ class Op:
     # Layers.
     operands: Mapping[int, OperandRole] = field(default_factory=dict)  # input → what it is, if it may be a parameter
     scaled_weight: Callable[[Array, Array, Attrs], Array] | None = None  # (weight, a, attrs) → weight of y·a, a[C]
+    channels: Callable[[Call], Channels] | None = None  # of its weight
     zero_bias: bool = False  # without a bias the kernel adds 0: a bias of zeros gives the same bits
     widens: bool = False  # a row more in weight and bias is an element more in y's last axis; the others stay the same
     int8_weights: str | None = None  # the op that reads int8 weights with a scale for each output, and a bias

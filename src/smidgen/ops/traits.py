@@ -79,6 +79,15 @@ class Taken:
     attrs: Attrs = field(default_factory=dict)  # that are others then
 
 
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The axes of a weight: of the results it makes and of what it reads. One of a depthwise layer is both; None:
+    channels in groups are no axis of their own."""
+
+    outputs: int | None
+    inputs: int | None
+
+
 Target = Literal["classes", "yes_no", "values"]
 """What a loss compares the model's output with: the number of a class for each row of scores; yes or no (1 or 0) for
 each score; a number for each element."""

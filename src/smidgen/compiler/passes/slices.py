@@ -101,6 +101,17 @@ def stored_slice(update: Update, shape: tuple[int, ...], steps: Sequence[Step]) 
     )
 
 
+def axis_of_user(shape: tuple[int, ...], steps: Sequence[Step], stored: int) -> int | None:
+    """The axis of the user's layout that is the stored one; None: there is none."""
+    for axis, length in enumerate(shape):
+        place = np.arange(length).reshape(tuple(-1 if i == axis else 1 for i in range(len(shape))))
+        lines = np.moveaxis(laid(np.broadcast_to(place, shape), steps), stored, 0)
+        lines = lines.reshape(len(lines), -1)
+        if len(lines) == length and (lines == np.arange(length)[:, None]).all():
+            return axis
+    return None
+
+
 # -- gradients -------------------------------------------------------------------------------------------------------
 
 
