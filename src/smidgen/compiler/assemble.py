@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
+from ..errors import Internal
 from ..ir import ALIGN, Graph, Role
-from ..program.arrays import FROZEN
+from ..methods import Merge
+from ..program.arrays import FROZEN, INT8, SCALE
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.work import Work
@@ -54,6 +56,8 @@ def encode(
     entries = draft.entries
     plan = _plan(entries, draft.layouts, limit, draft.need, price, asked)
     meta = {"plan": plan.to_json(), "state": _state_map(entries, draft.stored), **run_facts(entries.graphs)}
+    if entries.merges:
+        meta["merges"] = [_merge_fact(entries, merge, draft.stored) for merge in entries.merges]
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
     done = replace(draft.program, meta=checked_meta(meta))
@@ -248,9 +252,26 @@ def _frozen_elements(entries: Entries) -> int:
     return found
 
 
+def _merge_fact(entries: Entries, merge: Merge, stored: Mapping[str, Slot]) -> dict[str, Any]:
+    """Where the constant weight is with which two learned ones are merged, and how to get back to the user's layout."""
+    train = entries.graphs["train"]
+    steps = [[kind, list(arg)] for kind, arg in train.layouts.get(merge.into, ())]
+    found: dict[str, Any] = {
+        "into": merge.into, "left": merge.left, "right": merge.right, "aliases": list(entries.aliases[merge.into]),
+        "shape": list(entries.shapes[merge.into]), "steps": steps,
+    }  # fmt: skip
+    int8 = f"{merge.into}{INT8}"
+    if int8 in stored:
+        return found | {"base": stored[int8].offset, "scales": stored[f"{merge.into}{SCALE}"].offset}
+    if merge.into not in stored or stored[merge.into].region != "const":
+        raise Internal(f"'{merge.into}' is no constant of the program", why="a method merges into it")
+    return found | {"base": stored[merge.into].offset}
+
+
 def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
     """State tensor → where it is, what it is, and how to get back to the user's layout."""
     facts: dict[str, Any] = {}
+    slices = {u.param: [u.axis, list(u.indices)] for u in entries.updates if u.indices is not None}
     for graph in entries.graphs.values():
         for tensor in graph.tensors.values():
             slot = stored.get(tensor.name)
@@ -266,6 +287,8 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
                 fact["shape"] = list(entries.shapes[tensor.name])
                 fact["aliases"] = list(entries.aliases[tensor.name])
                 fact["steps"] = [[kind, list(arg)] for kind, arg in graph.layouts.get(tensor.name, ())]
+                if tensor.name in slices:
+                    fact["part"] = slices[tensor.name]
                 if f"{tensor.name}{FROZEN}" in stored:
                     fact["rest"] = stored[f"{tensor.name}{FROZEN}"].offset
             if tensor.role is Role.OPTIM:

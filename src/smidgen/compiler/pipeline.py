@@ -59,6 +59,7 @@ class Entries:
     const: str = "f32"
     step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
+    merges: tuple[methods.Merge, ...] = ()
 
 
 def lower(
@@ -161,6 +162,7 @@ class _Simplified:
     forward: Mapping[str, Graph]
     sweeps: Sweeps
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
+    merges: tuple[methods.Merge, ...] = ()
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -216,6 +218,7 @@ class Built:
     class_names: tuple[str, ...] = ()
     forward: Mapping[str, Graph] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
+    merges: tuple[methods.Merge, ...] = ()
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -242,7 +245,9 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
         raise BadMethod(what, at="adapt", why=f"{error.what} {error.why}".strip()) from error
     before = {p.name for p in (*model.imported.parameters, *model.imported.buffers)}
     params = {t.name: graph.data[t.name].shape for graph in forward.values() for t in graph.of_role(Role.PARAM)}
-    return replace(model, forward=forward, added={k: v for k, v in params.items() if k not in before})
+    added = {k: v for k, v in params.items() if k not in before}
+    merges = [m for part in parts if isinstance(part, Method) for m in part.merges(forward["train"])]
+    return replace(model, forward=forward, added=added, merges=tuple(merges))
 
 
 def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
@@ -281,7 +286,8 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
         accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *added),
     )  # fmt: skip
     head, names = learning.model.head, learning.class_names
-    return replace(built, head=head, class_names=names, updates=learning.updates)
+    merges = tuple(m for m in learning.model.merges if {m.left, m.right} <= set(learning.grads))
+    return replace(built, head=head, class_names=names, updates=learning.updates, merges=merges)
 
 
 def build(
@@ -330,7 +336,7 @@ def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates,
+        updates=built.updates, merges=built.merges,
     )  # fmt: skip
 
 

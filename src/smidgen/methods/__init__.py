@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from .contract import Context, Method, Update
+from .contract import Context, Merge, Method, Update
 from .registry import all_methods, register
 from .selection import (
     Part,
@@ -21,6 +21,6 @@ for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
-    "Context", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given", "checked_updates",
-    "choose", "methods_of", "register", "settled", "text_of",
+    "Context", "Merge", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given",
+    "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ def _cuts(graph: Graph) -> list[str]:
     from_input = {out for node in graph.nodes if ops.border(node) == "in" for out in node.outs}
     depends = set(from_input)
     alive: set[str] = set()
-    seen_weight, found = False, []
+    seen_weight, found = False, list[str]()
     for i, node in enumerate(graph.nodes):
         weighted = ops.get(node.op).operand("weight") is not None
         if depends & set(node.ins):

@@ -61,6 +61,16 @@ def _plain(value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """Two parameters that a method added beside a weight: the model's weight is `into` + left·right, products of
+    matrices whose rows are the first axis of `left` and whose columns the last of `right`."""
+
+    into: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a method may ask for while it chooses."""
 
@@ -91,6 +101,10 @@ class Method:
         stored under one name. Parameters that it adds may learn."""
         return graph
 
+    def merges(self, graph: Graph) -> Sequence[Merge]:
+        """What of the changed network can go back into the user's model, which has none of the added parameters."""
+        return ()
+
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         """What learns of the forward graph of training. What has requires_grad=False, or what the loss does not
         use, is left out afterwards."""
@@ -100,4 +114,4 @@ class Method:
         return self.name
 
 
-__all__ = ["Context", "Method", "Update"]
+__all__ = ["Context", "Merge", "Method", "Update"]

@@ -16,7 +16,7 @@ from .. import ops
 from ..errors import BadOption
 from ..ir import Graph, Role
 from ..ops.build import Builder, typed
-from .contract import Context, Method, Update
+from .contract import Context, Merge, Method, Update
 from .last import last
 from .registry import register
 from .uses import Use, uses
@@ -54,8 +54,19 @@ class Lora(Method):
         added = [u.param for u in uses(graph) if u.param.endswith((DOWN, UP))]
         return [*map(Update, dict.fromkeys(added)), *last(graph, 1)]
 
+    def merges(self, graph: Graph) -> Sequence[Merge]:
+        names = [t.name.removesuffix(DOWN) for t in graph.of_role(Role.PARAM) if t.name.endswith(DOWN)]
+        return [_merge(graph, name) for name in names]
+
     def __str__(self) -> str:
         return f"{self.name}:{self.rank}"
+
+
+def _merge(graph: Graph, name: str) -> Merge:
+    """The thin matrix with the rank behind goes left."""
+    down, up = f"{name}{DOWN}", f"{name}{UP}"
+    rows_first = graph[up].shape[0] == graph[name].shape[0]
+    return Merge(name, up, down) if rows_first else Merge(name, down, up)
 
 
 def with_adapter(graph: Graph, use: Use, rank: int) -> Graph:

@@ -42,9 +42,7 @@ class TinyTL(Method):
 
     def __post_init__(self) -> None:
         if self.part not in ("", "bias", "residual"):
-            raise BadOption(
-                f"TinyTL({self.part!r}) is no part", help="TinyTL(), TinyTL('bias'), TinyTL('residual')"
-            )
+            raise BadOption(f"TinyTL({self.part!r}) is no part", help="TinyTL(), TinyTL('bias'), TinyTL('residual')")
 
     @classmethod
     def of(cls, argument: str) -> Self:

@@ -131,6 +131,10 @@ FROZEN: Final = ":frozen"
 """Behind the name of a parameter: all of it, where only a slice of it learns."""
 
 
+INT8, SCALE = ":int8", ":scale"
+"""Behind the name of a constant weight: its bytes, and a scale for each output, where it is stored so."""
+
+
 def laid(value: Array, steps: Sequence[Step]) -> Array:
     """From the user's layout to the stored one."""
     for kind, arg in steps:
@@ -225,7 +229,7 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "FROZEN", "added_step",
+    "FROZEN", "INT8", "SCALE", "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
     "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

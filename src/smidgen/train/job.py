@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -46,6 +46,15 @@ class _Call:
 
     buffers: list[Buffer]
     known: tuple[list[Any], int] = ([], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What learned of a parameter: all of it, or `indices` along `axis`."""
+
+    value: Array
+    axis: int | None = None
+    indices: tuple[int, ...] | None = None
 
 
 class Job:
@@ -238,12 +247,35 @@ class Job:
         """Updates done so far."""
         return self.engine.state.step
 
-    def state_dict(self) -> dict[str, Array]:
-        """What was learned (and running statistics that changed), under the model's own names and layout."""
+    @overload
+    def state_dict(self, *, learned: Literal[False] = False) -> dict[str, Array]: ...
+    @overload
+    def state_dict(self, *, learned: Literal[True]) -> dict[str, Learned]: ...
+
+    def state_dict(self, *, learned: bool = False) -> dict[str, Array] | dict[str, Learned]:
+        """What was learned (and running statistics that changed), under the model's own names and layout. Of a
+        parameter of which a slice learned, it is the whole tensor; with `learned=True` only the slice, with its axis
+        and indices."""
+        if learned:
+            return self._learned_parts()
         with self.engine.machine.lock:
             self.engine.state.check_whole()
-            learned = self.engine.state.learned()
-        return learned if self.engine.classes is None else self.engine.classes.without_spare(learned)
+            found = self.engine.state.learned()
+        return found if self.engine.classes is None else self.engine.classes.without_spare(found)
+
+    def _learned_parts(self) -> dict[str, Learned]:
+        whole, slices = self.state_dict(), self.engine.state.slices()
+        found = {name: Learned(value) for name, value in whole.items()}
+        for name, (axis, indices) in slices.items():
+            found[name] = Learned(np.take(whole[name], indices, axis), axis, indices)
+        return found
+
+    def _merged(self) -> dict[str, Array]:
+        """What was learned, as the model has it: what a method added beside a weight is merged into it."""
+        from .merge import checked_merges, merged
+
+        merges = checked_merges(self.program, self.engine.state.facts)
+        return merged(self.state_dict(), merges, self.program.const)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Set learned parameters and statistics; names that this program does not learn are ignored, but not all of
@@ -279,7 +311,7 @@ class Job:
         from .to_torch import load_into
 
         statistics = [k for n, f in self.engine.state.facts.items() if f["role"] == "stat" for k in (n, *f["aliases"])]
-        load_into(model, self.state_dict(), statistics, self.step, self._counted)
+        load_into(model, self._merged(), statistics, self.step, self._counted)
 
     @property
     def mapped_bytes(self) -> int:
@@ -346,12 +378,14 @@ class Job:
             raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
         self.engine.set_all(flash_slots.newest_state(data, self.program))
 
-    def export_weights(self, path: str | os.PathLike[str]) -> None:
-        """Write what was learned, and statistics that changed, as safetensors under the model's own names."""
+    def export_weights(self, path: str | os.PathLike[str], *, merge: bool = True) -> None:
+        """Write what was learned, and statistics that changed, as safetensors under the model's own names. What a
+        method added beside a weight (lora) is merged into it; with `merge=False` it is written as it is, as
+        `import_weights` reads it."""
         place = checked_path(path, 'job.export_weights("w.safetensors")')
         from . import weights
 
-        weights.export(place, self.state_dict(), method=self.plan.method, step=self.step)
+        weights.export(place, self._merged() if merge else self.state_dict(), method=self.plan.method, step=self.step)
 
     def import_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
         """Set what this program learns from a safetensors file. Its names must be exactly those; with `strict=False`

@@ -47,6 +47,11 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
                 room = program.const_bytes - 4 * math.prod(whole_shape(fact))
                 if type(fact["rest"]) is not int or not 0 <= fact["rest"] <= room or fact["rest"] % 4:
                     raise BadProgram(f"what is beside the slice of '{name}' lies outside the program's constants")
+            if "part" in fact:
+                axis, indices = fact["part"]
+                length = _size(fact["shape"][_size(axis)])
+                if not indices or any(_size(i) >= length for i in indices):
+                    raise ValueError(f"the slice of '{name}' does not fit its shape")
             if any(type(alias) is not str for alias in owner["aliases"]):
                 raise ValueError(f"'{name}' has a name that is no text")
     if "train" in program.entries and facts:
@@ -200,6 +205,14 @@ class State:
             if fact["role"] in ("param", "stat"):
                 value = unlaid(self.view(name), fact["shape"], steps_of(fact), self._rest(fact)).copy()
                 found |= dict.fromkeys((name, *fact["aliases"]), value)
+        return found
+
+    def slices(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Parameters of which only a slice learns → its axis and indices, under all their names."""
+        found: dict[str, tuple[int, tuple[int, ...]]] = {}
+        for name, fact in self.facts.items():
+            if "part" in fact:
+                found |= dict.fromkeys((name, *fact["aliases"]), (fact["part"][0], tuple(fact["part"][1])))
         return found
 
     def _rest(self, fact: Mapping[str, Any]) -> Array | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Quant, Role, Tensor
+from ...program.arrays import INT8, SCALE
 
 LEAST_BYTES: Final = 256  # of a weight in f32: below, scales eat what is saved
 
@@ -82,7 +83,7 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
             nodes.append(node)
             continue
         (x, w, *bias), (q, scale) = node.ins, found[node.ins[1]]
-        made = {f"{w}:int8": q, f"{w}:scale": scale.astype(np.float64)}
+        made = {f"{w}{INT8}": q, f"{w}{SCALE}": scale.astype(np.float64)}
         if not bias:  # the kernel adds a zero in any case
             made[f"{w}:bias"] = np.zeros(len(q))
         for name, value in made.items():
