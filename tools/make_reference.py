@@ -186,8 +186,12 @@ def _expression(name: str, made: Mapping[str, Node]) -> str:
 
 
 def methods_page() -> str:
-    rows = [(f"`{m.name}{f':{m.argument}' if m.argument else ''}`", m.doc) for m in all_methods().values()]
-    rows.append(("a name or glob", "parameters by the names that `model.named_parameters()` gives: `head.*`"))
+    rows = [
+        (f"`{m.name}{f':{m.argument}' if m.argument else ''}`", m.doc, m.keeps, m.costs, m.after)
+        for m in all_methods().values()
+    ]
+    names = "parameters by the names that `model.named_parameters()` gives: `head.*`"
+    rows.append(("a name or glob", names, "", "", ""))
     return f"""# Methods: what learns
 
 {NOTE}
@@ -196,7 +200,9 @@ also be a method of your own, an `Update`, or a list that mixes methods, names a
 `method=["bn", "head.*", smidgen.Update("stem.bias")]`. Parameters with `requires_grad=False` never learn.
 [Add a method](../howto/add_a_method.md) shows how to write one.
 
-""" + _table(("method", "what learns"), rows)
+Kept are activations, from the forward to the backward pass; costs come on top of inference.
+
+""" + _table(("method", "what learns", "keeps", "costs", "after"), rows)
 
 
 def errors_page() -> str:

@@ -209,9 +209,12 @@ def devices(args: argparse.Namespace) -> int:
 def methods(args: argparse.Namespace) -> int:
     from ..methods import all_methods
 
-    rows = [(m.name + (f":{m.argument}" if m.argument else ""), m.doc) for m in all_methods().values()]
-    rows.append(("names, globs", "parameters by name: head.*, or a list of names and methods from Python"))
-    print_table(args.json, "methods", ("name", "doc"), rows)
+    rows = [
+        (m.name + (f":{m.argument}" if m.argument else ""), m.doc, m.keeps, m.costs, m.after)
+        for m in all_methods().values()
+    ]
+    rows.append(("names, globs", "parameters by name: head.*, or a list of names and methods from Python", "", "", ""))
+    print_table(args.json, "methods", ("name", "doc", "keeps", "costs", "after"), rows)
     return 0
 
 

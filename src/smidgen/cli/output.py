@@ -57,9 +57,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def print_table(as_json: bool, name: str, keys: tuple[str, str], rows: Sequence[tuple[str, str]]) -> None:
+def print_table(as_json: bool, name: str, keys: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first two columns on a line, what there is of the others below it."""
     if as_json:
         return print_json({name: [dict(zip(keys, row, strict=True)) for row in rows]})
-    left = max(len(first) for first, _ in rows)
-    for first, second in rows:
-        print(f"{terminal.paint(first.ljust(left), 'bold', colour=terminal.has_colour(sys.stdout))}  {second}")
+    left = max(len(first) for first, *_ in rows)
+    colour = terminal.has_colour(sys.stdout)
+    for first, second, *others in rows:
+        print(f"{terminal.paint(first.ljust(left), 'bold', colour=colour)}  {second}")
+        for key, text in zip(keys[2:], others, strict=True):
+            if text:
+                print(f"{' ' * left}  {terminal.paint(f'{key} {text}', 'dim', colour=colour)}")

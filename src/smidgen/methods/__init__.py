@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 from .contract import Context, Merge, Method, Update
+from .lora import Lora
 from .registry import all_methods, register
 from .selection import (
     Part,
@@ -16,11 +17,13 @@ from .selection import (
     settled,
     text_of,
 )
+from .sparse_update import SparseUpdate
+from .tinytl import TinyTL
 
 for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
-    "Context", "Merge", "Method", "Part", "Update", "Wanted", "adapted", "all_methods", "check_given",
-    "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
+    "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyTL", "Update", "Wanted", "adapted",
+    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ def norms(graph: Graph) -> Sequence[Update]:
 @register
 class Norms(Method):
     name, doc = "bn", "scale and shift of batch-norm layers"
+    keeps, costs = "inputs of batch-norms", "gradients back to the first norm"
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         return norms(graph)
@@ -27,6 +28,8 @@ class Norms(Method):
 @register
 class NormsAndLast(Method):
     name, doc = "bn+last", "batch-norm layers and the last layer"
+    keeps, costs = "inputs of batch-norms and of the last layer", "gradients back to the first norm"
+    after = "Mudrakarta et al. 2019"
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         return [*norms(graph), *last(graph, 1)]

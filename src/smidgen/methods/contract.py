@@ -87,6 +87,9 @@ class Method:
 
     name: ClassVar[str] = ""
     doc: ClassVar[str] = ""
+    keeps: ClassVar[str] = ""  # activations, from the forward to the backward pass
+    costs: ClassVar[str] = ""  # what it adds to a step of inference
+    after: ClassVar[str] = ""  # whom
     argument: ClassVar[str] = ""  # of a method that takes one: what `name:…` is followed by, as in last:k
 
     @classmethod

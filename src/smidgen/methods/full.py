@@ -12,6 +12,7 @@ from .registry import register
 @register
 class Full(Method):
     name, doc = "full", "every parameter"
+    keeps, costs = "inputs of every layer", "all gradients"
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         return [Update(t.name) for t in graph.of_role(Role.PARAM)]

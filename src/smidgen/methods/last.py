@@ -25,6 +25,7 @@ def last(graph: Graph, k: int) -> Sequence[Update]:
 @register
 class LastLayer(Method):
     name, doc = "last_layer", "weight and bias of the last layer"
+    keeps, costs = "the input of the last layer", "the gradient of one layer"
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         return last(graph, 1)
@@ -35,6 +36,8 @@ class LastLayer(Method):
 class Last(Method):
     name: ClassVar[str] = "last"
     doc: ClassVar[str] = "the last k layers, as in last:3"
+    keeps: ClassVar[str] = "inputs of the last k layers"
+    costs: ClassVar[str] = "gradients of k layers"
     argument: ClassVar[str] = "k"
 
     k: int = 1

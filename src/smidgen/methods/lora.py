@@ -29,6 +29,9 @@ DOWN, UP = ".lora_down", ".lora_up"
 class Lora(Method):
     name: ClassVar[str] = "lora"
     doc: ClassVar[str] = "low-rank adapters of linear layers and 1x1 convolutions, as in lora:4; the classifier"
+    keeps: ClassVar[str] = "inputs of the adapted layers, and r numbers for each of their results"
+    costs: ClassVar[str] = "two thin products beside each layer; none when merged"
+    after: ClassVar[str] = "Hu et al. 2021 (LoRA)"
     argument: ClassVar[str] = "rank"
 
     rank: int = 4

@@ -74,7 +74,10 @@ def _weight(item: str) -> tuple[int, Fraction]:
 @dataclass(frozen=True)
 class SparseUpdate(Method):
     name: ClassVar[str] = "sparse_update"
-    doc: ClassVar[str] = f"biases of the last layers, parts of some weights, the classifier: '{EXAMPLE}' (TTE)"
+    doc: ClassVar[str] = f"biases of the last layers, input channels of some weights, the classifier: {EXAMPLE}"
+    keeps: ClassVar[str] = "those channels of the inputs of those layers"
+    costs: ClassVar[str] = "gradients back to the first of them; of weights only what learns"
+    after: ClassVar[str] = "Lin et al. 2022 (tiny training engine)"
     argument: ClassVar[str] = "scheme"
 
     scheme: str = ""

@@ -36,6 +36,9 @@ EPS = 1e-5
 class TinyTL(Method):
     name: ClassVar[str] = "tinytl"
     doc: ClassVar[str] = "biases, lite residual modules beside each block, the classifier; tinytl:bias, tinytl:residual"
+    keeps: ClassVar[str] = "images of half the size, in the modules"
+    costs: ClassVar[str] = "the modules, and gradients back to the first bias"
+    after: ClassVar[str] = "Cai et al. 2020 (TinyTL)"
     argument: ClassVar[str] = "part"
 
     part: str = ""
