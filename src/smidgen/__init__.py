@@ -8,6 +8,7 @@ from .runtime.library import load_early
 from .train.job import Job, load
 
 if TYPE_CHECKING:
+    from . import methods
     from .api import compile, max_batch, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
     from .compiler.options import Classes, Memory
@@ -30,6 +31,7 @@ __all__ = [
     "compile",
     "load",
     "max_batch",
+    "methods",
     "sweep",
 ]
 
@@ -45,9 +47,11 @@ load_early()
 
 def __getattr__(name: str) -> Any:
     """What loading and training a program does not need is imported when first asked for: compiling is most of it."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'smidgen' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    home = _HOMES.get(name)  # or a package itself
+    value = importlib.import_module(f".{home or name}", __name__)
+    value = getattr(value, name) if home else value
     globals()[name] = value
     return value
 
