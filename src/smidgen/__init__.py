@@ -9,7 +9,7 @@ from .train.job import Job, load
 
 if TYPE_CHECKING:
     from . import methods
-    from .api import compile, max_batch, sweep
+    from .api import compile, max_batch, search, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
     from .compiler.options import Classes, Memory
     from .methods import Update, all_methods
@@ -32,13 +32,15 @@ __all__ = [
     "load",
     "max_batch",
     "methods",
+    "search",
     "sweep",
 ]
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
     "Classes": "compiler.options", "Memory": "compiler.options", "History": "train.history", "Plan": "program.plan",
-    "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "sweep": "api",
+    "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "search": "api",
+    "sweep": "api",
 }  # fmt: skip
 
 

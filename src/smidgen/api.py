@@ -44,13 +44,14 @@ from .compiler.planner.measure import measured
 from .devices.device import Device
 from .devices.room import Limit
 from .errors import BadOption, MissingPart
-from .methods import Method, Part
+from .methods import Method, Part, SparseUpdate, open_parts
 from .program.rungs import entry_at
 from .runtime.work import Work, checked_kernels, checked_page_to
 from .train.job import Job
 
 if TYPE_CHECKING:
     from .compiler.imported import Imported
+    from .schemes import Found
 
 Wanted = Part | type[Method] | Sequence[Part | type[Method]]
 """What may be given as `method`."""
@@ -78,6 +79,7 @@ class Task:
     memory: Memory
     work: Work
     asked_bytes: int | None  # of RAM on this machine, or one like it
+    data: Any = None
 
     def search(self, effort_s: float) -> Search:
         """By default with so much effort."""
@@ -125,6 +127,7 @@ def prepared(
     )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
+    options = settled(lowering, options, limit, data)
     lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
     fixed = contextlib.nullcontext(prices_of(chip))
     with metered(effort_s), measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as prices:
@@ -134,7 +137,7 @@ def prepared(
         )  # fmt: skip
         usual = functools.partial(step_spent, goal=goal)
         deadline_s = checked_deadline(memory.deadline, lambda: usual(lowering.entries(options)).seconds)
-        yield Task(limit, lowering, options, replace(goal, deadline_s=deadline_s), memory, work, ram_bytes)
+        yield Task(limit, lowering, options, replace(goal, deadline_s=deadline_s), memory, work, ram_bytes, data)
 
 
 def _asking(
@@ -228,6 +231,44 @@ def compile(task: Task) -> Job:
         made = encode(entries, sized=known)
     page_to = memory.page_to if made.page_bytes else None
     return Job(made, kernels=work.kernels, threads=work.threads, page_to=page_to)
+
+
+@_asking(prepared)
+def search(task: Task) -> Found:
+    """The scheme of sparse updates that gains most on your samples within the budget or the device: what each layer
+    gains alone, and the best of them that fit together. `data` are samples and labels; a quarter of each class is to
+    judge by. The other arguments are those of `compile`; `method` is not used.
+    """
+    return searched(task.lowering, task.options, task.limit, task.data)
+
+
+def searched(
+    lowering: Lowering, options: Options, limit: Limit | None, data: Any, told: Told = lambda done, total, what: None
+) -> Found:
+    """What the same search found before is known; an interrupted one goes on."""
+    from .schemes import cache, checked_data, found_scheme
+
+    if limit is None:
+        raise BadOption("a search for a scheme needs a limit of RAM", help="budget='256KB', or device='stm32f746'")
+    checked = checked_data(data)
+    key = cache.key_of(lowering, options, limit, checked)
+    known = cache.known(key)
+    goal = Goal(prices=prices_of(limit.device))
+    found = found_scheme(lowering, options, limit, goal, checked, told=told, known=known,
+                         keep=lambda: cache.keep(key, known))  # fmt: skip
+    cache.keep(key, known)
+    return found
+
+
+def settled(lowering: Lowering, options: Options, limit: Limit | None, data: Any) -> Options:
+    """With a scheme in place of each that is to be searched."""
+    names = [name for p in lowering.imported.parameters for name in (p.name, *p.aliases)]
+    where = open_parts(options.method, names)
+    if not where or data is None or limit is None:
+        return options
+    scheme = SparseUpdate(searched(lowering, options, limit, data).scheme)
+    parts = [options.method] if isinstance(options.method, str) else list(options.method)
+    return replace(options, method=tuple(scheme if i in where else part for i, part in enumerate(parts)))
 
 
 @_asking(prepared)

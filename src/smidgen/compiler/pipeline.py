@@ -101,6 +101,14 @@ class Lowering:
         self._learning: dict[Hashable, _Learning] = {}
         self._built: dict[Hashable, Built] = {}
 
+    def forward(self, options: Options) -> Mapping[str, Graph]:
+        """The graphs without gradients, as methods see them before they change them."""
+        return self._model(options.spare_classes).forward
+
+    def context(self, options: Options) -> methods.Context:
+        """What methods are offered, with these options."""
+        return self._context(self._model(options.spare_classes), options)
+
     def choose(self, options: Options) -> tuple[Update, ...]:
         """What learns."""
         return self._choice(options).updates
@@ -115,12 +123,15 @@ class Lowering:
         parts = wanted if isinstance(wanted, str) else tuple(id(p) if isinstance(p, Method) else p for p in wanted)
         key = spare, parts
         if key not in self._chosen:
-            if spare not in self._simplified:
-                self._simplified[spare] = _simplified(self.imported, spare)
-            model = _adapted(self._simplified[spare], wanted)
+            model = _adapted(self._model(spare), wanted)
             updates = methods.choose(wanted, model.forward["train"], self._context(model, options))
             self._chosen[key] = _Chosen(model, wanted, tuple(updates))
         return self._chosen[key]
+
+    def _model(self, spare: int) -> _Simplified:
+        if spare not in self._simplified:
+            self._simplified[spare] = _simplified(self.imported, spare)
+        return self._simplified[spare]
 
     def _context(self, model: _Simplified, options: Options) -> methods.Context:
         known: dict[tuple[Update, ...], int] = {}

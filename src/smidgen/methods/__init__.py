@@ -14,6 +14,7 @@ from .selection import (
     checked_updates,
     choose,
     methods_of,
+    open_parts,
     settled,
     text_of,
 )
@@ -25,5 +26,6 @@ for _found in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyTL", "Update", "Wanted", "adapted",
-    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "register", "settled", "text_of",
+    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "open_parts", "register",
+    "settled", "text_of",
 ]  # fmt: skip

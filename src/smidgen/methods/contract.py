@@ -99,6 +99,11 @@ class Method:
             raise ValueError(argument)
         return cls()
 
+    @property
+    def is_open(self) -> bool:
+        """Is what learns still to be searched, with the user's samples?"""
+        return False
+
     def adapt(self, graph: Graph) -> Graph:
         """The network, changed: called for every forward graph (training, inference, evaluation), which share what is
         stored under one name. Parameters that it adds may learn."""

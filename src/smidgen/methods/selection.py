@@ -32,6 +32,11 @@ def methods_of(wanted: Wanted, names: Iterable[str]) -> list[Part]:
     return [named(p) or p if isinstance(p, str) and p not in known else p for p in wanted]
 
 
+def open_parts(wanted: Wanted, names: Iterable[str]) -> list[int]:
+    """Numbers of those parts whose scheme is to be searched."""
+    return [i for i, part in enumerate(methods_of(wanted, names)) if isinstance(part, Method) and part.is_open]
+
+
 def adapted(parts: Sequence[Part], graphs: Mapping[str, Graph], loss: str) -> dict[str, Graph]:
     """The forward graphs as every method, in order, changes them; the same objects where none does."""
     found = dict(graphs)
@@ -169,5 +174,5 @@ def _check_shared(method: Method, graphs: Iterable[Graph]) -> None:
 
 __all__ = [
     "Part", "Wanted", "adapted", "check_given", "checked_updates", "choose", "merged", "methods_of",
-    "settled", "text_of",
+    "open_parts", "settled", "text_of",
 ]  # fmt: skip

@@ -80,9 +80,11 @@ class SparseUpdate(Method):
     after: ClassVar[str] = "Lin et al. 2022 (tiny training engine)"
     argument: ClassVar[str] = "scheme"
 
-    scheme: str = ""
+    scheme: str = ""  # empty: the one that a search finds
 
     def __post_init__(self) -> None:
+        if self.scheme == "":
+            return
         try:
             parsed = Scheme.of(self.scheme)
         except (ValueError, AttributeError) as error:
@@ -96,12 +98,22 @@ class SparseUpdate(Method):
     def of(cls, argument: str) -> Self:
         return cls(argument)
 
+    @property
+    def is_open(self) -> bool:
+        """Is its scheme still to be found?"""
+        return not self.scheme
+
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
+        if not self.scheme:
+            raise BadScheme(
+                "sparse_update has no scheme", why="a search for one needs samples with labels, and a limit of RAM",
+                help=f"data=(x, y) and budget='256KB', or method='sparse_update:{EXAMPLE}'",
+            )  # fmt: skip
         found = layers(graph, context)
         return [] if not found else updates_of(Scheme.of(self.scheme), found)
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.scheme}"
+        return f"{self.name}:{self.scheme}" if self.scheme else self.name
 
 
 def updates_of(scheme: Scheme, found: Sequence[Layer]) -> list[Update]:

@@ -1,0 +1,156 @@
+"""A search finds the layer that is worth learning, judges by samples that nothing learned from, goes on where it was
+interrupted, and keeps to the budget. Needs torch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import smidgen
+from smidgen import SGD, api
+from smidgen.errors import BadData, BadOption, BadScheme, DoesNotFit
+from smidgen.methods import Update
+from smidgen.schemes import Gains, Part, Trial, best_parts, cache, found_scheme
+from smidgen.schemes.gains import split
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMIDGEN_CACHE", str(tmp_path / "cache"))
+
+
+class Net(nn.Module):
+    """All it needs to learn is in `mix`: before it the image has what matters, behind it nearly nothing is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.mix, self.thin = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 1), nn.Conv2d(16, 12, 1)
+        self.head = nn.Linear(12, 4)
+        with torch.no_grad():
+            self.stem.weight.zero_()[:3, :, 1, 1] = 2 * torch.eye(3)
+            self.mix.weight.mul_(0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.mix(torch.relu(self.stem(x))))
+        return self.head(torch.relu(self.thin(x)).mean((2, 3)))
+
+
+def data(count: int = 160) -> tuple[Any, Any]:
+    """The class is which colour shines, or none."""
+    rng = np.random.default_rng(0)
+    y = np.arange(count) % 4
+    x = rng.standard_normal((count, 3, 6, 6)).astype(np.float32) * 0.3
+    for i, label in enumerate(y):
+        if label < 3:
+            x[i, label] += 2
+    return x, y
+
+
+def task(budget: str = "200KB") -> Any:
+    return api.prepared(Net().eval(), data()[0][:8], budget=budget, optimizer=SGD(0.01), kernels="exact")
+
+
+def test_no_sample_is_learned_from_and_judged_by() -> None:
+    y = np.array([0] * 20 + [1] * 9 + [2] + [3] * 2)
+    found = split(y)
+    assert not set(found.learn) & set(found.judge)
+    assert len(found.learn) + len(found.judge) == len(y)
+    counts = {label: int((y[found.judge] == label).sum()) for label in range(4)}
+    assert counts == {0: 5, 1: 2, 2: 0, 3: 1}
+    with pytest.raises(BadData, match="two samples of at least one class"):
+        split(np.arange(5))
+
+
+def test_features_before_a_cut_change_nothing_of_what_is_learned() -> None:
+    x, y = data(64)
+    with task() as asked:
+        gains = Gains(asked.lowering, asked.options, x, y, Trial(2, 0.03))
+        updates = [Update("thin.weight"), Update("head.weight"), Update("head.bias")]
+        layers = [i for i, n in enumerate(asked.lowering.forward(asked.options)["train"].nodes) if n.op == "conv2d"]
+        assert gains.of(updates, layers[2]) == gains.of(updates, layers[1]) == gains.of(updates, 0)
+
+
+def test_the_best_parts_are_those_of_trying_all() -> None:
+    for seed in range(6):
+        rng = random.Random(seed)
+        genes = [
+            [Part("", 0.0, 0), *(Part(f"{g}:{i}", rng.uniform(-0.1, 1), rng.randint(10, 90)) for i in range(3))]
+            for g in range(6)
+        ]
+        room = rng.randint(60, 260)
+        fitting = [one for one in itertools.product(*genes) if sum(p.bytes for p in one) <= room]
+        best = max(sum(p.gain for p in one) for one in fitting)
+        found = best_parts(genes, room)
+        assert sum(p.gain for p in found[0]) == pytest.approx(best)
+        assert all(sum(p.bytes for p in one) <= room for one in found)
+        assert best_parts(genes, room) == found, "the same every time"
+
+
+def test_it_finds_the_layer_that_is_worth_learning() -> None:
+    with task() as asked:
+        found = found_scheme(asked.lowering, asked.options, asked.limit, asked.goal, data())
+    gains = {row.part: row.gain for row in found.rows}
+    assert gains["1:1"] == max(gains.values())
+    assert "1:" in found.scheme
+    assert found.accuracy > found.before + 0.2
+    job = smidgen.compile(Net().eval(), data()[0][:8], budget="200KB", method="sparse_update", data=data(),
+                          optimizer=SGD(0.01), kernels="exact")  # fmt: skip
+    assert job.plan.method == f"sparse_update:{found.scheme}"
+    assert job.plan.ram_bytes <= 200 * 1024
+
+
+def test_an_interrupted_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with task() as asked:
+        whole = api.searched(asked.lowering, asked.options, asked.limit, data())
+        for file in (cache.folder() / "schemes").iterdir():
+            file.unlink()
+        real, calls = Gains.of, itertools.count()
+
+        def stops(self: Gains, *given: Any) -> float:
+            if next(calls) == 9:
+                raise KeyboardInterrupt
+            return real(self, *given)
+
+        monkeypatch.setattr(Gains, "of", stops)
+        with pytest.raises(KeyboardInterrupt):
+            api.searched(asked.lowering, asked.options, asked.limit, data())
+        assert api.searched(asked.lowering, asked.options, asked.limit, data()) == whole
+        before = next(calls)
+        assert api.searched(asked.lowering, asked.options, asked.limit, data()) == whole
+        assert next(calls) == before + 1, "nothing is tried again"
+
+
+def test_a_smaller_budget_has_a_smaller_scheme_or_none() -> None:
+    with task("24KB") as asked:
+        found = found_scheme(asked.lowering, asked.options, asked.limit, asked.goal, data(80))
+    assert found.ram_bytes <= 24 * 1024
+    with pytest.raises(DoesNotFit), task("2KB") as asked:
+        found_scheme(asked.lowering, asked.options, asked.limit, asked.goal, data(80))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "what"),
+    [
+        ({"budget": "30KB"}, BadScheme, "has no scheme"),
+        ({"data": data(40)}, BadScheme, "has no scheme"),
+        ({"budget": "30KB", "data": data(40)[0]}, BadData, "samples and labels"),
+        ({"budget": "30KB", "data": (data(40)[0], data(40)[0])}, BadData, "one class a sample"),
+        ({"budget": "30KB", "data": (data(40)[0], data(39)[1])}, BadData, "40 samples and 39 labels"),
+    ],
+)
+def test_what_a_search_needs_is_said(given: dict[str, Any], error: type[Exception], what: str) -> None:
+    with pytest.raises(error, match=what):
+        smidgen.compile(Net().eval(), data()[0][:8], method="sparse_update", **given)
+
+
+def test_a_search_asks_for_a_limit() -> None:
+    with pytest.raises(BadOption, match="limit of RAM"):
+        smidgen.search(Net().eval(), data()[0][:8], data=data(40))
