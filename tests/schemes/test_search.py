@@ -4,6 +4,7 @@ interrupted, and keeps to the budget. Needs torch."""
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import smidgen
-from smidgen import SGD, api
+from smidgen import SGD, api, cli
 from smidgen.errors import BadData, BadOption, BadScheme, DoesNotFit
 from smidgen.methods import Update
 from smidgen.schemes import Gains, Part, Trial, best_parts, cache, found_scheme
@@ -154,3 +155,52 @@ def test_what_a_search_needs_is_said(given: dict[str, Any], error: type[Exceptio
 def test_a_search_asks_for_a_limit() -> None:
     with pytest.raises(BadOption, match="limit of RAM"):
         smidgen.search(Net().eval(), data()[0][:8], data=data(40))
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+SOURCE = """
+import torch
+from tests.schemes.test_search import Net
+
+
+def build():
+    return Net().eval()
+"""
+
+
+def test_the_command_line_searches_and_plans_with_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(SOURCE)
+    x, y = data()
+    np.savez("proxy.npz", x=x, y=y)
+    model = ["nets.py:build", "--input", "8x3x6x6"]
+    words = ["--data", "proxy.npz", "--budget", "200KB", "-o", "scheme.json", "--html", "scheme.html"]
+    assert cli.main(["search", *model, *words]) == 0
+    said = capsys.readouterr().out
+    found = json.loads(Path("scheme.json").read_text())
+    assert found["scheme"] in said.splitlines()[1]
+    assert "points above the classifier alone" in said
+    page = Path("scheme.html").read_text()
+    assert page.count("<circle") == len(found["rows"]) > 5
+    assert "<script" not in page
+    assert cli.main(["search", *model, *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scheme"] == found["scheme"]
+    assert cli.main(["plan", *model, "--method", "scheme.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == f"sparse_update:{found['scheme']}"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"kind": "smidgen scheme", "scheme": 3}'])
+def test_a_file_that_is_no_scheme_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nets.py").write_text(SOURCE)
+    (tmp_path / "s.json").write_text(text)
+    words = [f"{tmp_path}/nets.py:build", "--input", "8x3x6x6", "--method", str(tmp_path / "s.json")]
+    assert cli.main(["plan", *words]) == 2
+    assert "smidgen search" in capsys.readouterr().err
+
+
+def test_a_search_without_a_limit_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["search", "nets.py:build", "--data", str(tmp_path / "no.npz")]) == 2
+    assert "--budget 256KB" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
 from . import board, commands, target
+from . import search as searching
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
 PAGES = "the file to page to, for a program that pages"
@@ -66,6 +67,17 @@ def parser() -> Parser:
     build.add_argument("--target", action=target.Target, metavar="MACHINE", help=for_machines)
     board.add_firmware(build)
     build.set_defaults(machine=None)
+
+    found = "which parts of your model are worth learning within a budget: a scheme of sparse updates"
+    search = command("search", searching.search, found)
+    _add_model(search)
+    search.add_argument(
+        "--data", required=True, metavar="PROXY.npz", help="arrays x and y, samples of what it will learn"
+    )
+    search.add_argument("-o", "--output", metavar="SCHEME.json", help="for --method SCHEME.json")
+    search.add_argument(
+        "--html", metavar="FILE", help="write what each part gains and costs as one page with a picture"
+    )
 
     train = command("train", commands.train, "train a program on data")
     train.add_argument("program", metavar="NET.smg")

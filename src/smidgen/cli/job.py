@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
-from .. import terminal
+from .. import files, terminal
 from ..compiler.options import Classes, Memory, checked_budget, checked_device, checked_ladder
 from ..devices.device import Device
 from ..devices.room import with_slots
-from ..errors import MissingPart
+from ..errors import BadScheme, MissingPart
 from ..program.arguments import checked_seed
 
 
@@ -77,7 +79,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
     )
     return {
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
-        "method": args.method, "batch": args.batch, "bn": args.bn, "seed": args.seed,
+        "method": method_of(args.method), "batch": args.batch, "bn": args.bn, "seed": args.seed,
         "classes": Classes(args.spare_classes), "device": device, "memory": memory,
         "kernels": args.kernels if args.threads == 1 else f"{args.kernels}:{args.threads}",
     }  # fmt: skip
@@ -89,3 +91,21 @@ def need_torch(command: str) -> None:
     except ModuleNotFoundError as error:
         help = "pip install 'smidgen[compile]'"
         raise MissingPart(f"{command} needs PyTorch", why=str(error), help=help) from error
+
+
+KIND = "smidgen scheme"  # of a file
+
+
+def method_of(text: str) -> str:
+    """What `--method` means: a file that a search wrote stands for its scheme."""
+    if not text.endswith(".json"):
+        return text
+    try:
+        found: Any = json.loads(files.read(Path(text)))
+    except (OSError, ValueError) as error:
+        raise BadScheme(
+            f"cannot read the scheme '{text}'", why=str(error), help="smidgen search … -o scheme.json"
+        ) from None
+    if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("scheme"), str):
+        raise BadScheme(f"'{text}' is not a scheme", help="smidgen search … -o scheme.json writes one")
+    return f"sparse_update:{found['scheme']}"

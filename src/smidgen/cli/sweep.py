@@ -40,7 +40,7 @@ def plan(args: argparse.Namespace) -> int:
 
     check(args)
     check_outputs(args.html, inputs=source_files(args))
-    with contextlib.redirect_stdout(sys.stderr), _Bar(args.model) as bar:
+    with contextlib.redirect_stdout(sys.stderr), Bar(args.model) as bar:
         try:
             found = _asked(args, bar)
         except OverLimit as error:
@@ -68,7 +68,7 @@ def plan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace, bar: _Bar) -> Any:
+def _asked(args: argparse.Namespace, bar: Bar) -> Any:
     from .. import api
 
     with api.prepared(**described(args)) as task:
@@ -77,14 +77,14 @@ def _asked(args: argparse.Namespace, bar: _Bar) -> Any:
         return api.largest(task, bar.told) if args.max_batch else api.swept(task, bar.told)
 
 
-class _Bar:
+class Bar:
     """Says what is at hand when it takes longer than a moment; nothing if nobody looks."""
 
-    def __init__(self, what: str) -> None:
-        self._bar = terminal.Progress(f"planning {what}")
+    def __init__(self, what: str, doing: str = "planning") -> None:
+        self._bar = terminal.Progress(f"{doing} {what}")
         self._start = time.monotonic()
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
