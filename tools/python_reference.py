@@ -22,6 +22,7 @@ from smidgen.compiler.fit.sweep import Point, Sweep
 from smidgen.compiler.optimizers import DEFAULT
 from smidgen.program.plan import Decision
 from smidgen.program.rungs import Rung
+from smidgen.schemes.find import Found, Row
 from smidgen.train.history import Epoch
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md"
@@ -31,9 +32,10 @@ MARKED: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MOST_SHOWN: Final = 5  # arguments of a call that is written out; more are in a table
-RETURNED: Final = {kind.__name__: kind for kind in (Decision, Epoch, Largest, Point, Rung, Sweep)}
+RETURNED: Final = {kind.__name__: kind for kind in (Decision, Epoch, Found, Largest, Point, Row, Rung, Sweep)}
 """Not made by users, but returned to them."""
-SAME: Final = {"compile": ("sweep", "max_batch")}
+SAME: Final = {"compile": ("search", "sweep", "max_batch")}
+PACKAGES: Final = {"methods"}
 """Functions with the arguments of another one."""
 SPELLED: Final = {
     "str | os.PathLike[str]": "path", "Sequence[str]": "list of str", "Sequence[int | str]": "list of int or str",
@@ -62,7 +64,8 @@ def filled(text: str, meanings: Mapping[str, Mapping[str, str]]) -> str:
 
 def _expected() -> list[str]:
     """What has to be marked: every public name, what is returned to users, and the method with arguments of its own."""
-    return [*(set(smidgen.__all__) - {other for same in SAME.values() for other in same}), *RETURNED, "Job.fit"]
+    same = {other for others in SAME.values() for other in others}
+    return [*(set(smidgen.__all__) - same - PACKAGES), *RETURNED, "Job.fit"]
 
 
 def _public(name: str) -> Any:
