@@ -51,6 +51,7 @@ class Found:
     tried: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)  # finalists
 
     def to_json(self) -> dict[str, Any]:
+        """Plain types, as `smidgen search --json` prints them."""
         return {"scheme": self.scheme, "ram_bytes": self.ram_bytes, "accuracy": self.accuracy, "before": self.before,
                 "rate": self.rate, "tried": list(self.tried), "rows": [asdict(row) for row in self.rows]}  # fmt: skip
 
