@@ -286,7 +286,7 @@ def test_a_scheme_is_text(text: str, scheme: Scheme) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "empty"), ("b", "'b' is neither"), ("x3", "'x3' is neither"), ("b1 b2", "more than one"),
+        ("  ", "empty"), ("b", "'b' is neither"), ("x3", "'x3' is neither"), ("b1 b2", "more than one"),
         ("w3", "'3' is not a layer"), ("w3:", "'3:' is not a layer"), ("w3:1/0", "share 1/0"), ("w3:2", "share 2"),
         ("w3:0", "share 0"), ("w3:1,3:1/2", "named twice"), ("w-1:1", "'-1:1' is not"), ("b9999999", "neither"),
     ],

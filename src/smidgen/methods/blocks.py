@@ -20,11 +20,16 @@ class Block:
 
 
 def blocks(graph: Graph) -> list[Block]:
-    """In execution order. What comes before the first layer has read the input belongs to none."""
+    """In execution order, each with a layer in it. The first layer, which reads the input, belongs to none."""
     cuts = _cuts(graph)
     made_at = {out: i for i, node in enumerate(graph.nodes) for out in node.outs}
     residual = {i for i, name in enumerate(cuts) if i and _adds_two_paths(graph, made_at[name], cuts[i - 1])}
-    return [Block(cuts[a], cuts[b], made_at[cuts[b]]) for a, b in _spans(graph, cuts, residual)]
+    weighted = [i for i, node in enumerate(graph.nodes) if ops.get(node.op).operand("weight") is not None]
+    return [
+        Block(cuts[a], cuts[b], made_at[cuts[b]])
+        for a, b in _spans(graph, cuts, residual)
+        if any(made_at[cuts[a]] < i <= made_at[cuts[b]] for i in weighted)  # not where nothing but pooling is
+    ]
 
 
 def _cuts(graph: Graph) -> list[str]:
