@@ -194,7 +194,8 @@ class _Learning:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """All entry points, whatever the batch. `without` makes `train` without each technique, to say what it saves."""
+    """All entry points, whatever the batch. `without` makes `train` without each technique that may have changed it, to
+    say what it saves."""
 
     graphs: Mapping[str, Graph]
     without: Mapping[str, Callable[[], Graph]]
@@ -296,11 +297,11 @@ def build(
         graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed)
     if evaluate is not None:
         graphs["evaluate"] = lowered(evaluate)
-    without = {
-        "fuse": partial(train_graph, whole, grads, optimizer, fuse=False),
-        "bits": partial(train_graph, whole, grads, optimizer, bits=False),
-        "loop": partial(train_graph, whole, grads, optimizer, loop=False),
-    }
+    without = {"fuse": partial(train_graph, whole, grads, optimizer, fuse=False)}
+    if any(ops.get(node.op).bits and node.stage == "backward" for node in whole.nodes):
+        without["bits"] = partial(train_graph, whole, grads, optimizer, bits=False)
+    if any(map(ops.is_loop, graphs["train"].nodes)):
+        without["loop"] = partial(train_graph, whole, grads, optimizer, loop=False)
     return Built(
         checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
         _described(optimizer), forward={"infer": infer, **({} if evaluate is None else {"evaluate": evaluate})},
