@@ -39,8 +39,7 @@ LINUX = [name for name, target in linux_binary.TARGETS.items() if not target.is_
 AT_HAND = ("x86_64-linux", "aarch64-linux")
 ALL = os.environ.get("SMIDGEN_TARGETS") == "all"
 LATER = pytest.mark.skipif(not ALL, reason="`make targets` builds for all machines")
-BUILT = pytest.mark.xdist_group("aarch64")  # with the page that builds it too: zig keeps the objects
-TARGETS = [pytest.param(n, marks=(*(() if n in AT_HAND else (LATER,)), BUILT)) for n in LINUX]
+TARGETS = [pytest.param(name, marks=() if name in AT_HAND else LATER) for name in LINUX]
 
 
 def lenet() -> nn.Module:

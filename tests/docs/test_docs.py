@@ -29,7 +29,6 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *EX
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 RUN = [page for page in PAGES if any(b.kind in ("python", "console", "sh", "setup") for b in blocks(TEXTS[page]))]
 MOST_NOT_RUN = 3
-GROUPS = {"README.md": pytest.mark.xdist_group("aarch64")}  # zig builds for it once, see test_runner.py
 BUILD = """
 import pathlib, shutil
 from smidgen.runtime.build import compile_runtime
@@ -45,7 +44,7 @@ def name_of(page: Path) -> str:
 # -- what pages say ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, marks=GROUPS.get(p.name, ())) for p in RUN], ids=name_of)
+@pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_everything_on_the_page_happens_as_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SMIDGEN_KERNELS", raising=False)  # readers do not have it
     torch.set_num_threads(1)
