@@ -27,6 +27,7 @@ from smidgen.compiler.effort import UNITS, metered
 from smidgen.compiler.fit.candidate import Candidate, candidate
 from smidgen.compiler.fit.search import best_for
 from smidgen.compiler.fit.smallest import Smallest
+from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of, spent
@@ -53,7 +54,7 @@ class Net:
     def __init__(self, name: str) -> None:
         self.name = name
         model, inputs, loss = task(name, BATCH)
-        self.options = checked_options(model, batch=BATCH)
+        self.options = checked_options(model, batch=BATCH, optimizer=SGD(lr=0.01))
         start = time.monotonic()
         self.imported = import_model(model, inputs, loss=loss)
         self.import_s = time.monotonic() - start

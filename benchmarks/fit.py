@@ -29,6 +29,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.compiler.fit.max_batch import largest_batch
 from smidgen.compiler.fit.search import best_for
 from smidgen.compiler.fit.sweep import Point, Sweep, sweep
+from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.options import Options, checked_options
 from smidgen.compiler.pipeline import Entries, Lowering
 from smidgen.compiler.planner.cost import prices_of
@@ -81,7 +82,7 @@ def lowering_of(case: Case) -> tuple[Lowering, Options]:
         model, inputs, loss = net.model().eval(), net.batch(BATCH)[0], net.loss
     else:
         model, inputs, loss = task(case.net, BATCH)
-    options = checked_options(model, batch=BATCH)
+    options = checked_options(model, batch=BATCH, optimizer=SGD(lr=0.01))
     return Lowering(import_model(model, inputs, loss=loss)), options
 
 
@@ -166,7 +167,7 @@ def measured(found: Sweep, kept: dict[tuple[str, int], Entries]) -> list[Json]:
 
 
 class Steps:
-    """Steps of a plan with all samples, in parts if it takes them so, on random numbers."""
+    """Steps of a plan with all samples, in micro-batches if it has them, on random numbers."""
 
     def __init__(self, entries: Entries, page: Path) -> None:
         from smidgen.train.job import Job

@@ -22,6 +22,7 @@ from typing import Any, Final
 from benchmarks.nets.large import task
 from benchmarks.peers.machine import describe
 from smidgen import files
+from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.options import checked_options
 from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of
@@ -67,7 +68,7 @@ def large_problems() -> Iterator[tuple[str, Problem]]:
 
 
 def _problem(lowering: Lowering, model: Any) -> Problem:
-    entries = lowering.entries(checked_options(model, batch=BATCH))
+    entries = lowering.entries(checked_options(model, batch=BATCH, optimizer=SGD(lr=0.01)))
     return problem_of(entries.plain["train"], BATCH, prices_of(None))
 
 

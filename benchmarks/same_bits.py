@@ -5,10 +5,9 @@ python -m benchmarks.same_bits --net vgg11 --again
 python -m benchmarks.same_bits --large           # instead: some of full size, one step → same_bits_large.json
 
 Thirteen networks at reduced size × budget × technique: two steps with exact kernels and momentum, compared bit for bit
-with the program that has no budget: weights, statistics, the optimizer's state, losses (those of a step in parts, which
-are sums of rounded ones, to rounding). Budgets are floor + a share of (base − floor), as in benchmarks.fit. With
-batch-norm statistics of the batch too, where there are norms (a step in parts is not offered then). No program is made
-that the verifier does not pass. Status 1 if anything differs.
+with the program that has no budget: weights, statistics, the optimizer's state and losses. Budgets are floor + a share
+of (base − floor), as in benchmarks.fit. With batch-norm statistics of the batch too, where there are norms
+(micro-batches are not offered then). No program is made that the verifier does not pass. Status 1 if anything differs.
 """
 
 from __future__ import annotations

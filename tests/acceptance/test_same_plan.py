@@ -1,6 +1,7 @@
 """A plan is a function of the model, the options and the versions: never of the clock, the load, the order of a hash
 table or what the process did before."""
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -50,7 +51,7 @@ def programs(name: str, page_to: str, effort_s: str = "1") -> Iterator[str]:
         yield hashlib.sha256(job.program.to_bytes()).hexdigest()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def busy_cores() -> Iterator[None]:
     """Other processes want all cores."""
     loads = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
@@ -62,16 +63,15 @@ def busy_cores() -> Iterator[None]:
             load.wait()
 
 
-def test_another_process_on_a_busy_machine_plans_the_same(tmp_path: Path, busy_cores: None) -> None:
+def test_another_process_on_a_busy_machine_plans_the_same(tmp_path: Path) -> None:
     script = "import sys; from tests.acceptance.test_same_plan import programs; print(*programs(*sys.argv[1:]))"
     args = ["resnet8", str(tmp_path / "page.bin"), "0.1"]
-    other = subprocess.Popen(
-        [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-    )  # fmt: skip
-    ours = list(programs(*args))
-    said, _ = other.communicate()
-    assert said.split() == ours
+    with busy_cores():
+        other = subprocess.run(
+            [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": "1"},
+        )  # fmt: skip
+    assert other.stdout.split() == list(programs(*args))
 
 
 def test_effort_runs_out_by_work_and_not_by_time() -> None:

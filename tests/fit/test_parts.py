@@ -1,4 +1,4 @@
-"""A step in parts where that is faster and smaller; work memory of fast kernels beside small and large programs."""
+"""A step in micro-batches where that is faster and smaller; work memory of fast kernels beside programs of any size."""
 
 from __future__ import annotations
 

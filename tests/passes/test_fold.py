@@ -11,8 +11,8 @@ import pytest
 from smidgen.compiler.graph import interp
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.graph.text import canonical, parse, to_text
-from smidgen.compiler.passes.fold import fold_batch_norm, fold_constants, freeze, named_by_content
-from smidgen.ir import Batch, Graph, Role
+from smidgen.compiler.passes.fold import Folds, fold_batch_norm, fold_constants, freeze, named_by_content
+from smidgen.ir import Array, Batch, Graph, Role
 from smidgen.ops.build import Builder, feed, fetch
 
 N = Batch()
@@ -283,3 +283,30 @@ def test_folded_layers_compute_the_same(layer: str, biased: bool, learns_beta: b
     np.testing.assert_allclose(
         interp.run(after, xs, n=3)["y"], interp.run(before, xs, n=3)["y"], rtol=1e-12, atol=1e-12
     )
+
+
+def test_what_entry_points_and_methods_have_in_common_is_folded_once() -> None:
+    rng = np.random.default_rng(3)
+
+    def network(bias: Array, beta: Array | None) -> Graph:
+        b = Builder()
+        h = b.add("linear", feed(b, "x", (N, 4)), b.const("w", weight), b.const("b", bias))
+        last = b.stored("beta", rng.standard_normal(5), Role.PARAM) if beta is None else b.const("beta", beta)
+        names = [b.const(n, numbers[n]) for n in ("g", "m", "v")]
+        fetch(b, b.add("batch_norm", h, names[0], last, names[1], names[2], eps=1e-3), "y")
+        return b.graph()
+
+    weight = rng.standard_normal((5, 4))
+    numbers = {n: rng.uniform(0.5, 2, 5) for n in "gmv"}
+    bias, beta, other = (rng.standard_normal(5) for _ in range(3))
+    for array in (weight, *numbers.values(), bias, beta, other):
+        array.setflags(write=False)  # kept as they are
+    folds = Folds()
+    first, again, others, learns = (
+        fold_batch_norm(network(*given), folds) for given in ((bias, beta), (bias, beta), (other, beta), (bias, None))
+    )
+    for name in first.nodes[1].ins[1:]:
+        assert again.data[name] is first.data[name]
+    assert others.nodes[1].ins[2] not in first.data
+    assert learns.nodes[1].ins[2] not in first.data
+    assert len(folds.known) == 3

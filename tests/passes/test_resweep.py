@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from smidgen.compiler.graph.text import to_text
 from smidgen.compiler.passes import simplify
+from smidgen.compiler.passes.as_written import least_cost
 from smidgen.compiler.passes.axes import arrange
-from smidgen.compiler.passes.layout import Choice, Sweep
+from smidgen.compiler.passes.layout import Choice, Sweep, without_dead
 from smidgen.compiler.passes.resweep import Resweep, Swept
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Batch, Graph, Node, Role
@@ -108,6 +110,34 @@ def test_networks_that_permute_a_lot_come_out_as_if_searched_from_the_start(
         assert found[key].layouts == expected[key].layouts
 
 
+# As written.
+
+
+def written(graph: Graph, keep: set[str], exclusive: set[str]) -> float:
+    return Resweep(graph, arrange, keep, exclusive, Choice({}, frozenset(graph.tensors))).cost
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_least_cost_of_values_as_written_is_not_above_that_of_a_sweep(seed: int) -> None:
+    graph, r = Net(seed).graph(), random.Random(seed)
+    exclusive = {t.name for t in graph.of_role(Role.PARAM) if r.random() < 0.7}
+    keep = {graph.nodes[-1].outs[0]}
+    graph = without_dead(graph, keep)
+    assert least_cost(graph, exclusive) <= written(graph, keep, exclusive)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_in_networks_that_permute_a_lot_the_least_cost_is_near(name: str) -> None:
+    make, shape = NETS[name]
+    torch.manual_seed(0)
+    model = import_model(make().eval(), torch.zeros(2, *shape), loss="cross_entropy")
+    for graph in (model.train, model.infer):
+        keep, exclusive = {model.loss} & set(graph.tensors), simplify._exclusive({"": graph})
+        graph = without_dead(graph, keep)
+        cost = written(graph, keep, exclusive)
+        assert 0.5 * cost <= least_cost(graph, exclusive) <= cost
+
+
 # Work.
 
 
@@ -169,3 +199,17 @@ def test_what_comes_again_as_it_was_is_not_swept_again(monkeypatch: pytest.Monke
                                     for k, t in once[""].tensors.items()})  # fmt: skip
     simplify.simplify_all({"": other}, sweeps=sweeps)
     assert counted.count > 0
+
+
+def test_what_would_be_dearer_as_written_is_not_swept_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices: list[Choice] = []
+
+    class Noted(Resweep):
+        def __init__(self, *args: Any) -> None:
+            choices.append(args[-1])
+            super().__init__(*args)
+
+    monkeypatch.setattr(simplify, "Resweep", Noted)
+    graph = patches(4)
+    assert simplify._swept(graph, frozenset(), frozenset()).cost
+    assert not any(choice.as_written for choice in choices)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
 from smidgen.compiler.effort import metered
+from smidgen.compiler.place import solver
 from smidgen.compiler.place.first_fit import Block, FirstFits, _Search, first_fit, gaps_filled, hasty, peak, searched
 from smidgen.compiler.place.solver import nearer, within
 
@@ -58,6 +60,7 @@ def test_a_solver_mostly_places_without_a_byte_to_spare_more_often_than_a_walk()
         blocks = generated(seed, 120)
         room = peak(blocks)
         found = within(blocks, room, 16)
+        solver._KNOWN.clear()
         assert found == within(blocks, room, 16)
         walked += searched(blocks, room)[1] == room
         if found is not None:
@@ -65,6 +68,22 @@ def test_a_solver_mostly_places_without_a_byte_to_spare_more_often_than_a_walk()
             assert found[1] == max(found[0][b.name] + b.bytes for b in blocks) == room
             assert not overlaps(blocks, found[0])
     assert solved >= 16 > 2 * walked
+
+
+def test_what_the_solver_was_asked_before_is_known_and_counts_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ortools")
+    blocks = generated(3, 120)
+    renamed = [replace(b, name=f"other {b.name}") for b in blocks]
+    monkeypatch.setattr(solver, "_KNOWN", {})
+    with metered() as first:
+        found = within(blocks, peak(blocks), 16)
+    assert found is not None
+    monkeypatch.setattr(solver, "_asked", lambda *args: pytest.fail("asked again"))
+    with metered() as second:
+        again = within(renamed, peak(blocks), 16)
+    assert again is not None
+    assert {f"other {name}": offset for name, offset in found[0].items()} == again[0]
+    assert first.units == second.units > 0
 
 
 def test_what_is_impossible_is_not_placed_and_a_lower_top_is_never_a_higher_one() -> None:

@@ -5,7 +5,6 @@ Builds the wheel as a user's pip would, so the packaged C runtime is what is tes
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from smidgen.compiler.optimizers import Adam
 from smidgen.train.job import Job, load
 from tests.support import small
 
+pytestmark = pytest.mark.xdist_group("numpy_only")  # installed once for all
 ROOT = Path(__file__).resolve().parents[2]
 
 # Runs in the other environment: program, data, and where results go are its arguments.
@@ -65,15 +65,9 @@ def run(*command: Any, cwd: Path, status: int = 0) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel in `out` and an environment of numpy and it in `env`, made once for all processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "numpy_only"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "done").exists():
-            install(folder)
-            (folder / "done").touch()
+    """A folder with the wheel in `out` and an environment of numpy and it in `env`."""
+    folder = tmp_path_factory.mktemp("numpy_only")
+    install(folder)
     return folder
 
 

@@ -23,7 +23,7 @@ from smidgen.compiler.optimizers import SGD, Adam, Optimizer
 from smidgen.runtime.machine import Machine
 from tests.support.libraries import compiled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("same_bits")]  # the runtime is compiled once for all
 STEPS, BATCH = 50, 2
 VECTORS = ("-mavx2", "-mfma") if platform.machine() == "x86_64" else ()
 BUILDS = {

@@ -44,10 +44,17 @@ def needs(path: Path) -> frozenset[str]:
         if here in seen:
             continue
         seen.add(here)
-        source = here.read_text(encoding="utf-8")
-        found |= {need for need, sign in SIGNS.items() if sign.search(source)}
-        waiting += imported(here, source)
+        own, others = direct(here)
+        found |= own
+        waiting += others
     return frozenset(found.union(OTHERS.get(path.name, ())))
+
+
+@functools.cache
+def direct(path: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
+    """What a file needs itself, and the files that it imports."""
+    source = path.read_text(encoding="utf-8")
+    return frozenset(n for n, sign in SIGNS.items() if sign.search(source)), tuple(imported(path, source))
 
 
 def imported(path: Path, source: str) -> Iterator[Path]:

@@ -12,7 +12,9 @@ from torch.nn import functional
 from smidgen.compiler.graph.text import to_text
 from smidgen.compiler.torch_import import capture
 from smidgen.compiler.torch_import.modes import Watch
-from smidgen.errors import UnsupportedOp
+from smidgen.compiler.torch_import.translate import LOSSES
+from smidgen.errors import SmidgenError, UnsupportedOp
+from smidgen.ir import Graph
 
 
 class AsksItself(nn.Module):
@@ -54,7 +56,9 @@ def convolutions(dropout: float) -> nn.Module:
     )
 
 
-def captures(model: nn.Module, monkeypatch: pytest.MonkeyPatch, always: bool = False) -> tuple[int, list[str]]:
+def captures(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, always: bool = False, **given: Any
+) -> tuple[int, list[Graph]]:
     """How often it is exported, and its graphs."""
     count, real = 0, torch.export.export
 
@@ -67,9 +71,16 @@ def captures(model: nn.Module, monkeypatch: pytest.MonkeyPatch, always: bool = F
         patched.setattr(torch.export, "export", counting)
         if always:
             patched.setattr(Watch, "differs", property(lambda self: True, lambda self, value: None), raising=False)
-        found = capture.import_model(model, torch.zeros(2, 6, 8, 8), loss="cross_entropy")
+        found = capture.import_model(model, torch.zeros(2, 6, 8, 8), **{"loss": "cross_entropy", **given})
     assert found.evaluate is not None
-    return count, [to_text(graph) for graph in (found.train, found.infer, found.evaluate)]
+    return count, [found.train, found.infer, found.evaluate]
+
+
+def texts(graphs: list[Graph]) -> list[str]:
+    """With attributes in one order."""
+    return [
+        to_text(g.with_(nodes=tuple(n.with_(attrs=dict(sorted(n.attrs.items()))) for n in g.nodes))) for g in graphs
+    ]
 
 
 SAME = {
@@ -93,7 +104,7 @@ def test_a_model_that_never_asks_for_its_mode_is_captured_once(name: str, monkey
     once, graphs = captures(model, monkeypatch)
     twice, expected = captures(model, monkeypatch, always=True)
     assert (once, twice) == (1, 2)
-    assert graphs == expected
+    assert texts(graphs) == texts(expected)
     assert all(module.training for module in model.modules())
     assert "training" not in vars(nn.Module)
 
@@ -105,7 +116,7 @@ def test_a_model_that_may_do_something_else_in_training_is_captured_twice(
     model = OTHER[name]().train()
     count, graphs = captures(model, monkeypatch)
     assert count == 2
-    assert graphs == captures(model, monkeypatch, always=True)[1]
+    assert texts(graphs) == texts(captures(model, monkeypatch, always=True)[1])
     assert captures(model.eval(), monkeypatch)[0] == 1 or name == "fixed"
 
 
@@ -132,3 +143,52 @@ class OwnGradient(nn.Module):
 def test_gradients_that_a_model_defines_itself_are_refused_as_before() -> None:
     with pytest.raises(UnsupportedOp, match="Doubled"):
         capture.import_model(OwnGradient().train(), torch.zeros(2, 6, 8, 8), loss="cross_entropy")
+
+
+CLASSES, VALUES = torch.tensor([1, 3]), torch.full((2, 4), 0.25)
+TARGETS = {"cross_entropy": CLASSES, **dict.fromkeys(("bce_with_logits", "mse", "l1", "huber", "smooth_l1"), VALUES)}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_named_loss_is_added_to_the_one_capture_also_where_a_target_is_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graphs are those of torch's own function for it."""
+    model, target = convolutions(0.0), TARGETS[name]
+    for mode in (True, False):
+        once, graphs = captures(model.train(mode), monkeypatch, loss=name, target=target)
+        by_torch = captures(model, monkeypatch, loss=LOSSES[name], target=target)[1]
+        assert once == 1
+        assert texts(graphs) == texts(by_torch)
+
+
+def test_maps_of_classes_are_compared_in_the_one_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores for each place of an image, and a class for each."""
+    model, target = nn.Conv2d(6, 4, 3).eval(), torch.ones(2, 6, 6, dtype=torch.int64)
+    once, graphs = captures(model, monkeypatch, target=target)
+    by_torch = captures(model, monkeypatch, loss=LOSSES["cross_entropy"], target=target)[1]
+    assert once == 1
+    assert texts(graphs) == texts(by_torch)
+
+
+def test_probabilities_of_classes_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convolutions(0.0).eval()
+    count, graphs = captures(model, monkeypatch, target=VALUES)
+    by_torch = captures(model, monkeypatch, loss=LOSSES["cross_entropy"], target=VALUES)[1]
+    assert count == 2
+    assert texts(graphs) == texts(by_torch)
+
+
+class MoreInTraining(AsksItself):
+    """As networks with auxiliary heads do."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        return (y, y) if self.training else y
+
+
+def test_more_results_in_training_than_the_loss_takes_are_refused() -> None:
+    with pytest.raises(SmidgenError, match="E102"):
+        capture.import_model(
+            MoreInTraining().train(), torch.zeros(2, 6, 8, 8), loss="cross_entropy", target=CLASSES
+        )  # fmt: skip

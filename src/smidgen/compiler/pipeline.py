@@ -23,7 +23,7 @@ from .passes.autodiff import autodiff
 from .passes.drop_unread import lean
 from .passes.feed_late import feed_late
 from .passes.few_axes import few_axes
-from .passes.fold import fold_batch_norm, freeze
+from .passes.fold import Folds, fold_batch_norm, freeze
 from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
@@ -174,6 +174,7 @@ class _Simplified:
     sweeps: Sweeps
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
     merges: tuple[methods.Merge, ...] = ()
+    folds: Folds = field(default_factory=Folds)
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -215,7 +216,8 @@ class _Learning:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """All entry points, whatever the batch. `without` makes `train` without each technique, to say what it saves."""
+    """All entry points, whatever the batch. `without` makes `train` without each technique that may have changed it, to
+    say what it saves."""
 
     graphs: Mapping[str, Graph]
     without: Mapping[str, Callable[[], Graph]]
@@ -274,7 +276,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
-    folded = checked(simplify_all(_frozen(forward, set(learns)), {imported.loss}, model.sweeps), "fold")
+    folded = checked(simplify_all(_frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
@@ -323,11 +325,11 @@ def build(
         graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed)
     if evaluate is not None:
         graphs["evaluate"] = lowered(evaluate)
-    without = {
-        "fuse": partial(train_graph, whole, grads, optimizer, fuse=False),
-        "bits": partial(train_graph, whole, grads, optimizer, bits=False),
-        "loop": partial(train_graph, whole, grads, optimizer, loop=False),
-    }
+    without = {"fuse": partial(train_graph, whole, grads, optimizer, fuse=False)}
+    if any(ops.get(node.op).bits and node.stage == "backward" for node in whole.nodes):
+        without["bits"] = partial(train_graph, whole, grads, optimizer, bits=False)
+    if any(map(ops.is_loop, graphs["train"].nodes)):
+        without["loop"] = partial(train_graph, whole, grads, optimizer, loop=False)
     return Built(
         checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
         _described(optimizer), forward={"infer": infer, **({} if evaluate is None else {"evaluate": evaluate})},
@@ -382,11 +384,11 @@ def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
     return dict(graphs)
 
 
-def _frozen(graphs: Mapping[str, Graph], learn: set[str]) -> dict[str, Graph]:
+def _frozen(graphs: Mapping[str, Graph], learn: set[str], folds: Folds) -> dict[str, Graph]:
     """What neither learns nor is measured becomes constant; norms over constants are folded into their layer."""
     keeping = [node for g in graphs.values() for node in g.nodes if ops.get(node.op).statistics == "keeps"]
     measured = {i for node in keeping for i in node.ins}
-    return {name: fold_batch_norm(freeze(g, learn, measured)) for name, g in graphs.items()}
+    return {name: fold_batch_norm(freeze(g, learn, measured), folds) for name, g in graphs.items()}
 
 
 def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -90,12 +91,28 @@ def _tidy(graph: Graph) -> Graph:
 # Batch-norm after a layer that is linear: y = a·(Wx + b - mean) + beta with a = gamma / sqrt(var + eps) per channel.
 
 
-def fold_batch_norm(graph: Graph) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """Weights and biases with a norm in them, by the arrays that they are made of: entry points share them, and so do
+    methods, so each is made once."""
+
+    known: dict[tuple[Any, ...], tuple[list[Array], list[tuple[str, Array]]]] = field(default_factory=dict)
+
+    def get(self, key: tuple[Any, ...], arrays: list[Array]) -> list[tuple[str, Array]] | None:
+        found = self.known.get((*key, *map(id, arrays)))
+        return None if found is None else found[1]
+
+    def put(self, key: tuple[Any, ...], arrays: list[Array], made: list[tuple[str, Array]]) -> None:
+        """The arrays are kept, so that no other one gets their identity."""
+        self.known[(*key, *map(id, arrays))] = arrays, made
+
+
+def fold_batch_norm(graph: Graph, folds: Folds | None = None) -> Graph:
     """Move norms with constant gamma and statistics into the layer before them, if its weight is constant.
 
     A constant beta becomes part of the bias; one that learns is added afterwards.
     """
-    folding = _Folding(graph)
+    folding = _Folding(graph, Folds() if folds is None else folds)
     for position, node in enumerate(graph.nodes):
         if _has_given_statistics(node):
             folding.fold(position)
@@ -120,8 +137,9 @@ def _is_reshape(node: Node) -> bool:
 class _Folding:
     """A graph whose norms go, one after the other."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, folds: Folds) -> None:
         self._before = graph
+        self._folds = folds
         self._nodes: list[Node | None] = list(graph.nodes)
         self._made_at = {out: i for i, node in enumerate(graph.nodes) for out in node.outs}
         self._readers = graph.readers()
@@ -180,19 +198,31 @@ class _Folding:
 
     def _scaled(self, norm: Node, layer: Node) -> Node:
         """The layer with the norm in its weight and bias."""
-        known = _operands(norm, "scale", "mean", "variance")
-        gamma, mean, var = (np.asarray(self._data[name], np.float64) for name in known)
-        scaled_weight = ops.get(layer.op).scaled_weight
-        assert scaled_weight is not None
-        a = gamma / np.sqrt(var + norm.attrs["eps"])
-        weight, *bias = (np.asarray(self._data[name], np.float64) for name in layer.ins[1:])
         [beta] = _operands(norm, "shift")
-        shift = (sum(bias) - mean) * a
-        if self._is_known(beta):
-            shift = shift + np.asarray(self._data[beta], np.float64)
-        names = []
-        for hint, value in ((layer.ins[1], scaled_weight(weight, a, layer.attrs)), (f"{layer.ins[1]}.bias", shift)):
-            names.append(named_by_content(f"{hint}.folded", value))
-            self._tensors[names[-1]] = Tensor(names[-1], value.shape, DType.F32, Role.CONST)
-            self._data[names[-1]] = value
-        return layer.with_(ins=(layer.ins[0], *names))
+        added = [beta] if self._is_known(beta) else []
+        names = [*_operands(norm, "scale", "mean", "variance"), *layer.ins[1:], *added]
+        arrays = [self._data[name] for name in names]
+        key = layer.op, layer.ins[1], len(added), norm.attrs["eps"], repr(sorted(layer.attrs.items()))
+        made = self._folds.get(key, arrays)
+        if made is None:
+            made = _folded(norm, layer, [np.asarray(array, np.float64) for array in arrays], bool(added))
+            self._folds.put(key, arrays, made)
+        for name, value in made:
+            self._tensors[name] = Tensor(name, value.shape, DType.F32, Role.CONST)
+            self._data[name] = value
+        return layer.with_(ins=(layer.ins[0], *(name for name, _ in made)))
+
+
+def _folded(norm: Node, layer: Node, arrays: list[Array], with_beta: bool) -> list[tuple[str, Array]]:
+    """Weight and bias by name; `arrays` are gamma, mean, variance, weight, perhaps bias, perhaps beta."""
+    gamma, mean, var, weight, *rest = arrays
+    beta = rest.pop() if with_beta else None
+    scaled_weight = ops.get(layer.op).scaled_weight
+    assert scaled_weight is not None
+    a = gamma / np.sqrt(var + norm.attrs["eps"])
+    shift = (sum(rest) - mean) * a
+    if beta is not None:
+        shift = shift + beta
+    hint = layer.ins[1]
+    parts = (hint, scaled_weight(weight, a, layer.attrs)), (f"{hint}.bias", shift)
+    return [(named_by_content(f"{name}.folded", value), value) for name, value in parts]

@@ -16,6 +16,7 @@ from ... import ops
 from ...errors import Internal
 from ...ir import Array, Graph, Node, Role, Step
 from ...program import arrays
+from .as_written import least_cost
 from .axes import arrange
 from .fold import fold_constants, named_by_content
 from .layout import Choice, moves, without_dead
@@ -165,7 +166,7 @@ def _swept(graph: Graph, keep: Collection[str], exclusive: Collection[str]) -> S
             break
         if _improved(best, Choice(best.choice.feeds, best.choice.as_written | {waiting.pop(0)})):
             waiting = _shared_origins(best)
-    if best.cost:
+    if best.cost and least_cost(graph, exclusive) <= best.cost:
         unmoved = Resweep(graph, arrange, keep, exclusive, Choice({}, frozenset(graph.tensors)))
         best = unmoved if unmoved.cost <= best.cost else best
     return best.swept()

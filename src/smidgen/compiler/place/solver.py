@@ -50,18 +50,46 @@ def nearer(blocks: Sequence[Block], offsets: Mapping[str, int], top: int, bound:
     return best
 
 
+Rectangle = tuple[int, int, int]  # birth, death, size in units of alignment
+
+
 def _solved(blocks: Sequence[Block], room: int, align: int) -> dict[str, int] | None:
+    found = _starts([(b.birth, b.death, b.bytes // align) for b in blocks], room // align)
+    return None if found is None else {b.name: start * align for b, start in zip(blocks, found, strict=True)}
+
+
+_KNOWN: Final[dict[tuple[object, ...], tuple[list[int] | None, float]]] = {}
+_MOST_KNOWN: Final = 256
+
+
+def _starts(rectangles: Sequence[Rectangle], height: int) -> list[int] | None:
+    """What was asked before is known: a search comes back to the same graph. It counts as the effort that it took."""
+    key = (*rectangles, height)
+    if key not in _KNOWN:
+        starts, units, is_whole = _asked(rectangles, height)
+        if not is_whole:
+            spend(units)
+            return starts
+        while len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[key] = starts, units
+    starts, units = _KNOWN[key]
+    spend(units)
+    return starts
+
+
+def _asked(rectangles: Sequence[Rectangle], height: int) -> tuple[list[int] | None, float, bool]:
+    """The solver's answer, its effort, and whether the clock let it finish."""
+    if max(size for _, _, size in rectangles) > height:
+        return None, 0.0, True
     try:
         from ortools.sat.python import cp_model
     except ModuleNotFoundError:
-        return None
+        return None, 0.0, False
     model = cp_model.CpModel()
-    sizes = [b.bytes // align for b in blocks]
-    height = room // align
-    if max(sizes) > height:
-        return None
+    sizes = [size for _, _, size in rectangles]
     starts = [model.new_int_var(0, height - size, "") for size in sizes]
-    across = [model.new_fixed_size_interval_var(b.birth, b.death + 1 - b.birth, "") for b in blocks]
+    across = [model.new_fixed_size_interval_var(birth, death + 1 - birth, "") for birth, death, _ in rectangles]
     up = [model.new_fixed_size_interval_var(start, size, "") for start, size in zip(starts, sizes, strict=True)]
     model.add_no_overlap_2d(across, up)
     model.add_cumulative(across, sizes, height)
@@ -69,9 +97,10 @@ def _solved(blocks: Sequence[Block], room: int, align: int) -> dict[str, int] | 
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = WORK
-    solver.parameters.max_time_in_seconds = max(meter().left_s(), 0.1)  # an emergency
+    most_s = max(meter().left_s(), 0.1)
+    solver.parameters.max_time_in_seconds = most_s  # an emergency
     status = solver.solve(model)
-    spend(PLACING * SOLVER * solver.response_proto.deterministic_time)
+    units = PLACING * SOLVER * solver.response_proto.deterministic_time
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
-    return {b.name: solver.value(start) * align for b, start in zip(blocks, starts, strict=True)}
+        return None, units, solver.wall_time < most_s
+    return [solver.value(start) for start in starts], units, True

@@ -31,7 +31,7 @@ from ...ir import Batch, DType, Graph, Shape, at
 from ..imported import Imported, Parameter
 from . import custom_gradients, recurrent_ops
 from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
-from .aten.writer import COMPLEX
+from .aten.writer import COMPLEX, dtype_of
 from .modes import Watch, watched
 from .translate import LOSSES, AddedLoss, Known, Result, WithLoss, graph_of
 
@@ -58,15 +58,12 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     known: Known = {}
     infer, outputs = graph_of(program, model, known, bn=bn)
     evaluate: Graph | None
-    if isinstance(loss, str) and (labels is None or not _in_torch(loss)):
-        # The loss is added in translation, so one capture serves all graphs of a model that does the same in any mode.
-        added = AddedLoss(loss, *_target_for(loss, outputs))
-        if labels is not None and at(added.shape, batch) != tuple(labels.shape):
-            why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
-            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why,
-                           help="reshape the target, or pass a function loss(output, target)")  # fmt: skip
+    differs = in_training and watch.differs
+    added = _added(loss, infer, outputs, labels, batch, differs)
+    if added is not None:
+        # One capture serves all graphs of a model that does the same in any mode.
         evaluate, _ = graph_of(program, model, known, bn=bn, loss=added)
-        if in_training and watch.differs:
+        if differs:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
         train, (scalar, *_) = graph_of(program, model, known, bn=bn, loss=added, training=True)
@@ -174,6 +171,31 @@ def _labels(target: Any, model: nn.Module, batch: int) -> torch.Tensor:
 def _resized(x: torch.Tensor) -> torch.Tensor:
     """The example with another number of samples, so that a batch size written into the model shows."""
     return x[torch.arange(SAMPLES) % x.shape[0]]
+
+
+def _added(
+    loss: Loss, infer: Graph, outputs: Sequence[Result], labels: torch.Tensor | None, batch: int, differs: bool
+) -> AddedLoss | None:
+    """The loss if translation adds it; None if torch is to capture it with the model: a function, or a name with labels
+    of another shape or type than it usually compares with (probabilities of classes, say), or with a model that does
+    something else in training, where its results may not be these."""
+    if not isinstance(loss, str):
+        return None
+    if labels is None or not _in_torch(loss):
+        added = AddedLoss(loss, *_target_for(loss, outputs))
+        if labels is not None and at(added.shape, batch) != tuple(labels.shape):
+            why = f"'{loss}' compares the model's output with one of shape {at(added.shape, batch)}"
+            raise BadShape(f"the target has the shape {tuple(labels.shape)}", why=why,
+                           help="reshape the target, or pass a function loss(output, target)")  # fmt: skip
+        return added
+    if differs or len(outputs) != 1 or infer[outputs[0].name].dtype is not DType.F32:
+        return None
+    try:
+        added = AddedLoss(loss, *_target_for(loss, outputs), layer="")
+    except SmidgenError:
+        return None
+    usual = at(added.shape, batch) == tuple(labels.shape) and added.dtype is dtype_of(labels.dtype)
+    return added if usual else None
 
 
 def _in_torch(loss: str) -> bool:

@@ -47,6 +47,7 @@ class AddedLoss:
     name: str
     shape: Shape
     dtype: DType
+    layer: str = "loss"  # that hands out the results, for plans
 
 
 class _Returned:
@@ -142,6 +143,7 @@ def graph_of(
     if loss:
         emit.b.src = "loss"
         found.insert(0, emit.value(named(emit, ops.losses()[loss.name].name, found[0], target)))
+        emit.b.src = loss.layer
     if not training:
         losses = int(wrapped or loss is not None)
         for k, name in enumerate(found, -losses):
