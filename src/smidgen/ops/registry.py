@@ -25,6 +25,7 @@ from .traits import (
     Page,
     Slices,
     Statistics,
+    Stored,
     Taken,
     chosen_kernel,
 )
@@ -171,7 +172,7 @@ class Op:
     scaled_weight: Callable[[Array, Array, Attrs], Array] | None = None  # (weight, a, attrs) → weight of y·a, a[C]
     zero_bias: bool = False  # without a bias the kernel adds 0: a bias of zeros gives the same bits
     widens: bool = False  # a row more in weight and bias is an element more in y's last axis; the others stay the same
-    int8_weights: str | None = None  # the op that reads int8 weights with a scale for each output, and a bias
+    stored: Stored | None = None  # ops that read its weight in another form
     norm: Norm = ""
     statistics: Statistics = ""
     masks: bool = False  # an element of -1e30 in the last axis counts for nothing and leaves the others' bits alone
