@@ -9,7 +9,7 @@ from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..ir import ALIGN, Graph, Role
-from ..program.arrays import FROZEN
+from ..program.arrays import FROZEN, INT8, SCALE
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.work import Work
@@ -266,8 +266,10 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
                 fact["shape"] = list(entries.shapes[tensor.name])
                 fact["aliases"] = list(entries.aliases[tensor.name])
                 fact["steps"] = [[kind, list(arg)] for kind, arg in graph.layouts.get(tensor.name, ())]
-                if f"{tensor.name}{FROZEN}" in stored:
-                    fact["rest"] = stored[f"{tensor.name}{FROZEN}"].offset
+                rest = f"{tensor.name}{FROZEN}"
+                for key, kept in (("rest", rest), ("rest", f"{rest}{INT8}"), ("rest_scale", f"{rest}{SCALE}")):
+                    if kept in stored:
+                        fact[key] = stored[kept].offset
             if tensor.role is Role.OPTIM:
                 fact["owner"], fact["slot"] = tensor.name.rsplit(":", 1)
             facts[tensor.name] = fact

@@ -4,6 +4,7 @@ in f32. Made after all gradients, by compiler/passes/narrow.py and stored.py."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ class Form:
         """Of the operands in the place of the weight."""
         fixed = (DType.I8, DType.F32) if self.int8 else (DType.F32,)
         return fixed + ((DType.F32, DType.I32) if self.slice else ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (("q", "scale") if self.int8 else ("w",)) + (("learned", "index") if self.slice else ())
 
     @property
     def doc(self) -> str:
@@ -109,6 +114,19 @@ class _Reading:
             w[(slice(None),) * attrs["axis"] + (weight[-1],)] = weight[-2]
         return self.op.ref(*before, w, *after, **_without_axis(attrs))
 
+    def named_ref(self) -> Callable[..., Sequence[Array]]:
+        """`ref`, with the names of its inputs."""
+
+        def ref(*arrays: Array, **attrs: Any) -> Sequence[Array]:
+            return self.ref(*arrays, **attrs)
+
+        own = list(inspect.signature(self.op.ref).parameters)[: len(_operands(self.op))]
+        names = [*own[: self.at], *self.form.names, *own[self.at + 1 :]]
+        kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        attrs = inspect.Parameter("attrs", inspect.Parameter.VAR_KEYWORD)
+        setattr(ref, "__signature__", inspect.Signature([*kinds, attrs]))  # noqa: B010
+        return ref
+
     def params(self, call: Call) -> Sequence[Param]:
         own = self.op.params(self._own(call))
         return [*own, *self._slice(call)] if self.form.slice else own
@@ -116,7 +134,7 @@ class _Reading:
     def _slice(self, call: Call) -> Sequence[Param]:
         """Indices of the axis, those in the slice, and numbers of each."""
         w, learned, axis = call.ins[self.at].shape, call.ins[self.at + len(self.form.types) - 2].shape, call["axis"]
-        return [w[axis], learned[axis], size(w[axis + 1 :])]  # type: ignore[list-item]
+        return [w[axis], learned[axis], size(w[axis + 1 :])]
 
     def macs(self, call: Call) -> Dim:
         return self.op.macs(self._own(call))
@@ -153,7 +171,7 @@ def _define(name: str, room: Callable[[Sequence[int], int], int], cases: Sequenc
         reading = _Reading(op, form, room)
         define(
             reading.name, doc=f"{name} {form.doc}",
-            infer=reading.infer, ref=reading.ref, vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
+            infer=reading.infer, ref=reading.named_ref(), vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
             params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
             stored=None if form.int8 else Stored(reading.at, int8=f"{name}_w8_put"),
             cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],

@@ -129,6 +129,9 @@ def rows(array: Array, buffer: Buffer, first: int, count: int) -> Array:
 
 FROZEN: Final = ":frozen"
 """Behind the name of a parameter: all of it, where only a slice of it learns."""
+INT8: Final = ":int8"
+SCALE: Final = ":scale"
+"""Behind the name of a constant that is stored as int8: its numbers, and the scale of each index of its first axis."""
 
 
 def laid(value: Array, steps: Sequence[Step]) -> Array:
@@ -225,7 +228,7 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "FROZEN", "added_step",
+    "FROZEN", "INT8", "SCALE", "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
     "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

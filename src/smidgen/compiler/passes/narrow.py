@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Quant, Role, Tensor
+from ...program.arrays import INT8, SCALE
 from .stored import reading
 
 LEAST_BYTES: Final = 256  # of a weight in f32: below, scales eat what is saved
@@ -79,7 +80,7 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
         w = node.ins[stored.input] if stored and stored.int8 else ""
         if w in found:
             q, scale = found[w]
-            made = {f"{w}:int8": q, f"{w}:scale": scale.astype(np.float64)}
+            made = {f"{w}{INT8}": q, f"{w}{SCALE}": scale.astype(np.float64)}
             node, constants = reading(graph, node, str(stored and stored.int8), tuple(made))
             for name, value in (made | constants).items():
                 quant = Quant(tuple(scale.tolist()), (0,) * len(scale), axis=0) if value is q else None

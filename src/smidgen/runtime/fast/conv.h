@@ -34,18 +34,19 @@ void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sin
 
 /* f is static void f(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w, const float *b).
  * It has work memory, and leaves the room of the exact kernel alone. */
-#define FAST_WEIGHT_KERNEL_(name, f, weights, bias, int8, sliced, own_params, length)                        \
+#define FAST_WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                  \
     FAST_KERNEL(name) {                                                                                      \
-        const Stored s = stored_of(c, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));            \
+        Stored s;                                                                                            \
+        stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));         \
         const Weights w = {.stored = &s};                                                                    \
         const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                   \
         if (fault == SMG_NO_FAULT) { f(smg_work(c), c->p, OUT(0), IN(1), &w, (bias) ? IN(weights) : NULL); } \
         return fault;                                                                                        \
     }
-#define FAST_WEIGHT_KERNELS(name, f, own_params, length, bias)                \
-    FAST_WEIGHT_KERNEL_(name##_w8_f32, f, 4, bias, 1, 0, own_params, length)  \
-    FAST_WEIGHT_KERNEL_(name##_put_f32, f, 5, bias, 0, 1, own_params, length) \
-    FAST_WEIGHT_KERNEL_(name##_w8_put_f32, f, 6, bias, 1, 1, own_params, length)
+#define FAST_WEIGHT_KERNELS(name, f, own_params, length, bias)                          \
+    FAST_WEIGHT_KERNEL_(name##_w8_f32, f, widen, 4, bias, 1, 0, own_params, length)     \
+    FAST_WEIGHT_KERNEL_(name##_put_f32, f, copy_put, 5, bias, 0, 1, own_params, length) \
+    FAST_WEIGHT_KERNEL_(name##_w8_put_f32, f, widen_put, 6, bias, 1, 1, own_params, length)
 
 /* One weight per output and tap; a single channel is better off as a dense convolution. */
 static inline int conv_is_depthwise(const Conv *v) { return v->C == v->G && v->G > 1; }

@@ -40,23 +40,27 @@ SMG_UNUSED static int weights_extent(const WeightsNeed *n, int int8, int bias, c
     return 0;
 }
 
-/* Of a call whose weight begins with operand 2; without room. */
-static inline Stored stored_of(const SmgCall *c, int int8, const int32_t *slice, ptrdiff_t length) {
-    Stored s = {.length = length,
-                .fixed = c->op[2],
-                .scale = int8 ? IN(3) : NULL,
-                .rows = weights_rows_stored,
-                .panel = weights_panel_stored,
-                .taps = weights_taps_stored};
+#ifdef __OPTIMIZE_SIZE__
+#define STORED_OF __attribute__((noinline, unused)) static
+#else
+#define STORED_OF static inline
+#endif
+/* Of a call whose weight begins with operand 2; without room. Not inlined where size matters, so that devices/stack.py
+ * knows by its calls which kernels have stored weights. */
+STORED_OF void stored_of(Stored *s, const SmgCall *c, WeightsRead read, int int8, const int32_t *slice,
+                         ptrdiff_t length) {
+    *s = (Stored){.length = length,
+                  .fixed = c->op[2],
+                  .scale = int8 ? IN(3) : NULL,
+                  .read = read,
+                  .rows = weights_rows_stored,
+                  .panel = weights_panel_stored,
+                  .taps = weights_taps_stored};
     if (slice) {
-        s.slice = slice_of(slice);
-        s.learned = IN(3 + int8);
-        s.index = IN_AS(int32_t, 4 + int8);
-        s.read = int8 ? weights_widen_put : weights_copy_put;
-    } else {
-        s.read = weights_widen;
+        s->slice = slice_of(slice);
+        s->learned = IN(3 + int8);
+        s->index = IN_AS(int32_t, 4 + int8);
     }
-    return s;
 }
 
 /* Ascending, and all of them there. */
@@ -69,7 +73,7 @@ SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
     return SMG_NO_FAULT;
 }
 
-#define WEIGHT_KERNEL_(name, f, weights, bias, int8, sliced, own_params, length)                               \
+#define WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                         \
     EXTENT(name) {                                                                                             \
         WeightsNeed n;                                                                                         \
         if (f##_stored_need(p, &n)) { return -1; }                                                             \
@@ -77,15 +81,16 @@ SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
     }                                                                                                          \
     KERNEL(name, "oi" weights bias "s?", (own_params) + ((sliced) ? PARAMS(Slice) : 0)) {                      \
         enum { at = 2 + sizeof(weights) - 1, room = at + sizeof(bias) - 1 };                                   \
-        Stored s = stored_of(c, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));                    \
+        Stored s;                                                                                              \
+        stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));           \
         const Weights w = {.stored = &s};                                                                      \
         const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                     \
         s.room = c->operands > room ? OUT(room) : NULL;                                                        \
         if (fault == SMG_NO_FAULT) { f(c->p, OUT(0), IN(1), &w, sizeof(bias) > 1 ? IN(at) : NULL); }           \
         return fault;                                                                                          \
     }
-#define WEIGHT_KERNELS(name, f, own_params, length, bias)                    \
-    WEIGHT_KERNEL_(name##_w8_f32, f, "ii", bias, 1, 0, own_params, length)   \
-    WEIGHT_KERNEL_(name##_put_f32, f, "iii", bias, 0, 1, own_params, length) \
-    WEIGHT_KERNEL_(name##_w8_put_f32, f, "iiii", bias, 1, 1, own_params, length)
+#define WEIGHT_KERNELS(name, f, own_params, length, bias)                              \
+    WEIGHT_KERNEL_(name##_w8_f32, f, widen, "ii", bias, 1, 0, own_params, length)      \
+    WEIGHT_KERNEL_(name##_put_f32, f, copy_put, "iii", bias, 0, 1, own_params, length) \
+    WEIGHT_KERNEL_(name##_w8_put_f32, f, widen_put, "iiii", bias, 1, 1, own_params, length)
 #endif

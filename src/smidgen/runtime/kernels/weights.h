@@ -45,13 +45,20 @@ typedef struct Weights {
 
 static inline Weights weights_f32(const float *f) { return (Weights){.f = f}; }
 
+/* to[k * step] = from[k]; neighbours are one run of memory. */
+static inline void weights_spread(float *to, ptrdiff_t step, const float *from, ptrdiff_t count) {
+    if (step == 1) {
+        memcpy(to, from, (size_t)count * sizeof(float));
+        return;
+    }
+    for (ptrdiff_t k = 0; k < count; k++) { to[k * step] = from[k]; }
+}
+
 static inline void weights_copy(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o, ptrdiff_t rows,
                                 ptrdiff_t at, ptrdiff_t count) {
     const Stored *s = w->stored;
     const float *from = (const float *)s->fixed + o * s->length + at;
-    for (; rows > 0; rows--, to += row, from += s->length) {
-        for (ptrdiff_t k = 0; k < count; k++) { to[k * step] = from[k]; }
-    }
+    for (; rows > 0; rows--, to += row, from += s->length) { weights_spread(to, step, from, count); }
 }
 
 static inline void weights_widen(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o,
@@ -60,6 +67,12 @@ static inline void weights_widen(const Weights *w, float *to, ptrdiff_t row, ptr
     const int8_t *from = (const int8_t *)s->fixed + o * s->length + at;
     for (ptrdiff_t i = 0; i < rows; i++, to += row, from += s->length) {
         const float scale = s->scale[o + i];
+#ifndef __OPTIMIZE_SIZE__
+        if (step == 1) { /* in vectors */
+            for (ptrdiff_t k = 0; k < count; k++) { to[k] = (float)from[k] * scale; }
+            continue;
+        }
+#endif
         for (ptrdiff_t k = 0; k < count; k++) { to[k * step] = (float)from[k] * scale; }
     }
 }
@@ -85,9 +98,7 @@ static inline void weights_patch(const Weights *w, float *to, ptrdiff_t row, ptr
     const ptrdiff_t K = s->slice.K, D = s->slice.D, line = s->slice.V * D;
     if (D == s->length && line != D) { /* outputs */
         for (ptrdiff_t k = weights_reach(s, o); k < K && s->index[k] < o + rows; k++) {
-            const float *from = s->learned + k * D + at;
-            float *t = to + (s->index[k] - o) * row;
-            for (ptrdiff_t l = 0; l < count; l++) { t[l * step] = from[l]; }
+            weights_spread(to + (s->index[k] - o) * row, step, s->learned + k * D + at, count);
         }
         return;
     }
