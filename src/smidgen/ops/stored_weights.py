@@ -44,8 +44,8 @@ class Form:
 
     @property
     def doc(self) -> str:
-        fixed = "w = q·scale, q in int8" if self.int8 else "w"
-        return f"with {fixed}" + (", and put(w, learned, index) along `axis` instead of w" if self.slice else "")
+        fixed, end = ("q·scale", ", q in int8") if self.int8 else ("w", "")
+        return f"with w = {f'put({fixed}, learned, index) along `axis`' if self.slice else fixed}{end}"
 
 
 FORMS: Final = (Form(True, False), Form(False, True), Form(True, True))
