@@ -244,6 +244,13 @@ def test_what_memory_is_asked_for_is_checked(asked: Any) -> None:
         learns(method=Asks())
 
 
+def test_indices_ascend_whatever_their_order() -> None:
+    assert Update("2.weight", axis=1, indices=(3, 0, 2)).indices == (0, 2, 3)
+    assert Update("2.weight", axis=1, indices=(3, 0)) == Update("2.weight", axis=1, indices=(0, 3))
+    with pytest.raises(CannotUpdate, match="is not a valid slice"):
+        Update("2.weight", axis=1, indices=(3, 0, 3))
+
+
 def test_numbers_of_numpy_are_indices() -> None:
     plain = Update("2.weight", axis=1, indices=(3, 0))
     for indices in (np.array([3, 0]), (np.int64(3), np.int32(0)), [3, 0]):

@@ -218,6 +218,69 @@ def test_a_slice_costs_what_it_should() -> None:
     assert whole.arena_bytes - eighth.arena_bytes >= 0.7 * (kept * 7 // 8)
 
 
+def wide() -> nn.Module:
+    """Most of its bytes are weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 192, 1), nn.ReLU(),
+        nn.Conv2d(192, 192, 3, groups=192), nn.ReLU(), nn.Conv2d(192, 96, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(96 * 4, 256), nn.ReLU(), nn.Linear(256, 4),
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["outputs", "inputs"])
+def test_the_whole_weight_is_nowhere_in_ram(axis: int) -> None:
+    """Beyond a step through frozen layers, RAM is that of the slice, its optimizer state, and what is kept for it."""
+    x = torch.randn(2, 3, 6, 6)
+    shapes = {"2.weight": (192, 128), "6.weight": (96, 192), "9.weight": (256, 384)}
+
+    def plan(*parts: Any) -> Any:
+        return compiled_with(wide(), x, method=["0.bias", *parts], kernels="exact", optimizer=SGD(0.1, momentum=0.9))
+
+    frozen = plan().plan
+    job = plan(*(Update(name, axis, range(0, shape[axis], 8)) for name, shape in shapes.items()))
+    assert not any(kernel.startswith("put_") for kernel in job.program.kernels)
+    whole = {4 * p.numel() for name, p in wide().named_parameters() if name in shapes}
+    assert whole == {4 * 192 * 128, 4 * 96 * 192 * 9, 4 * 256 * 384}
+    learned = sum(whole) // 8
+    assert job.plan.state_bytes - frozen.state_bytes <= 2 * learned + 64
+    kept = 4 * 2 * (36 * 128 + 16 * 192 + 384) // (8 if axis else 1)
+    assert job.plan.ram_bytes - frozen.ram_bytes <= 1.1 * (2 * learned + kept) + 256
+
+
+def rounded(model: nn.Module) -> nn.Module:
+    """With weights that are int8 numbers times a scale for each output."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim > 1:
+                scale = p.abs().amax(tuple(range(1, p.ndim)), keepdim=True) / 127
+                p.copy_((p / scale).round() * scale)
+    return model
+
+
+@pytest.mark.parametrize("kernels", ["exact", "fast"])
+@pytest.mark.parametrize("axis", [0, 1], ids=["outputs", "inputs"])
+def test_slices_of_int8_weights_train_as_those_of_f32(axis: int, kernels: str) -> None:
+    x, y = torch.randn(2, 3, 6, 6), np.array([1, 3])
+    parts = [
+        Update("2.weight", axis, range(1, 60, 7)),
+        Update("4.weight", 0, (3, 4, 99)),
+        Update("9.weight", axis, (5,)),
+    ]
+    options: dict[str, Any] = {"method": ["0.bias", *parts], "kernels": kernels, "optimizer": SGD(0.1)}
+    f32 = compiled_with(rounded(wide()), x, **options)
+    int8 = compiled_with(rounded(wide()), x, memory=smidgen.Memory(const="int8"), **options)
+    assert {"conv2d_w8_put_f32", "conv2d_dx_w8_put_f32", "linear_dx_w8_put_f32"} <= set(int8.program.kernels)
+    assert int8.program.const_bytes < 0.35 * f32.program.const_bytes
+    losses = [[job.train_step(x, y) for _ in range(4)] for job in (f32, int8)]
+    if kernels == "fast":
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+        return
+    assert losses[0] == losses[1]
+    for name, value in f32.state_dict().items():
+        np.testing.assert_array_equal(value, int8.state_dict()[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("update", "what", "help"),
     [

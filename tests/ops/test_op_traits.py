@@ -36,6 +36,7 @@ OTHER_MEANING = {
     "report/sweep_html.py": {"where": "a key of the page's JSON"},
     "compiler/passes/additive.py": {"mean": "a reduction"},
     "program/arrays.py": {"permute": "a step of a stored layout", "reshape": "the same", "take": "the same"},
+    "compiler/passes/stored.py": {"put": "what an op does with indices"},
     "compiler/passes/slices.py": {"put": "what an op does with indices", "take": "the same"},
     "train/state.py": {"take": "a step of a stored layout"},
     "methods/bias.py": {"shift": "the role of an operand"},
@@ -292,11 +293,21 @@ def test_names_of_losses_are_unique() -> None:
     assert set(names) == set(ops.losses())
 
 
-@pytest.mark.parametrize("op", with_field("int8_weights"))
-def test_the_int8_variant_takes_a_scale_and_a_bias(op: ops.Op) -> None:
-    variant = ops.get(str(op.int8_weights))
-    assert {len(case.inputs) for case in variant.cases} == {4}
-    assert op.operand("weight") == 1
+@pytest.mark.parametrize("op", with_field("stored"))
+def test_an_op_that_reads_a_stored_weight_has_every_input_of_the_op(op: ops.Op) -> None:
+    """A case of the variant is one of the op, with other inputs in the place of the weight."""
+    stored = op.stored
+    assert stored is not None
+    most = max(len(case.inputs) for case in op.cases)
+    for name, types in ((stored.int8, [DType.I8, DType.F32]), (stored.slice, [DType.F32, DType.F32, DType.I32])):
+        for case in ops.get(name).cases if name else ():
+            call = call_of(ops.get(str(name)), case)
+            assert len(call.ins) == most + len(types) - 1
+            assert [t.dtype for t in call.ins[stored.input :][: len(types)]] == types
+            weight = replace(call.ins[stored.input], dtype=DType.F32)
+            ins = (*call.ins[: stored.input], weight, *call.ins[stored.input + len(types) :])
+            attrs = {k: v for k, v in call.attrs.items() if k != "axis" or "axis" in op.cases[0].attrs}
+            assert [t.shape for t in call.outs] == [shape for shape, _ in op.infer(ins, attrs)]
 
 
 def test_one_op_crosses_each_border_and_one_loops() -> None:

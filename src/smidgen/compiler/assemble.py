@@ -289,8 +289,10 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
                 fact["steps"] = [[kind, list(arg)] for kind, arg in graph.layouts.get(tensor.name, ())]
                 if tensor.name in slices:
                     fact["part"] = slices[tensor.name]
-                if f"{tensor.name}{FROZEN}" in stored:
-                    fact["rest"] = stored[f"{tensor.name}{FROZEN}"].offset
+                rest = f"{tensor.name}{FROZEN}"
+                for key, kept in (("rest", rest), ("rest", f"{rest}{INT8}"), ("rest_scale", f"{rest}{SCALE}")):
+                    if kept in stored:
+                        fact[key] = stored[kept].offset
             if tensor.role is Role.OPTIM:
                 fact["owner"], fact["slot"] = tensor.name.rsplit(":", 1)
             facts[tensor.name] = fact

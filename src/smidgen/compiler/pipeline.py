@@ -30,6 +30,7 @@ from .passes.save_bits import save_bits
 from .passes.simplify import Sweeps, simplify_all
 from .passes.slices import axis_of_user, slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
+from .passes.stored import read_slices
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
 from .planner.cheap import cheapened
@@ -282,7 +283,9 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
     check(whole, "autodiff")
     if not all(u.is_whole for u in chosen.updates):
-        whole = checked({"train": slice_gradients(whole)}, "slices")["train"]
+        whole = read_slices(slice_gradients(whole))
+        check(whole, "slices")
+        folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
     updates = tuple(u for u in chosen.updates if u.param in grads)
     return _Learning(model, class_names, name, folded, whole, grads, updates)
 

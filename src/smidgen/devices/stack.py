@@ -31,13 +31,8 @@ POINTERS = {
     "watched_read": ("read_input",),
     "watched_write": ("write_output",),
     "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
-    "conv": ("weights_widen",),
-    "dot_rows": ("weights_widen",),
-    "smg_depthwise": ("weights_widen",),
-    "conv2d_f32_run": ("conv", "smg_depthwise"),
-    "conv2d_w8_f32_run": ("conv", "smg_depthwise"),
-    "conv2d_dx_f32_run": ("conv_dx", "smg_depthwise_dx"),
-    "conv_transpose2d_f32_run": ("conv_dx", "smg_depthwise_dx"),
+    "conv2d": ("conv", "smg_depthwise"),
+    "conv2d_dx": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
     "page_out_run": ("write_blocks",),
     "page_in_run": ("read_blocks",),
@@ -49,6 +44,21 @@ POINTERS = {
     "smg_reset_pages": ("write_blocks",),
     "smg_stop_pages": (),
     "main": ("read_blocks",),
+}
+# The same of pointers that only kernels have which call STORED: those whose weights are not whole and in f32.
+STORED = "stored_of"
+READERS = ("weights_widen", "weights_copy_put", "weights_widen_put")
+STORED_POINTERS = {
+    "conv": ("weights_rows_stored",),
+    "dot_rows": ("weights_rows_stored",),
+    "conv_dx": ("weights_panel_stored",),
+    "linear_dx": ("weights_panel_stored",),
+    "smg_depthwise": ("weights_taps_stored",),
+    "smg_depthwise_dx": ("weights_taps_stored",),
+    "weights_taps": ("weights_taps_stored",),
+    "weights_rows_stored": READERS,
+    "weights_panel_stored": READERS,
+    "weights_taps_stored": READERS,
 }
 ANY_PROGRAM = """
 #define NET_ALIGN 16
@@ -79,10 +89,11 @@ class Code:
     def __init__(self, objects: Iterable[Path], linked: Path) -> None:
         self.frames: dict[str, int] = {}
         self.calls: dict[str, set[str]] = {}
+        self.stored_calls: dict[str, set[str]] = {}
         self.files: dict[str, str] = {}
         self.by_name: dict[str, set[str]] = {}
         self.call_kernels: dict[str, set[str]] = {"vm": set(), "check": set()}
-        self._depths: dict[str, int] = {}
+        self._depths: dict[tuple[str, bool], int] = {}
         for path in objects:
             self._read_graph(path)
         self._read_machine_code(linked)
@@ -108,9 +119,10 @@ class Code:
             if path.stem in self.call_kernels:
                 self.call_kernels[path.stem].add(source)
                 continue
-            if name not in POINTERS:
+            if name not in POINTERS and name not in STORED_POINTERS:
                 raise Internal(f"{source} calls through a pointer: say in POINTERS what")
-            self.calls.setdefault(source, set()).update(own.get(c, f"*{c}") for c in POINTERS[name])
+            for table, calls in ((POINTERS, self.calls), (STORED_POINTERS, self.stored_calls)):
+                calls.setdefault(source, set()).update(own.get(c, f"*{c}") for c in table.get(name, ()))
 
     def _read_machine_code(self, linked: Path) -> None:
         """Functions that no graph describes: the compiler's library, which pushes and little else."""
@@ -142,17 +154,23 @@ class Code:
             raise Internal(f"nothing is known of {target}")
         return found
 
-    def depth(self, title: str, above: tuple[str, ...] = ()) -> int:
+    def has_stored(self, title: str) -> bool:
+        return any(_bare(c) == STORED for c in self.calls.get(title, ()))
+
+    def depth(self, title: str, above: tuple[str, ...] = (), stored: bool = False) -> int:
         """Bytes of stack from entering a function to the end of its deepest call."""
+        stored = stored or self.has_stored(title)
         if title in above:
             if not title.startswith(("/", "smg_")):
                 return 0  # labels inside a library function that call each other by jumps
             raise Internal(f"{title} calls itself")
-        if title not in self._depths:
-            callees = {t for c in self.calls.get(title, ()) for t in self.titles(c)}
-            below = max((self.depth(t, (*above, title)) for t in callees), default=0)
-            self._depths[title] = self.frames[title] + below
-        return self._depths[title]
+        key = title, stored
+        if key not in self._depths:
+            called = self.calls.get(title, set()) | (self.stored_calls.get(title, set()) if stored else set())
+            callees = {t for c in called for t in self.titles(c)}
+            below = max((self.depth(t, (*above, title), stored) for t in callees), default=0)
+            self._depths[key] = self.frames[title] + below
+        return self._depths[key]
 
     def way_to(self, start: str, ends: set[str]) -> int:
         """The deepest stack on a way from `start` to one of `ends`, both included; -1 if there is none."""

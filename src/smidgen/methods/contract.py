@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One parameter that learns: whole, or only `indices` along `axis`, in the layout of the user's model."""
+    """One parameter that learns: whole, or only `indices` along `axis`, in the layout of the user's model. Their order
+    does not matter: they are kept ascending."""
 
     param: str
     axis: int | None = None
@@ -45,7 +46,7 @@ class Update:
             why = "an axis is a number from 0, indices are different numbers from 0, at least one of them"
             raise CannotUpdate(f"Update('{self.param}') is not a valid slice", why=why)
         object.__setattr__(self, "axis", axis)
-        object.__setattr__(self, "indices", tuple(found))
+        object.__setattr__(self, "indices", tuple(sorted(found)))
 
     @property
     def is_whole(self) -> bool:

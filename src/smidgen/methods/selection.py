@@ -99,8 +99,7 @@ def merged(updates: Iterable[Update]) -> list[Update]:
                 help="train it whole, or one slice of it",
             )  # fmt: skip
         if update.indices is not None and known.indices is not None:
-            joined = tuple(sorted({*known.indices, *update.indices})) if known != update else known.indices
-            found[update.param] = replace(known, indices=joined)
+            found[update.param] = replace(known, indices=tuple({*known.indices, *update.indices}))
     return list(found.values())
 
 

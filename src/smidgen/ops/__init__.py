@@ -1,9 +1,9 @@
 """All operations. A family is one file here and one file of the same name in runtime/kernels."""
 
-# Importing a family defines its ops; optim comes late because it derives fused ops from the others.
+# Importing a family defines its ops; optim and stored_weights derive ops from those before.
 from . import (  # noqa: F401, I001
-    io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, int8_weights, pool, resample, norm,
-    batch_norm, loss, running_loss, random, optim, page, gather, windows, interpolate,
+    io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, pool, resample, norm,
+    batch_norm, loss, running_loss, random, optim, page, gather, windows, interpolate, stored_weights,
 )  # fmt: skip
 from .registry import (
     NOT_DIFFERENTIABLE,

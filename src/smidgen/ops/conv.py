@@ -16,7 +16,7 @@ from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
-from .traits import Channels, Taken
+from .traits import Channels, Stored, Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -233,7 +233,9 @@ def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
 
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
-    operands={1: "weight", 2: "bias"}, channels=_channels, zero_bias=True, int8_weights="conv2d_w8",
+    operands={1: "weight", 2: "bias"}, zero_bias=True,
+    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"),
+    channels=_channels,
     scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,
     kernels={"f32": "conv2d_f32"},
@@ -262,7 +264,7 @@ def _image_shape(op: str, ins: Sequence[Tensor], attrs: Mapping[str, Any], hw: P
 define(
     "conv2d_dx", doc="gradient of conv2d for its image of size in_hw: dx[N,H,W,C] from dy[N,OH,OW,O] and w",
     infer=_conv2d_dx_infer, ref=_conv2d_dx_ref, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "conv2d_dx_f32"},
+    kernels={"f32": "conv2d_dx_f32"}, stored=Stored(1, int8="conv2d_dx_w8", slice="conv2d_dx_put"),
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),
     macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape), work=work.conv_dx,
     cases=[case(_out(x, w, attrs), w, in_hw=x[1:3], **attrs) for x, w, attrs in _SETTINGS],
@@ -325,7 +327,9 @@ def _transpose_scaled(w: Array, a: Array, attrs: Mapping[str, Any]) -> Array:
 
 define(
     "conv_transpose2d", doc="y[N,H,W,C] = conv2d_dx(x[N,h,w,O], w[O,kh,kw,C/groups]) (+ b[C]), of size out_hw",
-    operands={1: "weight", 2: "bias"}, channels=_transpose_channels, scaled_weight=_transpose_scaled,
+    operands={1: "weight", 2: "bias"}, zero_bias=True, scaled_weight=_transpose_scaled,
+    stored=Stored(1, int8="conv_transpose2d_w8", slice="conv_transpose2d_put"),
+    channels=_transpose_channels,
     infer=_transpose_infer, ref=_transpose_ref, vjp=_transpose_vjp,
     kernels={"f32": "conv_transpose2d_f32"},
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),

@@ -125,7 +125,7 @@ define(
 # Some indices of an axis.
 
 
-def _check_axis(what: str, x: Tensor, index: Tensor, axis: int) -> None:
+def check_axis(what: str, x: Tensor, index: Tensor, axis: int) -> None:
     if not 0 <= axis < len(x.shape) or isinstance(x.shape[axis], Batch):
         raise BadShape(f"{what} along axis {axis} of {show(x.shape)}", why="that is no axis of fixed size")
     if len(index.shape) != 1 or index.dtype is not DType.I32 or 0 in (index.shape[0], x.shape[axis]):
@@ -146,7 +146,7 @@ def _axis_params(whole: Shape, part: Shape, axis: int) -> Sequence[Param]:
 
 def _take_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x, index = ins
-    _check_axis("take", x, index, attrs["axis"])
+    check_axis("take", x, index, attrs["axis"])
     return [(with_axis(x.shape, attrs["axis"], index.shape[0]), x.dtype)]
 
 
@@ -188,7 +188,7 @@ define(
 def _put_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x, part, index = ins
     axis = attrs["axis"]
-    _check_axis("put", x, index, axis)
+    check_axis("put", x, index, axis)
     if part.dtype is not x.dtype or part.shape != with_axis(x.shape, axis, index.shape[0]):
         raise BadShape(
             f"put of {show(part.shape)} into {show(x.shape)} along axis {axis} at {show(index.shape)} places",

@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Channels, Layout, Taken
+from .traits import Channels, Layout, Stored, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -73,7 +73,8 @@ def _linear_macs(call: Call) -> Dim:
 
 define(
     "linear", doc="y[…,O] = x[…,K] wᵀ[O,K] (+ b[O])",
-    layout=Layout("rows"), operands={1: "weight", 2: "bias"}, widens=True, int8_weights="linear_w8",
+    layout=Layout("rows"), operands={1: "weight", 2: "bias"}, widens=True,
+    stored=Stored(1, int8="linear_w8", slice="linear_put"),
     channels=lambda call: Channels(0, 1),
     scaled_weight=lambda w, a, attrs: w * a[:, None],
     infer=_linear_infer, ref=_linear_ref, vjp=_linear_vjp,
@@ -96,6 +97,7 @@ def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
 define(
     "linear_dx", doc="dx[…,K] = dy[…,O] w[O,K]",
     infer=_linear_dx_infer, ref=lambda dy, w: (dy @ w,), vjp=NOT_DIFFERENTIABLE,
+    stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"),
     kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear_dx,
     cases=[
         case((N, 4), (4, 10)), case((N, 5, 9), (9, 37)), case((2, N, 3), (3, 8)), case((200,), (200, 21)),

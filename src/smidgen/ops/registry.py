@@ -26,6 +26,7 @@ from .traits import (
     Page,
     Slices,
     Statistics,
+    Stored,
     Taken,
     chosen_kernel,
 )
@@ -173,7 +174,7 @@ class Op:
     channels: Callable[[Call], Channels] | None = None  # of its weight
     zero_bias: bool = False  # without a bias the kernel adds 0: a bias of zeros gives the same bits
     widens: bool = False  # a row more in weight and bias is an element more in y's last axis; the others stay the same
-    int8_weights: str | None = None  # the op that reads int8 weights with a scale for each output, and a bias
+    stored: Stored | None = None  # ops that read its weight in another form
     norm: Norm = ""
     statistics: Statistics = ""
     masks: bool = False  # an element of -1e30 in the last axis counts for nothing and leaves the others' bits alone

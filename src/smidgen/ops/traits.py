@@ -88,6 +88,16 @@ class Channels:
     inputs: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The weight at `input` may be stored otherwise than whole and in f32: ops that take other inputs in its place.
+    They have every input of this op, also one that it may leave out."""
+
+    input: int
+    int8: str | None = None  # q in int8, and a scale for each index of its first axis
+    slice: str | None = None  # all of it, a slice that replaces a part along the attribute `axis`, its indices
+
+
 Target = Literal["classes", "yes_no", "values"]
 """What a loss compares the model's output with: the number of a class for each row of scores; yes or no (1 or 0) for
 each score; a number for each element."""

@@ -129,10 +129,9 @@ def rows(array: Array, buffer: Buffer, first: int, count: int) -> Array:
 
 FROZEN: Final = ":frozen"
 """Behind the name of a parameter: all of it, where only a slice of it learns."""
-
-
-INT8, SCALE = ":int8", ":scale"
-"""Behind the name of a constant weight: its bytes, and a scale for each output, where it is stored so."""
+INT8: Final = ":int8"
+SCALE: Final = ":scale"
+"""Behind the name of a constant that is stored as int8: its numbers, and the scale of each index of its first axis."""
 
 
 def laid(value: Array, steps: Sequence[Step]) -> Array:

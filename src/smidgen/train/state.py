@@ -43,9 +43,9 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
         if owner["role"] in ("param", "stat"):
             if math.prod(laid_shape(tuple(map(_size, owner["shape"])), steps_of(owner))) != math.prod(fact["stored"]):
                 raise ValueError(f"'{name}' does not have the shape of its parameter")
-            if "rest" in fact:
-                room = program.const_bytes - 4 * math.prod(whole_shape(fact))
-                if type(fact["rest"]) is not int or not 0 <= fact["rest"] <= room or fact["rest"] % 4:
+            for key, count in _rest_bytes(fact).items():
+                at, room = fact[key], program.const_bytes - count
+                if type(at) is not int or not 0 <= at <= room or at % 4:
                     raise BadProgram(f"what is beside the slice of '{name}' lies outside the program's constants")
             if "part" in fact:
                 axis, indices = fact["part"]
@@ -66,6 +66,16 @@ def whole_shape(fact: Mapping[str, Any]) -> tuple[int, ...]:
     steps = steps_of(fact)
     before = next(i for i, (kind, _) in enumerate(steps) if kind == "take")
     return laid_shape(tuple(map(_size, fact["shape"])), steps[:before])
+
+
+def _rest_bytes(fact: Mapping[str, Any]) -> dict[str, int]:
+    """Constants beside a slice that learns: all of the tensor, in f32 or as int8 with scales."""
+    if "rest" not in fact:
+        return {}
+    shape = whole_shape(fact)
+    if "rest_scale" not in fact:
+        return {"rest": 4 * math.prod(shape)}
+    return {"rest": math.prod(shape), "rest_scale": 4 * shape[0]}
 
 
 def _is_paged(fact: Mapping[str, Any]) -> bool:
@@ -219,8 +229,12 @@ class State:
         """All of a tensor of which a slice learns, as it is stored before that is taken; None if all of it learns."""
         if "rest" not in fact:
             return None
-        shape = whole_shape(fact)
-        return np.frombuffer(self.const, np.float32, math.prod(shape), fact["rest"]).reshape(shape)
+        shape, kind = whole_shape(fact), np.int8 if "rest_scale" in fact else np.float32
+        rest: Array = np.frombuffer(self.const, kind, math.prod(shape), fact["rest"]).reshape(shape)
+        if "rest_scale" not in fact:
+            return rest
+        scale = np.frombuffer(self.const, np.float32, shape[0], fact["rest_scale"])
+        return rest.astype(np.float32) * scale.reshape(-1, *[1] * (len(shape) - 1))
 
     def set_learned(self, values: Mapping[str, Any]) -> None:
         """Names that this program does not learn are ignored, but not all of them."""

@@ -1,5 +1,5 @@
 """Constant weights that are multiples of a scale go into flash as int8: a quarter of the bytes, the same bits in every
-result. A weight whose outputs are not exactly q·scale in f32, or that a gradient reads too, stays as it is."""
+result. A weight whose outputs are not exactly q·scale in f32, or that an op reads which cannot, stays as it is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Quant, Role, Tensor
 from ...program.arrays import INT8, SCALE
+from .stored import reading
 
 LEAST_BYTES: Final = 256  # of a weight in f32: below, scales eat what is saved
 
@@ -25,7 +26,7 @@ def narrow(graphs: Mapping[str, Graph]) -> tuple[dict[str, Graph], int]:
                 tensor = graph[name]
                 if tensor.role is not Role.CONST or tensor.dtype is not DType.F32:
                     continue
-                if _takes_int8(node) == i and tensor.bytes(1) >= LEAST_BYTES:
+                if _takes_int8(node) == i and node.ins.count(name) == 1 and tensor.bytes(1) >= LEAST_BYTES:
                     weights[name] = graph.data[name]
                 else:
                     refused.add(name)
@@ -40,12 +41,9 @@ def _saved(weight: Array) -> int:
 
 
 def _takes_int8(node: Node) -> int | None:
-    """The input that may be int8: the weight, if there is a bias, or none that would change a bit (x + 0 is not x for a
-    zero with a sign)."""
-    record = ops.get(node.op)
-    weight, bias = record.operand("weight"), record.operand("bias")
-    has_bias = bias is not None and bias < len(node.ins)
-    return weight if record.int8_weights and (has_bias or record.zero_bias) else None
+    """The input that may be int8."""
+    stored = ops.get(node.op).stored
+    return stored.input if stored and stored.int8 else None
 
 
 def int8_rows(weight: Array) -> tuple[Array, Array] | None:
@@ -78,20 +76,17 @@ def _narrowed(graph: Graph, found: Mapping[str, tuple[Array, Array]]) -> Graph:
     tensors, data = dict(graph.tensors), dict(graph.data)
     nodes: list[Node] = []
     for node in graph.nodes:
-        op = ops.get(node.op).int8_weights
-        if op is None or node.ins[1] not in found:
-            nodes.append(node)
-            continue
-        (x, w, *bias), (q, scale) = node.ins, found[node.ins[1]]
-        made = {f"{w}{INT8}": q, f"{w}{SCALE}": scale.astype(np.float64)}
-        if not bias:  # the kernel adds a zero in any case
-            made[f"{w}:bias"] = np.zeros(len(q))
-        for name, value in made.items():
-            quant = Quant(tuple(scale.tolist()), (0,) * len(scale), axis=0) if value is q else None
-            tensors[name] = Tensor(name, value.shape, DType.of_numpy(value.dtype), Role.CONST, quant=quant)
-            data[name] = value
-        names = list(made)
-        nodes.append(node.with_(op=op, ins=(x, *names[:2], *(bias or names[2:]))))
+        stored = ops.get(node.op).stored
+        w = node.ins[stored.input] if stored and stored.int8 else ""
+        if w in found:
+            q, scale = found[w]
+            made = {f"{w}{INT8}": q, f"{w}{SCALE}": scale.astype(np.float64)}
+            node, constants = reading(graph, node, str(stored and stored.int8), tuple(made))
+            for name, value in (made | constants).items():
+                quant = Quant(tuple(scale.tolist()), (0,) * len(scale), axis=0) if value is q else None
+                tensors[name] = Tensor(name, value.shape, DType.of_numpy(value.dtype), Role.CONST, quant=quant)
+                data[name] = value
+        nodes.append(node)
     used = {name for node in nodes for name in (*node.ins, *node.outs)}
     gone = {name for name in found if name not in used}
     return graph.with_(

@@ -82,18 +82,17 @@ def _free(tensors: Container[str], name: str) -> str:
 
 
 def stored_slice(update: Update, shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, tuple[int, ...]]:
-    """The axis and the indices of the slice in the stored layout, in the order of the user's."""
+    """The axis and the indices of the slice in the stored layout, ascending."""
     assert update.axis is not None
     assert update.indices is not None
-    place = np.full(shape[update.axis], -1)
-    place[list(update.indices)] = np.arange(len(update.indices))
+    place = np.zeros(shape[update.axis], bool)
+    place[list(update.indices)] = True
     wide = tuple(-1 if i == update.axis else 1 for i in range(len(shape)))
     stored = laid(np.broadcast_to(place.reshape(wide), shape), steps)
     for axis, length in enumerate(stored.shape):
         lines = np.moveaxis(stored, axis, 0).reshape(length, -1)
-        if (lines == lines[:, :1]).all() and np.count_nonzero(lines[:, 0] >= 0) == len(update.indices):
-            found = np.flatnonzero(lines[:, 0] >= 0)
-            return axis, tuple(int(i) for i in found[np.argsort(lines[found, 0])])
+        if (lines == lines[:, :1]).all() and np.count_nonzero(lines[:, 0]) == len(update.indices):
+            return axis, tuple(int(i) for i in np.flatnonzero(lines[:, 0]))
     raise CannotUpdate(
         f"'{update.param}' cannot learn in slices of axis {update.axis}",
         why="the network uses it in a shape in which this axis is no axis any more",

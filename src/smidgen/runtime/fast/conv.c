@@ -26,7 +26,7 @@ Grid SMG_LOCAL(conv_grid)(const Conv *v) {
 
 /* One product a group: rows of C are the positions of y, K runs over taps and the group's channels, and the weights are
  * B turned (b_k = 1). With few channels a row of taps is one run of memory: longer runs, and fewer pointers. */
-static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, const float *w, const float *b) {
+static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, const Weights *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
     Grid g = SMG_LOCAL(conv_grid)(v);
@@ -45,7 +45,7 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
     }
     for (int32_t i = 0; i < v->G; i++) {
         p.a = x + (ptrdiff_t)i * Cg;
-        p.b = w + i * Og * filter;
+        product_weights(&p, w, (ptrdiff_t)i * Og, filter);
         p.c = y + (ptrdiff_t)i * Og;
         p.bias = b ? b + (ptrdiff_t)i * Og : NULL;
         SMG_LOCAL(product)(work, &p);
@@ -55,9 +55,9 @@ static void conv(const SmgWork *work, const Conv *v, float *y, const float *x, c
 /* Pixels of dx that are SH lines and SW columns apart meet the same taps: they are one grid, of which there are SH *
  * SW, and each is a product for each group. Rows of C are the grid's pixels; K runs over its taps and the channels of
  * dy. */
-static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
-    if (SMG_LOCAL(scatters)(v)) {
-        SMG_LOCAL(scatter)(work, v, dx, dy, w, b);
+static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *dy, const Weights *w, const float *b) {
+    if (w->f && SMG_LOCAL(scatters)(v)) {
+        SMG_LOCAL(scatter)(work, v, dx, dy, w->f, b);
         return;
     }
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
@@ -87,7 +87,7 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
             p.M = (ptrdiff_t)v->N * g.h.count * g.w.count;
             for (int32_t i = 0; i < v->G; i++) {
                 p.a = dy + (ptrdiff_t)i * Og;
-                p.b = w + i * Og * filter;
+                product_weights(&p, w, (ptrdiff_t)i * Og, filter);
                 p.c = dx + (ptrdiff_t)i * Cg;
                 p.bias = b ? b + (ptrdiff_t)i * Cg : NULL;
                 SMG_LOCAL(product)(work, &p);
@@ -96,26 +96,41 @@ static void conv_dx(const SmgWork *work, const Conv *v, float *dx, const float *
     }
 }
 
-FAST_KERNEL(conv2d_f32) {
-    const Conv v = conv_of(c->p);
-    (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise) : conv)(smg_work(c), &v, OUT(0), IN(1), IN(2),
-                                                          c->operands > 3 ? IN(3) : NULL);
-    return SMG_NO_FAULT;
+/* Depthwise layers with filters too long for the memory of a thread, stored otherwise than in f32, are products. */
+static int reads_depthwise(const SmgWork *work, const Conv *v, const Weights *w) {
+    return conv_is_depthwise(v) &&
+           (w->f || (v->O / v->C) * w->stored->length <= (ptrdiff_t)(work->each / sizeof(float)));
 }
 
-FAST_KERNEL(conv2d_dx_f32) {
-    const Conv v = conv_of(c->p);
-    (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2), NULL);
+static void conv2d(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
+    const Conv v = conv_of(p);
+    (reads_depthwise(work, &v, w) ? SMG_LOCAL(depthwise) : conv)(work, &v, y, x, w, b);
+}
+FAST_KERNEL(conv2d_f32) {
+    const Weights w = weights_f32(IN(2));
+    conv2d(smg_work(c), c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
     return SMG_NO_FAULT;
 }
+FAST_WEIGHT_KERNELS(conv2d, conv2d, CONV_PARAMS, conv_filter, 1)
 
 /* A transposed convolution is the input gradient of the convolution whose parameters it has. */
-FAST_KERNEL(conv_transpose2d_f32) {
-    const Conv v = conv_of(c->p);
-    (conv_is_depthwise(&v) ? SMG_LOCAL(depthwise_dx) : conv_dx)(smg_work(c), &v, OUT(0), IN(1), IN(2),
-                                                                c->operands > 3 ? IN(3) : NULL);
+static void conv2d_dx(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w,
+                      const float *b) {
+    const Conv v = conv_of(p);
+    (reads_depthwise(work, &v, w) ? SMG_LOCAL(depthwise_dx) : conv_dx)(work, &v, y, x, w, b);
+}
+FAST_KERNEL(conv2d_dx_f32) {
+    const Weights w = weights_f32(IN(2));
+    conv2d_dx(smg_work(c), c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
 }
+FAST_KERNEL(conv_transpose2d_f32) {
+    const Weights w = weights_f32(IN(2));
+    conv2d_dx(smg_work(c), c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
+    return SMG_NO_FAULT;
+}
+FAST_WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, 0)
+FAST_WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, 1)
 
 /* Weights are [O][KH][KW][C / G], so the gradient of a group is one block dw[O / G][KH * KW * C / G] of them. */
 static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {

@@ -2,11 +2,13 @@
 #ifndef SMG_FAST_CONV_H
 #define SMG_FAST_CONV_H
 #include "../kernels/conv.h"
+#include "../kernels/weight_kernels.h"
 #include "fast.h"
 #include "gemm.h"
 
-void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const float *x, const float *w, const float *b);
-void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w,
+void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const float *x, const Weights *w,
+                          const float *b);
+void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const Weights *w,
                              const float *b);
 void SMG_LOCAL(depthwise_dw)(const SmgWork *work, const Conv *v, const Sink *sink, const float *dy, const float *x);
 
@@ -29,6 +31,22 @@ typedef struct {
     size_t at; /* of this part of the gradient in the whole */
 } Gradient;
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink);
+
+/* f is static void f(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w, const float *b).
+ * It has work memory, and leaves the room of the exact kernel alone. */
+#define FAST_WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                  \
+    FAST_KERNEL(name) {                                                                                      \
+        Stored s;                                                                                            \
+        stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));         \
+        const Weights w = {.stored = &s};                                                                    \
+        const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                   \
+        if (fault == SMG_NO_FAULT) { f(smg_work(c), c->p, OUT(0), IN(1), &w, (bias) ? IN(weights) : NULL); } \
+        return fault;                                                                                        \
+    }
+#define FAST_WEIGHT_KERNELS(name, f, own_params, length, bias)                          \
+    FAST_WEIGHT_KERNEL_(name##_w8_f32, f, widen, 4, bias, 1, 0, own_params, length)     \
+    FAST_WEIGHT_KERNEL_(name##_put_f32, f, copy_put, 5, bias, 0, 1, own_params, length) \
+    FAST_WEIGHT_KERNEL_(name##_w8_put_f32, f, widen_put, 6, bias, 1, 1, own_params, length)
 
 /* One weight per output and tap; a single channel is better off as a dense convolution. */
 static inline int conv_is_depthwise(const Conv *v) { return v->C == v->G && v->G > 1; }

@@ -87,7 +87,8 @@ static const BlockFn blocks[2][8][3] = {
 typedef struct {
     const SmgWork *work;
     Grid g;
-    const float *x, *w, *bias;
+    const Weights *w;
+    const float *x, *bias;
     float *y;
     ptrdiff_t filter, lines;
     int32_t channels, KW, most, parts;
@@ -179,7 +180,12 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     for (int32_t c = 0, count; c < job->channels; c += count) {
         count = lanes_from(&c, job->channels, job->most);
         const ptrdiff_t pitch = (count + VL - 1) / VL * VL, w_row = g->h.stride * job->KW * pitch;
-        SMG_LOCAL(pack)(room->taps, (int)pitch, job->w + c * job->filter, 1, job->filter, (int32_t)job->filter, count);
+        if (job->w->f) {
+            const float *w = job->w->f + c * job->filter;
+            SMG_LOCAL(pack)(room->taps, (int)pitch, w, 1, job->filter, (int32_t)job->filter, count);
+        } else {
+            SMG_LOCAL(pack_outputs)(room->taps, (int)pitch, job->w, c, count, 0, (int32_t)job->filter);
+        }
         const float *taps = room->taps + (g->h.first * job->KW + g->w.first) * pitch;
         const float *start = job->bias ? job->bias + c : room->zero;
         t->start = start;
@@ -204,8 +210,9 @@ static void part(void *arg, ptrdiff_t i, int thread) {
     }
 }
 
-/* Few channels, several filters a channel, or a huge kernel: one output after the other. */
-static void plain(const Job *job, int32_t M) {
+/* Few channels, several filters a channel, or a huge kernel: one output after the other. Channels from..to, whose
+ * filters are `filters`. */
+static void plain(const Job *job, int32_t M, const float *filters, int32_t from, int32_t to) {
     const Grid *g = &job->g;
     const int forward = g->out_pixel >= g->pixel;
     for (ptrdiff_t l = 0; l < job->lines; l++) {
@@ -215,27 +222,40 @@ static void plain(const Job *job, int32_t M) {
             const int32_t w0 = p * g->w.step + g->w.from;
             float *y = job->y + n * g->out_image + (g->h.out_from + h * g->h.out_step) * g->out_line +
                        (g->w.out_from + p * g->w.out_step) * g->out_pixel;
-            const int32_t outs = forward ? job->channels * M : job->channels;
-            for (int32_t o = 0; o < outs; o++) { y[o] = job->bias ? job->bias[o] : 0.0f; }
+            const int32_t outs = forward ? M : 1;
+            for (int32_t o = from * outs; o < to * outs; o++) { y[o] = job->bias ? job->bias[o] : 0.0f; }
             for (int32_t i = 0; i < g->h.taps; i++) {
                 for (int32_t j = 0; j < g->w.taps; j++) {
                     const int32_t a = h0 + i * g->h.tap_step, b = w0 + j * g->w.tap_step;
                     if (a < 0 || a >= g->h.size || b < 0 || b >= g->w.size) { continue; }
                     const float *x = job->x + n * g->image + a * g->line + b * g->pixel;
-                    const float *w = job->w + (g->h.first + i * g->h.stride) * job->KW + g->w.first + j * g->w.stride;
-                    for (int32_t c = 0; c < job->channels; c++) {
-                        for (int32_t m = 0; m < M; m++) {
+                    const float *w = filters + (g->h.first + i * g->h.stride) * job->KW + g->w.first + j * g->w.stride;
+                    for (int32_t c = from; c < to; c++) {
+                        for (int32_t m = 0; m < M; m++, w += job->filter) {
                             const ptrdiff_t o = (ptrdiff_t)c * M + m;
                             if (forward) {
-                                y[o] += x[c] * w[o * job->filter];
+                                y[o] += x[c] * *w;
                             } else {
-                                y[c] += x[o] * w[o * job->filter];
+                                y[c] += x[o] * *w;
                             }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/* The same with filters that have to be made, of as many channels as the thread's memory has room for. */
+static void plain_stored(const Job *job, int32_t M) {
+    float *filters = (float *)smg_work_of(job->work, 0);
+    const ptrdiff_t each = M * job->filter, fit = (ptrdiff_t)(job->work->each / sizeof(float)) / each;
+    const int32_t most = (int32_t)least(fit, job->channels);
+    for (int32_t c = 0, to; c < job->channels; c = to) {
+        to = least32(job->channels - c, most) + c;
+        job->w->stored->read(job->w, filters, job->filter, 1, (ptrdiff_t)c * M, (ptrdiff_t)(to - c) * M, 0,
+                             job->filter);
+        plain(job, M, filters, c, to);
     }
 }
 
@@ -249,12 +269,14 @@ static void gather(Job *job, int32_t M) {
     job->parts = macs < SMG_ALONE_THIN ? 1 : job->work->threads;
     if (job->most) {
         smg_parallel(job->work, part, job, job->parts);
+    } else if (job->w->f) {
+        plain(job, M, job->w->f, 0, job->channels);
     } else {
-        plain(job, M);
+        plain_stored(job, M);
     }
 }
 
-void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const float *x, const float *w,
+void SMG_LOCAL(depthwise)(const SmgWork *work, const Conv *v, float *y, const float *x, const Weights *w,
                           const float *b) {
     Job job = {
         .work = work,
@@ -281,7 +303,7 @@ static Axis ascending(Axis a) {
     return a;
 }
 
-void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const float *w,
+void SMG_LOCAL(depthwise_dx)(const SmgWork *work, const Conv *v, float *dx, const float *dy, const Weights *w,
                              const float *b) {
     for (int32_t h = 0; h < v->SH && h < v->H; h++) {
         for (int32_t u = 0; u < v->SW && u < v->W; u++) {

@@ -4,6 +4,7 @@
  * unless few rows of A are to use it. */
 #ifndef SMG_GEMM_H
 #define SMG_GEMM_H
+#include "../kernels/weights.h"
 #include "fast.h"
 #include "vector.h"
 
@@ -48,6 +49,11 @@ extern const Micro SMG_LOCAL(micro)[2][8];
 /* to[k * pitch + j] = from[k * b_k + j * b_n], zero for n <= j < pitch. One of b_k and b_n is 1. */
 void SMG_LOCAL(pack)(float *to, int pitch, const float *from, ptrdiff_t b_k, ptrdiff_t b_n, int32_t k, int n);
 
+/* The same of weights that are stored otherwise than whole and in f32: columns are outputs o.., rows are numbers at.. of
+ * each; or rows are outputs and columns are numbers. */
+void SMG_LOCAL(pack_outputs)(float *to, int pitch, const Weights *w, ptrdiff_t o, int n, ptrdiff_t at, int32_t k);
+void SMG_LOCAL(pack_inputs)(float *to, int pitch, const Weights *w, ptrdiff_t o, int32_t k, ptrdiff_t at, int n);
+
 /* Along one axis, position p of C and tap t of the kernel meet source coordinate p * step + from + t * tap_step, and
  * weight tap first + t * stride; the position's own coordinate is out_from + p * out_step. */
 typedef struct {
@@ -71,13 +77,22 @@ typedef struct {
     const float *a;
     ptrdiff_t a_row, a_step; /* element (m, k) at m * a_row + k * a_step; with a grid only the step within a run */
     const float *b;
-    ptrdiff_t b_k, b_n; /* one of them is 1 */
+    ptrdiff_t b_k, b_n;    /* one of them is 1 */
+    const Weights *stored; /* if b is NULL: B is made of weights from output `o` on, one a column if b_k is 1 */
+    ptrdiff_t o;
     float *c;
     ptrdiff_t c_row;
     const float *bias;
     const Grid *grid; /* NULL: plain matrices */
 } Product;
 void SMG_LOCAL(product)(const SmgWork *work, const Product *p);
+
+/* B is the weights from output o on, of `length` numbers each. */
+static inline void product_weights(Product *p, const Weights *w, ptrdiff_t o, ptrdiff_t length) {
+    p->b = w->f ? w->f + o * length : NULL;
+    p->stored = w;
+    p->o = o;
+}
 
 /* Where rows m.. of A and C are: table[s * BLOCK_ROWS + i] for taps t.., out[i]. Returns the number of rows, at most
  * `count`: fewer if `side`, for copies of windows that stick out, is full. */

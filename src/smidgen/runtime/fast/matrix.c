@@ -5,44 +5,56 @@
 #include "threads.h"
 #include "sink.h"
 
+static ptrdiff_t linear_length(const int32_t *p) { return linear_of(p).K; }
+
 /* y[R][O] = x[R][K] w[O][K]^T + bias[O] */
+static void linear(const SmgWork *work, const int32_t *params, float *y, const float *x, const Weights *w,
+                   const float *bias) {
+    const Linear v = linear_of(params);
+    Product p = {.M = v.R,
+                 .N = v.O,
+                 .depth = v.K,
+                 .a = x,
+                 .a_row = v.K,
+                 .a_step = 1,
+                 .b_k = 1,
+                 .b_n = v.K,
+                 .c = y,
+                 .c_row = v.O,
+                 .bias = bias};
+    product_weights(&p, w, 0, v.K);
+    SMG_LOCAL(product)(work, &p);
+}
 FAST_KERNEL(linear_f32) {
-    const Linear v = linear_of(c->p);
-    const int32_t R = v.R, O = v.O, K = v.K;
-    const Product p = {.M = R,
-                       .N = O,
-                       .depth = K,
-                       .a = IN(1),
-                       .a_row = K,
-                       .a_step = 1,
-                       .b = IN(2),
-                       .b_k = 1,
-                       .b_n = K,
-                       .c = OUT(0),
-                       .c_row = O,
-                       .bias = c->operands > 3 ? IN(3) : NULL};
-    SMG_LOCAL(product)(smg_work(c), &p);
+    const Weights w = weights_f32(IN(2));
+    linear(smg_work(c), c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
     return SMG_NO_FAULT;
 }
+FAST_WEIGHT_KERNELS(linear, linear, PARAMS(Linear), linear_length, 1)
 
 /* dx[R][K] = dy[R][O] w[O][K] */
+static void linear_dx(const SmgWork *work, const int32_t *params, float *dx, const float *dy, const Weights *w,
+                      SMG_UNUSED const float *bias) {
+    const Linear v = linear_of(params);
+    Product p = {.M = v.R,
+                 .N = v.K,
+                 .depth = v.O,
+                 .a = dy,
+                 .a_row = v.O,
+                 .a_step = 1,
+                 .b_k = v.K,
+                 .b_n = 1,
+                 .c = dx,
+                 .c_row = v.K};
+    product_weights(&p, w, 0, v.K);
+    SMG_LOCAL(product)(work, &p);
+}
 FAST_KERNEL(linear_dx_f32) {
-    const Linear v = linear_of(c->p);
-    const int32_t R = v.R, O = v.O, K = v.K;
-    const Product p = {.M = R,
-                       .N = K,
-                       .depth = O,
-                       .a = IN(1),
-                       .a_row = O,
-                       .a_step = 1,
-                       .b = IN(2),
-                       .b_k = K,
-                       .b_n = 1,
-                       .c = OUT(0),
-                       .c_row = K};
-    SMG_LOCAL(product)(smg_work(c), &p);
+    const Weights w = weights_f32(IN(2));
+    linear_dx(smg_work(c), c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
 }
+FAST_WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, 0)
 
 static ptrdiff_t rows_of(Samples v) { return (ptrdiff_t)v.A * v.N * v.R; }
 

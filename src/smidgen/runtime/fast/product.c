@@ -112,9 +112,29 @@ static void pack_panels(float *to, ptrdiff_t panel, const float *from, ptrdiff_t
     }
 }
 
+/* Columns n0..n0 + n of one piece of B, which is stored otherwise than in f32. */
+static void pack_stored(const Product *p, float *to, int32_t n0, int32_t n, Piece at) {
+    for (int32_t j = 0; j < n; j += NR) {
+        const int width = (int)least(n - j, NR), pitch = width > VL ? NR : VL;
+        float *panel = to + (ptrdiff_t)j * at.taps * at.depth;
+        for (int32_t s = 0; s < at.taps; s++, panel += (ptrdiff_t)at.depth * pitch) {
+            const ptrdiff_t tap = tap_offset(p, at.tap + s);
+            if (p->b_k == 1) {
+                SMG_LOCAL(pack_outputs)(panel, pitch, p->stored, p->o + n0 + j, width, tap + at.depth0, at.depth);
+            } else {
+                SMG_LOCAL(pack_inputs)(panel, pitch, p->stored, p->o + at.depth0, at.depth, tap + n0 + j, width);
+            }
+        }
+    }
+}
+
 /* Columns n0..n0 + n of one piece of B. */
 static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece at) {
     const ptrdiff_t k = (ptrdiff_t)at.taps * at.depth;
+    if (!p->b) {
+        pack_stored(p, to, n0, n, at);
+        return;
+    }
     const float *b = p->b + at.depth0 * p->b_k + n0 * p->b_n;
     for (int32_t j = 0, panels; j < n; j += panels * NR) {
         const int width = (int)least(n - j, NR), pitch = width > VL ? NR : VL;
@@ -135,7 +155,7 @@ static void pack_piece(const Product *p, float *to, int32_t n0, int32_t n, Piece
 static PanelPrefetch next_columns(const Product *p, int32_t n, int32_t columns, ptrdiff_t strips) {
     const int32_t K = taps_of(p) * p->depth;
     PanelPrefetch s = {.rows = 0};
-    if (columns < 1 || (ptrdiff_t)p->N * K < B_IN_CACHE || (p->grid && p->b_n != K)) { return s; }
+    if (!p->b || columns < 1 || (ptrdiff_t)p->N * K < B_IN_CACHE || (p->grid && p->b_n != K)) { return s; }
     s.at = p->b + n * p->b_n;
     s.row = p->b_n == 1 ? p->b_k : p->b_n;
     s.rows = p->b_n == 1 ? K : columns;
@@ -254,7 +274,7 @@ static void by_pieces(const Job *job, ProductWorkspace *r, ptrdiff_t from, ptrdi
     Piece at;
     for (int32_t done = 0; done < all; done += at.taps * at.depth) {
         at = piece_at(p, cut, done);
-        const int in_place = p->b_n == 1 && at.taps == 1 && to - from <= IN_PLACE_ROWS;
+        const int in_place = p->b && p->b_n == 1 && at.taps == 1 && to - from <= IN_PLACE_ROWS;
         const int32_t whole = in_place ? n / NR * NR : 0;
         if (whole) { multiply(job, r, NULL, from, to, n0, whole, at); }
         if (whole == n) { continue; }
@@ -327,7 +347,7 @@ static void thin(void *arg, ptrdiff_t i, int thread) {
 /* For few rows it is cheaper to turn A than B: then B's rows are read in place, and C is turned on its way out.
  * Costs in cycles per element of the sum and column: turning about a quarter, and a product 1/16 for each row. */
 static int better_turned(const Product *p) {
-    if (p->grid || p->b_k != 1 || p->b_n == 1 || p->a_step != 1 || p->M > 64) { return 0; }
+    if (!p->b || p->grid || p->b_k != 1 || p->b_n == 1 || p->a_step != 1 || p->M > 64) { return 0; }
     const int64_t M = p->M, N = p->N, K = p->depth;
     const int64_t straight = N * K * 4 + N * K * M, turned = M * K * 4 + N * K * ((M + VL - 1) / VL * VL) + 8 * M * N;
     return turned < straight;
@@ -356,7 +376,8 @@ void SMG_LOCAL(product)(const SmgWork *work, const Product *p) {
     const int threads = p->M * p->N * per_element < SMG_ALONE ? 1 : work->threads;
     Job job = {.p = p, .work = work, .by_rows = 1, .by_columns = threads};
     Product swapped = *p;
-    const int few = !p->grid && ((p->b_k == 1 && p->a_step == 1 && p->M <= THIN_DOT) || (p->b_n == 1 && p->M == 1));
+    const int few =
+        p->b && !p->grid && ((p->b_k == 1 && p->a_step == 1 && p->M <= THIN_DOT) || (p->b_n == 1 && p->M == 1));
     if (few) {
         smg_parallel(work, thin, &job, threads);
         return;

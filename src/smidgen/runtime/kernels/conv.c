@@ -3,6 +3,7 @@
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "conv.h"
 #include "tile.h"
+#include "weight_kernels.h"
 
 /* One pixel, `rows` (up to four) outputs, eight lanes each: dot products over the window that starts at (ih, iw).
  * With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w. */
@@ -50,10 +51,10 @@ static void conv(const Conv *v, float *y, const float *x, const Weights *w, cons
 }
 
 /* One input pixel, `width` channels from c: the outputs it meets, tap by tap, and within a tap the group's Og outputs
- * in order. dy and w point at the group's first output; taps outside the image count as if they were zero. */
-static void pixel_dx(const Conv *v, float *total, int width, const float *dy, const float *w, Meets mh, Meets mw) {
-    const int32_t Cg = v->C / v->G, Og = v->O / v->G;
-    const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW * Cg;
+ * in order. dy and w begin with the group's first output; taps outside the image count as if they were zero. */
+static void pixel_dx(const Conv *v, float *total, const float *dy, const Panel *w, Meets mh, Meets mw) {
+    const int32_t Og = v->O / v->G;
+    const int width = w->width;
     float part[16] = {0};
     int32_t pending = 0;
     for (int l = 0; l < width; l++) { total[l] = 0.0f; }
@@ -62,10 +63,10 @@ static void pixel_dx(const Conv *v, float *total, int width, const float *dy, co
         for (int32_t kw = mw.first, ow = mw.out; kw < v->KW; kw += mw.tap_step, ow -= mw.out_step) {
             const int inside = ow >= 0 && ow < v->OW;
             const float *d = dy + ((ptrdiff_t)oh * v->OW + (inside ? ow : 0)) * v->O;
-            const float *k = w + ((ptrdiff_t)kh * v->KW + kw) * Cg;
+            const float *k = w->w + ((ptrdiff_t)kh * v->KW + kw) * w->tap;
             for (int32_t o = 0; o < Og; o += SMG_BLOCK) {
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
-                if (inside) { smg_rows(part, width, d + o, 1, k + o * filter, filter, count); }
+                if (inside) { smg_rows(part, width, d + o, 1, k + o * w->output, w->output, count); }
                 pending += count;
                 if (pending >= SMG_BLOCK) {
                     smg_flush(total, part, width);
@@ -77,13 +78,14 @@ static void pixel_dx(const Conv *v, float *total, int width, const float *dy, co
     if (pending) { smg_flush(total, part, width); }
 }
 
-static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
+static void conv_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     float total[16];
+    Panel panel;
     for (int32_t g = 0; g < v->G; g++) {
         for (int32_t c = 0, width; c < Cg; c += width) {
-            width = smg_wide(&c, Cg);
-            const float *wg = w + (ptrdiff_t)g * Og * v->KH * v->KW * Cg + c;
+            weights_panel(w, &panel, (ptrdiff_t)g * Og, Og, v->KH * v->KW, Cg, &c);
+            width = panel.width;
             for (int32_t n = 0; n < v->N; n++) {
                 for (int32_t ih = 0; ih < v->H; ih++) {
                     const Meets mh = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
@@ -94,7 +96,7 @@ static void conv_dx(const Conv *v, float *dx, const float *dy, const float *w, c
                         for (int32_t iw = phase; iw < v->W; iw += v->SW, mw.out++) {
                             const int32_t at = g * Cg + c;
                             float *out = dx + (((ptrdiff_t)n * v->H + ih) * v->W + iw) * v->C + at;
-                            pixel_dx(v, total, width, d, wg, mh, mw);
+                            pixel_dx(v, total, d, &panel, mh, mw);
                             for (int l = 0; l < width; l++) { out[l] = total[l] + (b ? b[at + l] : 0.0f); }
                         }
                     }
@@ -175,56 +177,61 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
     }
 }
 
+static void conv2d(const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
+    const Conv v = conv_of(p);
+    (v.C == v.G ? smg_depthwise : conv)(&v, y, x, w, b);
+}
 EXTENT(conv2d_f32) {
     if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
     if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).O; }
     return 0;
 }
 KERNEL(conv2d_f32, "oiii?", CONV_PARAMS) {
-    const Conv v = conv_of(c->p);
     const Weights w = weights_f32(IN(2));
-    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, OPTIONAL_IN(3));
+    conv2d(c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
     return SMG_NO_FAULT;
 }
-
-/* The same with weights in int8: x, q, scale[O], b[O], and, unless depthwise, room for the f32 weights of four
- * outputs. */
-EXTENT(conv2d_w8_f32) {
-    if (conv_need(p, &need[1], &need[2], &need[0])) { return -1; }
+static int conv2d_stored_need(const int32_t *p, WeightsNeed *n) {
     const Conv v = conv_of(p);
-    const uint64_t filter = smg_mul((uint64_t)v.KH, smg_mul((uint64_t)v.KW, 4 * (uint64_t)(v.C / v.G)));
-    need[2] /= 4;
-    need[3] = need[4] = 4 * (uint64_t)v.O;
-    if ((operands > 5) != (v.C != v.G)) { return -1; }
-    if (operands > 5) { need[5] = smg_mul(filter, v.O / v.G < 4 ? (uint64_t)(v.O / v.G) : 4); }
+    if (conv_need(p, &n->x, &n->w, &n->y)) { return -1; }
+    n->outputs = v.O;
+    n->bias = 4 * (uint64_t)v.O;
+    n->room = v.C == v.G ? 0 : weights_rows_room(v.O / v.G, n->w / 4 / (uint64_t)v.O);
     return 0;
 }
-KERNEL(conv2d_w8_f32, "oiiiis?", CONV_PARAMS) {
-    const Conv v = conv_of(c->p);
-    const Weights w = {
-        .q = IN_AS(int8_t, 2), .scale = IN(3), .room = c->operands > 5 ? OUT(5) : NULL, .widen = weights_widen};
-    (v.C == v.G ? smg_depthwise : conv)(&v, OUT(0), IN(1), &w, IN(4));
-    return SMG_NO_FAULT;
-}
+WEIGHT_KERNELS(conv2d, conv2d, CONV_PARAMS, conv_filter, "i")
 
+/* y[N][H][W][C] from x[N][OH][OW][O]: the gradient of a convolution for its image, and a layer with a bias b[C]. */
+static void conv2d_dx(const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
+    const Conv v = conv_of(p);
+    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, y, x, w, b);
+}
 EXTENT(conv2d_dx_f32) { return conv_need(p, &need[0], &need[2], &need[1]); }
 KERNEL(conv2d_dx_f32, "oii", CONV_PARAMS) {
-    const Conv v = conv_of(c->p);
-    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), NULL);
+    const Weights w = weights_f32(IN(2));
+    conv2d_dx(c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
 }
-
-/* The gradient of a convolution as a layer: y[N][H][W][C] from x[N][OH][OW][O], with a bias b[C]. */
 EXTENT(conv_transpose2d_f32) {
     if (conv_need(p, &need[0], &need[2], &need[1])) { return -1; }
     if (operands > 3) { need[3] = 4 * (uint64_t)conv_of(p).C; }
     return 0;
 }
 KERNEL(conv_transpose2d_f32, "oiii?", CONV_PARAMS) {
-    const Conv v = conv_of(c->p);
-    (v.C == v.G ? smg_depthwise_dx : conv_dx)(&v, OUT(0), IN(1), IN(2), OPTIONAL_IN(3));
+    const Weights w = weights_f32(IN(2));
+    conv2d_dx(c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
     return SMG_NO_FAULT;
 }
+static int conv2d_dx_stored_need(const int32_t *p, WeightsNeed *n) {
+    const Conv v = conv_of(p);
+    if (conv_need(p, &n->y, &n->w, &n->x)) { return -1; }
+    n->outputs = v.O;
+    n->bias = 4 * (uint64_t)v.C;
+    n->room = v.C == v.G ? 0 : weights_panel_room(v.C / v.G, n->w / 4 / (uint64_t)v.C);
+    return 0;
+}
+WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
+WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, "i")
 
 static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     if (conv_need(p, &own[1], elements, &own[0])) { return -1; }

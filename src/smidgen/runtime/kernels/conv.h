@@ -38,6 +38,12 @@ static inline int conv_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t
     return 0;
 }
 
+/* Weights of one output. */
+static inline ptrdiff_t conv_filter(const int32_t *p) {
+    const Conv v = conv_of(p);
+    return (ptrdiff_t)v.KH * v.KW * (v.C / v.G);
+}
+
 /* Taps lo..hi of a window that starts at `at` lie inside 0..size; none if lo >= hi. */
 static inline void conv_clip(int32_t at, int32_t kernel, int32_t dilation, int32_t size, int32_t *lo, int32_t *hi) {
     *lo = at >= 0 ? 0 : (dilation - 1 - at) / dilation;
@@ -76,7 +82,7 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
 #define smg_depthwise SMG_EXTERN(depthwise)
 void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b);
 #define smg_depthwise_dx SMG_EXTERN(depthwise_dx)
-void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b);
+void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b);
 #define smg_depthwise_dw SMG_EXTERN(depthwise_dw)
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #endif

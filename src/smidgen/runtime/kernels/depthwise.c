@@ -18,27 +18,6 @@ static int eight(int32_t *at, int32_t size) {
     return width;
 }
 
-/* taps[k][l] = tap k of filter l; filters are `filter` floats apart. */
-static void load(float taps[TAPS][8], int count, int width, const float *w, ptrdiff_t filter) {
-    for (int k = 0; k < count; k++) {
-        for (int l = 0; l < width; l++) { taps[k][l] = w[l * filter + k]; }
-    }
-}
-
-/* The same of outputs o … of weights that may be int8; `at` is the tap's place in a filter. */
-static void load_of(float taps[TAPS][8], int count, int width, const Weights *w, int32_t o, ptrdiff_t filter,
-                    ptrdiff_t at) {
-    if (w->f) {
-        load(taps, count, width, w->f + o * filter + at, filter);
-        return;
-    }
-    for (int l = 0; l < width; l++) {
-        float filter_taps[TAPS];
-        w->widen(w, filter_taps, o + l, (o + l) * filter + at, count);
-        for (int k = 0; k < count; k++) { taps[k][l] = filter_taps[k]; }
-    }
-}
-
 /* Rows of y start as the bias. */
 static void start(float *y, int32_t pixels, int32_t step, int width, const float *b) {
     for (int32_t i = 0; i < pixels; i++) {
@@ -89,7 +68,7 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, co
                 for (int32_t kh = h0; kh < h1; kh++) {
                     for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                         const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
-                        load_of(taps, count, width, w, o, filter, (ptrdiff_t)kh * v->KW + kw);
+                        weights_taps(w, taps[0], count, width, o, 1, (ptrdiff_t)kh * v->KW + kw, filter);
                         const float *xr = x + ((ptrdiff_t)n * v->H + ih + kh * v->DH) * v->W * v->C;
                         row(v, yr + o, xr, taps, kw, count, width, from);
                     }
@@ -129,7 +108,7 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
     }
 }
 
-void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w, const float *b) {
+void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b) {
     const int32_t M = v->O / v->C;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
     float taps[TAPS][8];
@@ -146,8 +125,8 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const float *w,
                     for (int32_t j = 0; j < M; j++) {
                         for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                             const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
-                            const float *wk = w + ((ptrdiff_t)at * M + j) * filter + (ptrdiff_t)kh * v->KW + kw;
-                            load(taps, count, width, wk, filter * M);
+                            const ptrdiff_t o = (ptrdiff_t)at * M + j;
+                            weights_taps(w, taps[0], count, width, o, M, (ptrdiff_t)kh * v->KW + kw, filter);
                             row_dx(v, out + at, d + j, taps, kw, count, width);
                         }
                     }

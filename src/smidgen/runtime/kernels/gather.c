@@ -40,7 +40,11 @@ static SmgFault gather(const SmgCall *c, size_t width) {
         for (int32_t k = 0; k < v.K; k++) {
             const int32_t from = row_at(own[k], v.V);
             if (from < 0) { return SMG_FAULT_AXIS_INDEX; }
-            memcpy(y, x + (size_t)from * row, row);
+            if (row == sizeof(int32_t)) { /* single numbers: not worth a call */
+                memcpy(y, x + (size_t)from * row, sizeof(int32_t));
+            } else {
+                memcpy(y, x + (size_t)from * row, row);
+            }
             y += row;
         }
         x += (size_t)v.V * row;

@@ -2,7 +2,7 @@
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "params.h"
 #include "tile.h"
-#include "weights.h"
+#include "weight_kernels.h"
 
 /* Sizes end at 2^28, so that they can be added and stepped without overflow. */
 static int size_ok(int32_t size) { return size >= 1 && size <= 1 << 28; }
@@ -53,50 +53,60 @@ static int linear_need(const int32_t *p, uint64_t *x, uint64_t *w, uint64_t *y) 
     return 0;
 }
 
+static ptrdiff_t linear_length(const int32_t *p) { return linear_of(p).K; }
+
+static void linear(const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
+    const Linear v = linear_of(p);
+    dot_rows(y, x, w, b, v.R, v.O, v.K);
+}
 EXTENT(linear_f32) {
     if (linear_need(p, &need[1], &need[2], &need[0])) { return -1; }
     if (operands > 3) { need[3] = floats(linear_of(p).O, 1, 1); }
     return 0;
 }
 KERNEL(linear_f32, "oiii?", PARAMS(Linear)) {
-    const Linear v = linear_of(c->p);
     const Weights w = weights_f32(IN(2));
-    dot_rows(OUT(0), IN(1), &w, OPTIONAL_IN(3), v.R, v.O, v.K);
+    linear(c->p, OUT(0), IN(1), &w, OPTIONAL_IN(3));
     return SMG_NO_FAULT;
 }
-
-/* The same with weights in int8: x, q[O][K], scale[O], b[O], and room for the f32 weights of four outputs. */
-EXTENT(linear_w8_f32) {
+static int linear_stored_need(const int32_t *p, WeightsNeed *n) {
     const Linear v = linear_of(p);
-    if (linear_need(p, &need[1], &need[2], &need[0])) { return -1; }
-    need[2] /= sizeof(float);
-    need[3] = need[4] = floats(v.O, 1, 1);
-    need[5] = floats(v.O < 4 ? v.O : 4, v.K, 1);
+    if (linear_need(p, &n->x, &n->w, &n->y)) { return -1; }
+    n->outputs = v.O;
+    n->bias = floats(v.O, 1, 1);
+    n->room = weights_rows_room(v.O, (uint64_t)v.K);
     return 0;
 }
-KERNEL(linear_w8_f32, "oiiiis", PARAMS(Linear)) {
-    const Linear v = linear_of(c->p);
-    const Weights w = {.q = IN_AS(int8_t, 2), .scale = IN(3), .room = OUT(5), .widen = weights_widen};
-    dot_rows(OUT(0), IN(1), &w, IN(4), v.R, v.O, v.K);
-    return SMG_NO_FAULT;
-}
+WEIGHT_KERNELS(linear, linear, PARAMS(Linear), linear_length, "i")
 
 /* dx[R][K] = dy[R][O] w[O][K] */
-EXTENT(linear_dx_f32) { return linear_need(p, &need[0], &need[2], &need[1]); }
-KERNEL(linear_dx_f32, "oii", PARAMS(Linear)) {
-    const float *dy = IN(1), *w = IN(2);
-    float *dx = OUT(0), total[16];
-    const Linear v = linear_of(c->p);
-    const int32_t R = v.R, O = v.O, K = v.K;
-    for (int32_t k = 0, width; k < K; k += width) {
-        width = smg_wide(&k, K);
-        for (int32_t r = 0; r < R; r++) {
-            sum_rows(total, width, dy + (ptrdiff_t)r * O, 1, w + k, K, O);
-            memcpy(dx + (ptrdiff_t)r * K + k, total, (size_t)width * sizeof(float));
+static void linear_dx(const int32_t *p, float *dx, const float *dy, const Weights *w, SMG_UNUSED const float *b) {
+    const Linear v = linear_of(p);
+    float total[16];
+    Panel panel;
+    for (int32_t k = 0, width; k < v.K; k += width) {
+        weights_panel(w, &panel, 0, v.O, 1, v.K, &k);
+        width = panel.width;
+        for (int32_t r = 0; r < v.R; r++) {
+            sum_rows(total, width, dy + (ptrdiff_t)r * v.O, 1, panel.w, panel.output, v.O);
+            memcpy(dx + (ptrdiff_t)r * v.K + k, total, (size_t)width * sizeof(float));
         }
     }
+}
+EXTENT(linear_dx_f32) { return linear_need(p, &need[0], &need[2], &need[1]); }
+KERNEL(linear_dx_f32, "oii", PARAMS(Linear)) {
+    const Weights w = weights_f32(IN(2));
+    linear_dx(c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
 }
+static int linear_dx_stored_need(const int32_t *p, WeightsNeed *n) {
+    const Linear v = linear_of(p);
+    if (linear_need(p, &n->y, &n->w, &n->x)) { return -1; }
+    n->outputs = v.O;
+    n->room = weights_panel_room(v.K, (uint64_t)v.O);
+    return 0;
+}
+WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);

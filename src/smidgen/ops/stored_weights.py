@@ -1,0 +1,227 @@
+"""Layers that read a weight as it is stored: w8, int8 with a scale for each output (w = q·scale, rounded to f32 once);
+put, a constant and beside it a slice, which learns; or both. The result has the bits of the op with the whole weight
+in f32. Made after all gradients, by compiler/passes/narrow.py and stored.py."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import BadShape
+from ..ir import Array, Dim, DType, Tensor, size
+from . import conv, gather, matrix
+from .registry import NOT_DIFFERENTIABLE, Call, N, Op, Param, Spec, case, define, get
+from .strides import show
+from .traits import Stored, signature
+
+PANEL: Final = 2048
+"""Numbers of a panel of columns, if four of them have no more; runtime/kernels/weights.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    int8: bool
+    slice: bool
+
+    @property
+    def suffix(self) -> str:
+        return ("_w8" if self.int8 else "") + ("_put" if self.slice else "")
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Of the operands in the place of the weight."""
+        fixed = (DType.I8, DType.F32) if self.int8 else (DType.F32,)
+        return fixed + ((DType.F32, DType.I32) if self.slice else ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (("q", "scale") if self.int8 else ("w",)) + (("learned", "index") if self.slice else ())
+
+    @property
+    def doc(self) -> str:
+        fixed, end = ("q·scale", ", q in int8") if self.int8 else ("w", "")
+        return f"with w = {f'put({fixed}, learned, index) along `axis`' if self.slice else fixed}{end}"
+
+
+FORMS: Final = (Form(True, False), Form(False, True), Form(True, True))
+
+
+def dequantized(q: Array, scale: Array) -> Array:
+    """Numbers from -128 to 127, times the scale of their output."""
+    numbers: Array = np.asarray(q).astype(scale.dtype)
+    return numbers * scale.reshape(-1, *[1] * (numbers.ndim - 1))
+
+
+def _rows_room(w: Sequence[int], groups: int) -> int:
+    """Four outputs."""
+    return min(4, w[0] // groups) * math.prod(w[1:]) * 4
+
+
+def _panel_room(w: Sequence[int], groups: int) -> int:
+    """Some inputs at all taps of all outputs of a group."""
+    depth, inputs = w[0] // groups * math.prod(w[1:-1]), w[-1]
+    width = 16 if inputs >= 16 else min(inputs, 8)
+    while width >= 8 and width * depth > PANEL:
+        width //= 2
+    return width * depth * 4
+
+
+class _Reading:
+    """One op with its weight in one form."""
+
+    def __init__(self, op: Op, form: Form, room: Callable[[Sequence[int], int], int]) -> None:
+        assert op.stored is not None
+        self.op, self.form, self.at, self._room = op, form, op.stored.input, room
+        self.name = op.name + form.suffix
+
+    def _split(self, ins: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Inputs before the weight, in its place, and behind it."""
+        end = self.at + len(self.form.types)
+        return list(ins[: self.at]), list(ins[self.at : end]), list(ins[end:])
+
+    def _whole(self, ins: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs of the op itself."""
+        before, (w, *_), after = self._split(ins)
+        return [*before, Tensor(w.name, w.shape, DType.F32, w.role), *after]
+
+    def _own(self, call: Call) -> Call:
+        return Call(tuple(self._whole(call.ins)), call.outs, _without_axis(call.attrs))
+
+    def infer(self, ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+        _, weight, _ = self._split(ins)
+        if len(ins) != len(_operands(self.op)) + len(self.form.types) - 1:
+            raise BadShape(f"{self.name} with {len(ins)} inputs", why="it has no input that may be left out")
+        check = matrix.demands(self.name, weight, *self.form.types)
+        if self.form.int8:
+            check(weight[1].shape == weight[0].shape[:1], "the scale must have one value per output")
+        if self.form.slice:
+            learned, index = weight[-2:]
+            gather.check_axis(self.name, weight[0], index, attrs["axis"])
+            fits = learned.shape == gather.with_axis(weight[0].shape, attrs["axis"], index.shape[0])
+            check(fits, f"the slice must be {show(weight[0].shape)} with one index of axis {attrs['axis']} a place")
+        return self.op.infer(self._whole(ins), _without_axis(attrs))
+
+    def ref(self, *arrays: Array, **attrs: Any) -> Sequence[Array]:
+        before, weight, after = self._split(arrays)
+        w = dequantized(*weight[:2]) if self.form.int8 else weight[0]
+        if self.form.slice:
+            w = np.array(w, weight[-2].dtype)
+            w[(slice(None),) * attrs["axis"] + (weight[-1],)] = weight[-2]
+        return self.op.ref(*before, w, *after, **_without_axis(attrs))
+
+    def named_ref(self) -> Callable[..., Sequence[Array]]:
+        """`ref`, with the names of its inputs."""
+
+        def ref(*arrays: Array, **attrs: Any) -> Sequence[Array]:
+            return self.ref(*arrays, **attrs)
+
+        own = list(inspect.signature(self.op.ref).parameters)[: len(_operands(self.op))]
+        names = [*own[: self.at], *self.form.names, *own[self.at + 1 :]]
+        kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        attrs = inspect.Parameter("attrs", inspect.Parameter.VAR_KEYWORD)
+        setattr(ref, "__signature__", inspect.Signature([*kinds, attrs]))  # noqa: B010
+        return ref
+
+    def params(self, call: Call) -> Sequence[Param]:
+        own = self.op.params(self._own(call))
+        return [*own, *self._slice(call)] if self.form.slice else own
+
+    def _slice(self, call: Call) -> Sequence[Param]:
+        """Indices of the axis, those in the slice, and numbers of each."""
+        w, learned, axis = call.ins[self.at].shape, call.ins[self.at + len(self.form.types) - 2].shape, call["axis"]
+        return [w[axis], learned[axis], size(w[axis + 1 :])]
+
+    def macs(self, call: Call) -> Dim:
+        return self.op.macs(self._own(call))
+
+    def scratch(self, call: Call) -> Dim:
+        """A convolution with one input channel a group needs none."""
+        w, groups = [int(d) for d in call.ins[self.at].shape], int(call.attrs.get("groups", 1))  # type: ignore[arg-type]
+        return 0 if len(w) == 4 and w[-1] == 1 else self._room(w, groups)
+
+    def kernel(self) -> Mapping[str, str]:
+        own = _operands(self.op)
+        types = [*own[: self.at], *self.form.types, *own[self.at + 1 :]]
+        return {signature(types, [DType.F32]): f"{self.name}_f32"}
+
+
+def _without_axis(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in attrs.items() if k != "axis"}
+
+
+def _operands(op: Op) -> list[DType]:
+    """All that the op may have: with a bias, if it has one."""
+    assert op.stored is not None
+    return [DType.F32] * (op.stored.input + (2 if op.operand("bias") is not None else 1))
+
+
+Example = tuple[Any, tuple[int, ...], Mapping[str, Any]]
+"""The first input, the shape of the weight, attributes."""
+
+
+def _define(name: str, room: Callable[[Sequence[int], int], int], cases: Sequence[Example]) -> None:
+    """The forms of one op."""
+    op = get(name)
+    for form in FORMS:
+        reading = _Reading(op, form, room)
+        define(
+            reading.name, doc=f"{name} {form.doc}",
+            infer=reading.infer, ref=reading.named_ref(), vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
+            params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
+            stored=None if form.int8 else Stored(reading.at, int8=f"{name}_w8_put"),
+            cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],
+        )  # fmt: skip
+
+
+def _cases(op: Op, form: Form, i: int, x: Any, w: tuple[int, ...], attrs: Mapping[str, Any]) -> list[Any]:
+    """Of a slice: outputs and inputs, and sometimes an axis between them; one index, some, or all."""
+    bias = [] if op.operand("bias") is None else [(_width(op, x, w, attrs),)]
+    fixed = [_int8(*w), (w[0],)] if form.int8 else [w]
+    if not form.slice:
+        return [case(x, *fixed, *bias, **attrs)]
+    found = []
+    for axis in sorted({0, len(w) - 1, *([1 + i % 2] if len(w) == 4 and i % 3 == 0 else [])}):
+        count = (w[axis] + 1) // 2 if (i + axis) % 3 else 1 if i % 2 else w[axis]
+        learned = (*w[:axis], count, *w[axis + 1 :])
+        found.append(case(x, *fixed, learned, _ascending(w[axis], count), *bias, axis=axis, **attrs))
+    return found
+
+
+def _width(op: Op, x: Any, w: tuple[int, ...], attrs: Mapping[str, Any]) -> int:
+    """Of the result: outputs of a layer, inputs of one that goes back."""
+    (shape, _), *_ = op.infer([Tensor("x", x), Tensor("w", w)], attrs)
+    return int(shape[-1])  # type: ignore[arg-type]
+
+
+def _int8(*shape: int) -> Callable[[np.random.Generator, int], Array]:
+    return lambda rng, n: rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def _ascending(rows: int, count: int) -> Callable[[np.random.Generator, int], Array]:
+    return lambda rng, n: np.sort(rng.permutation(rows)[:count]).astype(np.int32)
+
+
+_IMAGES = [(x, conv._fixed(w), attrs) for x, w, attrs in conv._SETTINGS]
+_BACK = [(conv._out(x, w, attrs), w, {"in_hw": x[1:3], **attrs}) for x, w, attrs in _IMAGES]
+_ROWS: list[Example] = [
+    ((N, 10), (4, 10), {}), ((N, 5, 37), (9, 37), {}), ((1, 1), (5, 1), {}), ((7,), (1, 7), {}),
+    ((2, N, 8), (3, 8), {}),
+]  # fmt: skip
+_ROWS_BACK: list[Example] = [
+    ((N, 4), (4, 10), {}), ((N, 5, 9), (9, 37), {}), ((2, N, 3), (3, 8), {}), ((200,), (200, 21), {}),
+    ((N, 1), (1, 1), {}),
+]  # fmt: skip
+
+_define("conv2d", _rows_room, _IMAGES)
+_define("conv2d_dx", _panel_room, _BACK)
+_define(
+    "conv_transpose2d", _panel_room,
+    [(x, w, {"out_hw" if k == "in_hw" else k: v for k, v in attrs.items()}) for x, w, attrs in _BACK],
+)  # fmt: skip
+_define("linear", _rows_room, _ROWS)
+_define("linear_dx", _panel_room, _ROWS_BACK)

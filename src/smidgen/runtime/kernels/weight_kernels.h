@@ -1,0 +1,96 @@
+/* Kernels whose weight is stored as weights.h says. A kernel that reads a weight is written once, as
+ *     static void f(const int32_t *p, float *y, const float *x, const Weights *w, const float *b)
+ *     static int f_stored_need(const int32_t *p, WeightsNeed *n)        -1 refuses
+ *     static ptrdiff_t length(const int32_t *p)                  numbers of an output, for parameters that f_stored_need takes
+ * and WEIGHT_KERNELS(name, f, own_params, length, "i") makes name_w8_f32, name_put_f32 and name_w8_put_f32; "" instead of
+ * "i" if there is no bias.
+ *
+ * Operands:   name_w8      o y, i x, i q, i scale,                       bias, scratch
+ *             name_put     o y, i x, i w,          i learned, i index,   bias, scratch     + p: Slice
+ *             name_w8_put  o y, i x, i q, i scale, i learned, i index,   bias, scratch     + p: Slice
+ * Scratch is absent where f needs no room. */
+#ifndef SMG_WEIGHT_KERNELS_H
+#define SMG_WEIGHT_KERNELS_H
+#include "weights.h"
+
+typedef struct {
+    uint64_t y, x, w, bias, room; /* bytes; w: whole and in f32 */
+    int32_t outputs;
+} WeightsNeed;
+
+SMG_UNUSED static int weights_extent(const WeightsNeed *n, int int8, int bias, const int32_t *slice, int operands,
+                                     uint64_t *need) {
+    const uint64_t numbers = n->w / sizeof(float), outputs = (uint64_t)n->outputs, length = numbers / outputs;
+    int i = 2;
+    need[0] = n->y;
+    need[1] = n->x;
+    need[i++] = int8 ? numbers : n->w;
+    if (int8) { need[i++] = outputs * sizeof(float); }
+    if (slice) {
+        const Slice s = slice_of(slice);
+        if (s.V < 1 || s.K < 1 || s.K > s.V || s.D < 1) { return -1; }
+        const uint64_t V = (uint64_t)s.V, D = (uint64_t)s.D, line = V * D;
+        if ((V != outputs || D != length) && (line > length || length % line)) { return -1; }
+        need[i++] = smg_mul(n->w / V, (uint64_t)s.K);
+        need[i++] = (uint64_t)s.K * sizeof(int32_t);
+    }
+    if (bias) { need[i++] = n->bias; }
+    if ((operands > i) != (n->room > 0)) { return -1; }
+    if (operands > i) { need[i] = n->room; }
+    return 0;
+}
+
+#ifdef __OPTIMIZE_SIZE__
+#define STORED_OF __attribute__((noinline, unused)) static
+#else
+#define STORED_OF static inline
+#endif
+/* Of a call whose weight begins with operand 2; without room. Not inlined where size matters, so that devices/stack.py
+ * knows by its calls which kernels have stored weights. */
+STORED_OF void stored_of(Stored *s, const SmgCall *c, WeightsRead read, int int8, const int32_t *slice,
+                         ptrdiff_t length) {
+    *s = (Stored){.length = length,
+                  .fixed = c->op[2],
+                  .scale = int8 ? IN(3) : NULL,
+                  .read = read,
+                  .rows = weights_rows_stored,
+                  .panel = weights_panel_stored,
+                  .taps = weights_taps_stored};
+    if (slice) {
+        s->slice = slice_of(slice);
+        s->learned = IN(3 + int8);
+        s->index = IN_AS(int32_t, 4 + int8);
+    }
+}
+
+/* Ascending, and all of them there. */
+SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
+    int32_t least = 0;
+    for (int32_t k = 0; k < s->slice.K; k++) {
+        if (s->index[k] < least || s->index[k] >= s->slice.V) { return SMG_FAULT_AXIS_INDEX; }
+        least = s->index[k];
+    }
+    return SMG_NO_FAULT;
+}
+
+#define WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                         \
+    EXTENT(name) {                                                                                             \
+        WeightsNeed n;                                                                                         \
+        if (f##_stored_need(p, &n)) { return -1; }                                                             \
+        return weights_extent(&n, int8, sizeof(bias) > 1, (sliced) ? p + (own_params) : NULL, operands, need); \
+    }                                                                                                          \
+    KERNEL(name, "oi" weights bias "s?", (own_params) + ((sliced) ? PARAMS(Slice) : 0)) {                      \
+        enum { at = 2 + sizeof(weights) - 1, room = at + sizeof(bias) - 1 };                                   \
+        Stored s;                                                                                              \
+        stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));           \
+        const Weights w = {.stored = &s};                                                                      \
+        const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                     \
+        s.room = c->operands > room ? OUT(room) : NULL;                                                        \
+        if (fault == SMG_NO_FAULT) { f(c->p, OUT(0), IN(1), &w, sizeof(bias) > 1 ? IN(at) : NULL); }           \
+        return fault;                                                                                          \
+    }
+#define WEIGHT_KERNELS(name, f, own_params, length, bias)                              \
+    WEIGHT_KERNEL_(name##_w8_f32, f, widen, "ii", bias, 1, 0, own_params, length)      \
+    WEIGHT_KERNEL_(name##_put_f32, f, copy_put, "iii", bias, 0, 1, own_params, length) \
+    WEIGHT_KERNEL_(name##_w8_put_f32, f, widen_put, "iiii", bias, 1, 1, own_params, length)
+#endif
