@@ -3,6 +3,7 @@ Each stage is a function of graphs, checked after it ran."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -61,6 +62,12 @@ class Entries:
     step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
     merges: tuple[methods.Merge, ...] = ()
+    explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
+
+    @property
+    def said(self) -> tuple[Decision, ...]:
+        """All decisions. Those of lowering are made by lowering again without each technique, which takes a while."""
+        return (*self.explain(), *self.decisions)
 
 
 def lower(
@@ -114,9 +121,8 @@ class Lowering:
         """What learns."""
         return self._choice(options).updates
 
-    def entries(self, options: Options, explained: bool = True) -> Entries:
-        """Unless explained, without the decisions that lowering takes anyway."""
-        return self._entries(self._choice(options), options, explained)
+    def entries(self, options: Options) -> Entries:
+        return self._entries(self._choice(options), options)
 
     def _choice(self, options: Options) -> _Chosen:
         spare, wanted = options.spare_classes, options.method
@@ -146,7 +152,7 @@ class Lowering:
             wanted = tuple(methods.settled(asked, model.forward["train"], context, text))
             if wanted not in known:
                 chosen = _Chosen(model, text, wanted)
-                known[wanted] = self._price(self._entries(chosen, options, explained=False, keep=False))
+                known[wanted] = self._price(self._entries(chosen, options, keep=False))
             return known[wanted]
 
         def axis(param: str, stored: int) -> int | None:
@@ -155,7 +161,7 @@ class Lowering:
         context = methods.Context(model.trainable, model.names, memory, axis, self._device, self._data)
         return context
 
-    def _entries(self, chosen: _Chosen, options: Options, explained: bool, keep: bool = True) -> Entries:
+    def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
         names = options.class_names
         key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names
         learning = self._learning.get(key) or _learning(chosen, names)
@@ -163,7 +169,7 @@ class Lowering:
         built = self._built.get(full) or _built(learning, options.optimizer, options.accumulate, options.seed)
         if keep:
             self._learning[key], self._built[full] = learning, built
-        entries = at_batch(built, options.batch or self.imported.batch, explained)
+        entries = at_batch(built, options.batch or self.imported.batch)
         return narrowed(entries) if options.const == "int8" else entries
 
 
@@ -339,20 +345,19 @@ def build(
     )  # fmt: skip
 
 
-def at_batch(built: Built, batch: int, explained: bool = True) -> Entries:
+def at_batch(built: Built, batch: int) -> Entries:
     """The entry points for steps of up to so many samples."""
     plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad")}
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
-    decisions = _decisions(built, batch) if explained else ()
-    decisions += tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
+    decisions = tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates, merges=built.merges,
+        updates=built.updates, merges=built.merges, explain=functools.cache(partial(_decisions, built, batch)),
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ class Gains:
 def _job(lowering: Lowering, options: Options, updates: Sequence[Update], rate: float) -> Job:
     batch = min(BATCH, max(options.batch, 1)) if options.batch else BATCH
     asked = replace(options, optimizer=SGD(lr=rate, momentum=0.9), method=tuple(updates), batch=batch, accumulate=False)
-    return Job(encode(lowering.entries(asked, explained=False), proven=False))
+    return Job(encode(lowering.entries(asked), proven=False))
 
 
 def _features(lowering: Lowering, options: Options, inputs: Array) -> Array:

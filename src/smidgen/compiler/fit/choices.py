@@ -45,7 +45,7 @@ def tried(
             return None
         changed = {name: value for name, value in arguments.items() if name != "page_to"}
         paging = replace(goal, page=True) if "page_to" in arguments else goal
-        one = Choice(arguments, Smallest(limit.device, lowering, replace(options, **changed), paging, effort_s, False))
+        one = Choice(arguments, Smallest(limit.device, lowering, replace(options, **changed), paging, effort_s))
         try:
             _ = one.floor.quick
         except SmidgenError:  # it is no choice for this model

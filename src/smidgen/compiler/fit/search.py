@@ -275,7 +275,7 @@ def _too_late(
     assert goal.deadline_s is not None
 
     def price(other: Mapping[str, Any]) -> Option:
-        one = squeezed(limit, lowering.entries(replace(options, **other), explained=False), quick, most=MOST_ASKED)
+        one = squeezed(limit, lowering.entries(replace(options, **other)), quick, most=MOST_ASKED)
         return Option(other, one.need, one.seconds)
 
     spent = [f"{d.kind} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]

@@ -48,7 +48,6 @@ class Smallest:
     options: Options
     goal: Goal
     effort_s: float = 0.0  # that the user gives
-    explained: bool = True  # with the decisions that lowering takes anyway
 
     @cached_property
     def limit(self) -> Limit:
@@ -126,7 +125,7 @@ class Smallest:
 
     @cached_property
     def _whole(self) -> Entries:
-        entries = self.lowering.entries(self.options, self.explained)
+        entries = self.lowering.entries(self.options)
         if self.options.const != "f32" or self.device is None or not self.device.flash_bytes:
             return entries
         over = over_flash(Limit.of_device(self.device), sized(entries, self.limit).need)
