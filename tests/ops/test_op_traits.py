@@ -48,7 +48,7 @@ OTHER_MEANING = {
     "compiler/pipeline.py": {"loop": "a technique"},
     "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "report/proof.py": {"sgd": "an optimizer"},
-    "devices/stack.py": {"conv2d_dw": "a function in C"},
+    "devices/stack.py": dict.fromkeys(("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx"), "a function in C"),
     "program/plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "report/plan_text.py": {"loop": "a key of the plan's JSON"},
     "compiler/loss_facts.py": {"mean": "a reduction", "momentum": "a number of an optimizer"},
