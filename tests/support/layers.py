@@ -44,7 +44,7 @@ DIRECTION: dict[str, str] = {
     "train": f"{BASE} program runtime",
     "schemes": "errors files ir program devices methods ops compiler train",
     "api": "errors program runtime devices methods compiler train schemes",
-    "report": f"{BASE} program runtime ops devices compiler train api",
+    "report": f"{BASE} program runtime ops devices compiler train schemes api",
     "deploy": f"{BASE} program runtime devices train",
     "demo": "errors ir terminal train report",
     "cli": f"{BASE} program ops devices methods compiler train api report deploy demo",
