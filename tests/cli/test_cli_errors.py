@@ -111,6 +111,13 @@ ROWS: list[tuple[str, str, str]] = [
         "  help: did you mean 'last_layer'?",
     ),
     (
+        "a scheme that is none", "plan nets.py:plain --input 4x3 --method sparse_update:b1,w2",
+        "error[E309]: 'b1,w2' is not a scheme of sparse updates\n"
+        "  why  'b1,w2' is neither b and a number nor w and layers\n"
+        "  help: SparseUpdate('b22 w21:1,24:1,36:1/8'): biases of the last 22 layers, "
+        "weights of layers with their shares",
+    ),
+    (
         "nothing to train", "plan nets.py:plain --input 4x3 --method bn",
         "error[E302]: method 'bn' finds nothing to train in this model\n  why  no parameter selected\n"
         '  help: method="full" trains every parameter with requires_grad=True',
@@ -299,9 +306,8 @@ def test_an_unsupported_operator_names_the_line(folder: Path, capsys: pytest.Cap
     ("method", "message"),
     [
         (
-            "first_row",
-            "error[E307]: 'weight' can only learn whole\n  why  weight[axis 0, 1 indices] asks for a slice of it\n"
-            "  help: Update('weight') trains all of it; leave it out to keep it as it is",
+            "ninth_row",
+            "error[E307]: 'weight' has no index 8 along axis 0\n  why  its shape is 2×3\n  help: indices from 0 to 1",
         ),
         (
             "words",

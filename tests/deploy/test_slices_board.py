@@ -16,9 +16,9 @@ from smidgen.deploy.firmware import write_firmware
 from smidgen.devices.device import load_device
 from smidgen.train.job import Job
 from smidgen.train.npz import Samples
-from tests.methods.test_slices import rounded
 from tests.support.arguments import compiled
 from tests.support.boards import EMULATOR, need
+from tests.support.int8_values import rounded
 
 
 def net() -> nn.Module:

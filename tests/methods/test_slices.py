@@ -16,6 +16,7 @@ import smidgen
 from smidgen import SGD, Adam, Update
 from smidgen.errors import CannotUpdate
 from tests.support.arguments import compiled as compiled_with
+from tests.support.int8_values import rounded
 
 
 class Tied(nn.Module):
@@ -246,16 +247,6 @@ def test_the_whole_weight_is_nowhere_in_ram(axis: int) -> None:
     assert job.plan.state_bytes - frozen.state_bytes <= 2 * learned + 64
     kept = 4 * 2 * (36 * 128 + 16 * 192 + 384) // (8 if axis else 1)
     assert job.plan.ram_bytes - frozen.ram_bytes <= 1.1 * (2 * learned + kept) + 256
-
-
-def rounded(model: nn.Module) -> nn.Module:
-    """With weights that are int8 numbers times a scale for each output."""
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.ndim > 1:
-                scale = p.abs().amax(tuple(range(1, p.ndim)), keepdim=True) / 127
-                p.copy_((p / scale).round() * scale)
-    return model
 
 
 @pytest.mark.parametrize("kernels", ["exact", "fast"])

@@ -3,6 +3,7 @@ interrupted, and keeps to the budget. Needs torch."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import random
@@ -159,10 +160,11 @@ def test_a_search_asks_for_a_limit() -> None:
 
 # -- the command line ------------------------------------------------------------------------------------------------
 
-SOURCE = """
+SOURCE = f"""
 import torch
-from tests.schemes.test_search import Net
+from torch import nn
 
+{inspect.getsource(Net)}
 
 def build():
     return Net().eval()

@@ -69,11 +69,11 @@ from torch import nn
 
 
 @register
-class FirstRow(Method):
-    name, doc = "first_row", "one row of the weight"
+class NinthRow(Method):
+    name, doc = "ninth_row", "a row that the weight does not have"
 
     def choose(self, graph, context):
-        return [Update("weight", axis=0, indices=(0,))]
+        return [Update("weight", axis=0, indices=(8,))]
 
 
 @register

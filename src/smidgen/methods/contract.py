@@ -78,7 +78,7 @@ class Context:
     trainable: tuple[str, ...]  # parameters that may learn: requires_grad=True
     aliases: Mapping[str, str]  # every name of a parameter → the first name of the same tensor
     memory: Callable[[Sequence[Update]], int]  # bytes of RAM of a step in which these learn, planned without a search
-    axis: Callable[[str, int], int | None]  # of a parameter as it is stored → the same axis of the user's model
+    axis: Callable[[str, int], int | None] = lambda param, stored: None  # as it is stored → of the user's model
     device: Device | None = None
     data: Any = None  # the user's samples, or samples and labels
 

@@ -185,8 +185,11 @@ class Smallest:
 
     def _placed_lower(self, one: Candidate) -> Candidate:
         """As for a budget that is a little smaller: a schedule with a higher peak may have a lower placement."""
+        lowest = self._rank(replace(one, sized=replace(one.sized, need=self._lowest(one))))[1]
         for _ in range(MOST_LOWER if not is_large(one.given) else 0):
             limit = Limit.of_budget(self._rank(one)[1] - self.limit.align, self.device)
+            if limit.ram_bytes < lowest:  # proven to be too small
+                break
             trial = squeezed(limit, one.given, self._goal)
             if not trial.fits(limit):
                 break

@@ -1,9 +1,9 @@
 /* Kernels whose weight is stored as weights.h says. A kernel that reads a weight is written once, as
  *     static void f(const int32_t *p, float *y, const float *x, const Weights *w, const float *b)
  *     static int f_stored_need(const int32_t *p, WeightsNeed *n)        -1 refuses
- *     static ptrdiff_t length(const int32_t *p)                  numbers of an output, for parameters that f_stored_need takes
- * and WEIGHT_KERNELS(name, f, own_params, length, "i") makes name_w8_f32, name_put_f32 and name_w8_put_f32; "" instead of
- * "i" if there is no bias.
+ *     static ptrdiff_t length(const int32_t *p)        numbers of an output, for parameters that f_stored_need takes
+ * and WEIGHT_KERNELS(name, f, own_params, length, "i") makes name_w8_f32, name_put_f32 and name_w8_put_f32; "" instead
+ * of "i" if there is no bias.
  *
  * Operands:   name_w8      o y, i x, i q, i scale,                       bias, scratch
  *             name_put     o y, i x, i w,          i learned, i index,   bias, scratch     + p: Slice
