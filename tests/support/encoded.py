@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,13 +122,17 @@ def looped(dtype: DType = DType.F32, per_sample: int = 2) -> Graph:
     return b.graph()
 
 
-def one_op(op: ops.Op, case: ops.Case, arrays: list[Array]) -> tuple[Graph, dict[str, Array]]:
-    """A program of one op: its inputs are fed, or state if it updates them; its outputs are fetched."""
+def one_op(
+    op: ops.Op, case: ops.Case, arrays: list[Array], constant: Sequence[int] = ()
+) -> tuple[Graph, dict[str, Array]]:
+    """A program of one op: its inputs are fed, or state if it updates them, or constant; its outputs are fetched."""
     b = Builder()
     names, fed = [], {}
     for i, (shape, array) in enumerate(zip(declared(case, arrays), arrays, strict=True)):
         if op.shares and not op.is_view and i in op.shares.values():
             names.append(b.stored(f"in{i}", array, Role.PARAM))
+        elif i in constant:
+            names.append(b.const(f"in{i}", array))
         else:
             names.append(feed(b, f"in{i}", tuple(shape), dtype_of(array)))
             fed[f"in{i}"] = array
