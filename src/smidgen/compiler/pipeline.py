@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import methods, ops
 from ..errors import BadMethod, Internal, NotDifferentiable
-from ..ir import Graph, Role, dead_removed, unnamed_removed
+from ..ir import Array, Graph, Role, dead_removed, unnamed_removed
 from ..methods import Method, Update, Wanted
 from ..ops.build import Builder, fetch
 from ..program.plan import Decision
@@ -249,7 +251,23 @@ def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
     if imported.evaluate is not None:
         captured["evaluate"] = imported.evaluate
     sweeps = Sweeps()
-    return _Simplified(imported, head, checked(simplify_all(captured, {imported.loss}, sweeps), "simplify"), sweeps)
+    forward = checked(_shared(simplify_all(captured, {imported.loss}, sweeps)), "simplify")
+    return _Simplified(imported, head, forward, sweeps)
+
+
+def _shared(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """What graphs store under one name is one array, so that what is made of it is made once."""
+    known: dict[str, Array] = {}
+
+    def shared(name: str, value: Array) -> Array:
+        first = known.setdefault(name, value)
+        alike = (first.shape, first.dtype) == (value.shape, value.dtype)
+        return first if first is value or (alike and np.array_equal(bits(first), bits(value))) else value
+
+    def bits(value: Array) -> Array:
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+    return {key: g.with_(data={name: shared(name, v) for name, v in g.data.items()}) for key, g in graphs.items()}
 
 
 def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
