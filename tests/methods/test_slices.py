@@ -14,7 +14,7 @@ from torch import nn
 
 import smidgen
 from smidgen import SGD, Adam, Update
-from smidgen.errors import CannotUpdate
+from smidgen.errors import BadData, CannotUpdate
 from tests.support.arguments import compiled as compiled_with
 from tests.support.int8_values import rounded
 
@@ -188,8 +188,9 @@ def test_a_slice_goes_on_after_a_save_and_takes_weights_from_outside(tmp_path: P
     momentum = whole.optimizer_state()["5.weight"]["momentum"]
     assert momentum.shape == (8, 6, 1, 1)
     assert {5} <= set(np.flatnonzero(np.abs(momentum).sum((0, 2, 3)))) <= {0, 3, 5}
-    given = {"5.weight": np.full((8, 6, 1, 1), 7, np.float32)}
-    again.load_state_dict(given)
+    given = model_of("images").state_dict()["5.weight"].numpy().copy()
+    given[:, [0, 3, 5]] = 7
+    again.load_state_dict({"5.weight": given})
     now = again.state_dict()["5.weight"]
     assert (now[:, [0, 3, 5]] == 7).all()
     np.testing.assert_array_equal(now[:, [1, 2, 4]], model_of("images").state_dict()["5.weight"].numpy()[:, [1, 2, 4]])
@@ -284,3 +285,18 @@ def test_a_slice_that_is_not_there_is_refused(update: Update, what: str, help: s
     with pytest.raises(CannotUpdate, match=what) as caught:
         compiled_with(model_of("images"), data_of("images")[0][0], method=[update])
     assert caught.value.help == help
+
+
+def test_other_values_beside_a_slice_are_refused() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(5, 4)
+    job = smidgen.compile(model, x, method=Update("0.weight", 0, (1, 4)), kernels="exact")
+    state = job.state_dict()
+    state["0.weight"][1] += 1
+    job.load_state_dict(state)
+    np.testing.assert_array_equal(job.state_dict()["0.weight"], state["0.weight"])
+    other = {name: value.copy() for name, value in state.items()}
+    other["0.weight"][1:3] += 1
+    with pytest.raises(BadData, match="beside the slice that learns"):
+        job.load_state_dict(other)
+    np.testing.assert_array_equal(job.state_dict()["0.weight"], state["0.weight"])

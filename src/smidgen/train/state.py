@@ -225,6 +225,16 @@ class State:
                 found |= dict.fromkeys((name, *fact["aliases"]), (fact["part"][0], tuple(fact["part"][1])))
         return found
 
+    def _check_beside(self, name: str, value: Array, part: Array, fact: Mapping[str, Any]) -> None:
+        """What is beside a slice that learns is constant: another value for it would be lost without a word."""
+        rest = self._rest(fact)
+        if rest is not None and not np.array_equal(unlaid(part, fact["shape"], steps_of(fact), rest), value):
+            raise BadData(
+                f"'{name}' differs from this program's beside the slice that learns",
+                why="only the slice can be set: the rest of it is constant",
+                help="compile the model again, from those weights",
+            )
+
     def _rest(self, fact: Mapping[str, Any]) -> Array | None:
         """All of a tensor of which a slice learns, as it is stored before that is taken; None if all of it learns."""
         if "rest" not in fact:
@@ -244,7 +254,9 @@ class State:
             if fact["role"] in ("param", "stat"):
                 given = next((k for k in (name, *fact["aliases"]) if k in values), None)
                 if given is not None:
-                    new[name] = laid(as_state(values[given], given, fact["shape"]), steps_of(fact))
+                    value = as_state(values[given], given, fact["shape"])
+                    new[name] = laid(value, steps_of(fact))
+                    self._check_beside(given, value, new[name], fact)
         if values and not new:
             why = f"it learns {', '.join(self.learned())}"
             raise BadData("nothing of what is given belongs to this program", why=why)
