@@ -83,6 +83,13 @@ class Context:
     data: Any = None  # the user's samples, or samples and labels
 
 
+def count_of(argument: str, usual: int) -> int:
+    """The number that stands behind a method's name, from 1; ValueError if it is none."""
+    if argument and (not argument.isdecimal() or int(argument) < 1):
+        raise ValueError(argument)
+    return int(argument or usual)
+
+
 class Method:
     """Base of all methods. A subclass has a name and one line of `doc`, and says in `choose` what learns."""
 
@@ -123,4 +130,4 @@ class Method:
         return self.name
 
 
-__all__ = ["Context", "Merge", "Method", "Update"]
+__all__ = ["Context", "Merge", "Method", "Update", "count_of"]

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from ..errors import BadOption
 from ..ir import Graph
-from .contract import Context, Method, Update
+from .contract import Context, Method, Update, count_of
 from .registry import register
 from .uses import uses
 
@@ -48,9 +48,7 @@ class Last(Method):
 
     @classmethod
     def of(cls, argument: str) -> Self:
-        if argument and (not argument.isdecimal() or int(argument) < 1):
-            raise ValueError(argument)
-        return cls(int(argument or 1))
+        return cls(count_of(argument, 1))
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         return last(graph, self.k)

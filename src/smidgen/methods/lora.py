@@ -16,7 +16,7 @@ from .. import ops
 from ..errors import BadOption
 from ..ir import Graph, Role
 from ..ops.build import Builder, typed
-from .contract import Context, Merge, Method, Update
+from .contract import Context, Merge, Method, Update, count_of
 from .last import last
 from .registry import register
 from .uses import Use, uses
@@ -42,9 +42,7 @@ class Lora(Method):
 
     @classmethod
     def of(cls, argument: str) -> Self:
-        if argument and (not argument.isdecimal() or int(argument) < 1):
-            raise ValueError(argument)
-        return cls(int(argument or 4))
+        return cls(count_of(argument, 4))
 
     def adapt(self, graph: Graph) -> Graph:
         found = [u for u in uses(graph) if u.role == "weight"]
