@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from . import terminal
 from .compiler.assemble import Asked, encode, sized
 from .compiler.effort import metered
 from .compiler.fit.by_method import ByMethod, by_method
@@ -266,7 +267,8 @@ def settled(lowering: Lowering, options: Options, limit: Limit | None, data: Any
     where = open_parts(options.method, names)
     if not where or data is None or limit is None:
         return options
-    scheme = SparseUpdate(searched(lowering, options, limit, data).scheme)
+    with terminal.Progress("searching what to learn") as bar:
+        scheme = SparseUpdate(searched(lowering, options, limit, data, bar.show).scheme)
     parts = [options.method] if isinstance(options.method, str) else list(options.method)
     return replace(options, method=tuple(scheme if i in where else part for i, part in enumerate(parts)))
 

@@ -92,6 +92,11 @@ class Progress:
         if self._active and time.monotonic() - self._drawn >= REDRAW_S:
             self._draw()
 
+    def show(self, done: int, total: int, text: str) -> None:
+        """So far, whatever was said before."""
+        self.total = total or None
+        self.advance(done - self.done, text)
+
     def clear(self) -> None:
         """Takes the line away, so that other text can be printed."""
         if self._active and self._drawn:

@@ -20,6 +20,7 @@ from smidgen.errors import BadData, BadOption, BadScheme, CannotUpdate, NothingT
 from smidgen.methods.lora import Lora
 from smidgen.methods.sparse_update import Scheme, SparseUpdate
 from smidgen.methods.tinytl import EPS, TinyTL
+from tests.support.int8_values import rounded
 
 LR = 0.05
 
@@ -216,11 +217,7 @@ def test_adapters_learn_as_in_pytorch() -> None:
 @pytest.mark.parametrize("more", [{}, {"memory": Memory(const="int8")}], ids=["f32", "int8"])
 def test_merged_is_unmerged(more: dict[str, Any], tmp_path: Path) -> None:
     model, x, y = Net().eval(), *data()
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.ndim > 1:  # multiples of a scale
-                scale = p.abs().amax(tuple(range(1, p.ndim)), keepdim=True) / 127
-                p.copy_((p / scale).round() * scale)
+    rounded(model)
     job = smidgen.compile(model, x, method="lora:2", optimizer=SGD(LR), kernels="exact", **more)
     for _ in range(10):
         job.train_step(x, y)

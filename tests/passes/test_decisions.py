@@ -39,5 +39,5 @@ def test_only_techniques_that_may_have_changed_the_step_are_undone(
     imported = import_model(net(activation).eval(), torch.zeros(8, 40), loss="cross_entropy")
     entries = pipeline.lower(imported, batch=8, method=method)
     assert not undone, "before anybody asks"
-    assert {d.kind for d in entries.said} - {"cheap"} <= expected
+    assert {d.kind for d in entries.all_decisions} - {"cheap"} <= expected
     assert undone == expected

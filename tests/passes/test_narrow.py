@@ -17,16 +17,7 @@ from smidgen.compiler.passes.narrow import int8_rows
 from smidgen.devices.device import load_device
 from smidgen.errors import BadOption, DoesNotFit
 from tests.support.arguments import compiled
-
-
-def rounded(model: nn.Module) -> nn.Module:
-    """With weights that are int8 numbers times a scale for each output."""
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.ndim > 1:
-                scale = p.abs().amax(tuple(range(1, p.ndim)), keepdim=True) / 127
-                p.copy_((p / scale).round() * scale)
-    return model
+from tests.support.int8_values import rounded
 
 
 def net(bias: bool = True) -> nn.Module:

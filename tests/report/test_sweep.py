@@ -155,7 +155,7 @@ def test_a_sweep_reads_as_in_the_snapshot() -> None:
 
 
 def test_the_largest_batch_reads_as_in_the_snapshot() -> None:
-    one = Largest(23, 64 << 20, 60 << 20, 0, 1.25, 18.75, "host", small.entries().said)
+    one = Largest(23, 64 << 20, 60 << 20, 0, 1.25, 18.75, "host", small.entries().all_decisions)
     check_snapshot("max_batch.txt", sweep_text.largest_text(one, title="nets.py:build", width=100))
 
 

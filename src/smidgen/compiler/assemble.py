@@ -127,7 +127,7 @@ def _plan(
         lower_bound_bytes=max(layout.lower_bound_bytes for layout in layouts.values()),
         arena_by_entry={name: layout.arena_bytes for name, layout in layouts.items()},
         cost=Cost({name: sum(m.macs for m in t.moments) for name, t in facts.entries.items()}),
-        decisions=(*entries.said, *_stopped()),
+        decisions=(*entries.all_decisions, *_stopped()),
         method=entries.method,
         learns=entries.learns,
         batch=entries.batch,

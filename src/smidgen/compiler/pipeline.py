@@ -67,8 +67,8 @@ class Entries:
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
     @property
-    def said(self) -> tuple[Decision, ...]:
-        """All decisions. Those of lowering are made by lowering again without each technique, which takes a while."""
+    def all_decisions(self) -> tuple[Decision, ...]:
+        """Those of lowering too. They are made by lowering again without each technique, which takes a while."""
         return (*self.explain(), *self.decisions)
 
 

@@ -24,8 +24,8 @@ static void insert(Span *spans, int count, Span one) {
     spans[low] = one;
 }
 
-/* The lowest gap of `size` bytes among the spans that are alive at some time with `one`; or the tightest gap, the lowest
- * of those, and above all of them only if there is none. */
+/* The lowest gap of `size` bytes among the spans that are alive at some time with `one`; or the tightest gap, the
+ * lowest of those, and above all of them only if there is none. */
 static int64_t gap(const Span *spans, int count, Span one, int64_t size, int tightest) {
     int64_t start = 0, best = -1, least = 0;
     for (int k = 0; k < count; k++) {

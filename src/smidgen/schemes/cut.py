@@ -5,32 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
-from .. import ops
 from ..compiler.imported import Imported
-from ..ir import Graph, Node, Role, Tensor, batch_axis, dead_removed, unnamed_removed
+from ..ir import Graph, Node, Role, Tensor, dead_removed, unnamed_removed
 
 FEATURES = "features"
-
-
-def cuts(graph: Graph) -> list[tuple[int, str]]:
-    """Values through which everything later goes, with the position of the node that makes each: nothing else that was
-    computed from the inputs before is read after it."""
-    last_read: dict[str, int] = {}
-    for i, node in enumerate(graph.nodes):
-        last_read |= dict.fromkeys(node.ins, i)
-    targets = set(graph.inputs[-1:])
-    depends = {out for n in graph.nodes if ops.border(n) == "in" and n.ins[0] not in targets for out in n.outs}
-    alive: set[str] = set()
-    found: list[tuple[int, str]] = []
-    for i, node in enumerate(graph.nodes):
-        if depends & set(node.ins):
-            depends |= set(node.outs)
-            alive |= {out for out in node.outs if last_read.get(out, -1) > i}
-            made = node.outs[0]
-            alive = {name for name in alive if last_read[name] > i}
-            if alive == {made} and graph[made].role is Role.VALUE and batch_axis(graph[made].shape) == 0:
-                found.append((i, made))
-    return found
 
 
 def after(graph: Graph, cut: str, loss: str) -> Graph:
@@ -81,4 +59,4 @@ def last_before(found: Sequence[tuple[int, str]], position: int) -> str | None:
     return next((name for i, name in reversed(found) if i < position), None)
 
 
-__all__ = ["after", "before", "cut_at", "cuts", "last_before"]
+__all__ = ["after", "before", "cut_at", "last_before"]

@@ -16,8 +16,9 @@ from ..compiler.pipeline import Lowering
 from ..errors import BadData, NotFinite
 from ..ir import Array
 from ..methods import Update
+from ..methods.cuts import cuts
 from ..train.job import Job
-from .cut import cut_at, cuts, last_before
+from .cut import cut_at, last_before
 
 VALIDATION: Final = 0.25  # of each class
 MOST_SAMPLES: Final = 512  # that are learned from
@@ -74,7 +75,8 @@ class Gains:
     def __post_init__(self) -> None:
         self._split = split(self.labels)
         self._forward = self.lowering.forward(self.options)
-        self._cuts = cuts(self._forward["train"])
+        train = self._forward["train"]
+        self._cuts = cuts(train, without=train.inputs[-1:])  # the target
 
     def of(self, updates: Sequence[Update], position: int, trial: Trial | None = None) -> float:
         lowering, features = self._part(last_before(self._cuts, position))

@@ -110,7 +110,7 @@ def _row(
         name, sum(math.prod(entries.shapes[p]) for p in entries.learns), need.with_work(work), needs,
         flash + need.overhead.code_bytes + slots, best.seconds, best.step.joules, infer_spent(entries, goal).seconds,
         -(-entries.step_samples // entries.batch) if entries.step_samples else 1,
-        tuple(d for d in entries.said if d.is_to_fit), _lacks(limit, best, goal),
+        tuple(d for d in entries.all_decisions if d.is_to_fit), _lacks(limit, best, goal),
     )  # fmt: skip
 
 

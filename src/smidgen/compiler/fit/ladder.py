@@ -54,10 +54,12 @@ def encode_ladder(
 
 def joined(top: Candidate, rungs: Sequence[Candidate]) -> Entries:
     """With the steps of all rungs as entries of their own; without `evaluate` if that raises RAM on one."""
-    graphs, decisions = dict(top.entries.graphs), list(top.entries.said)
+    graphs, decisions = dict(top.entries.graphs), list(top.entries.all_decisions)
     for number, rung in enumerate(rungs, 1):
         graphs |= {entry_at(name, number): rung.entries.graphs[name] for name in STEPS if name in top.entries.graphs}
-        more = [d.why for d in rung.entries.said if d not in top.entries.said] or ["as without a limit"]
+        more = [d.why for d in rung.entries.all_decisions if d not in top.entries.all_decisions] or [
+            "as without a limit"
+        ]
         saves = max(top.need.arena_bytes - rung.need.arena_bytes, 0)
         adds_s = max(rung.seconds - top.seconds, 0.0)
         decisions.append(Decision("rung", f"{entry_at('train', number)}: {'; '.join(more)}", saves, adds_s))

@@ -50,7 +50,7 @@ def largest_batch(
     return Largest(
         entries.batch, budget_bytes or limit.ram_bytes, best.need.with_work(work),
         traffic(entries.graphs["train"], entries.batch)[0], best.seconds, best.step.joules, goal.prices.name,
-        entries.said, entries.batch >= MOST_BATCH,
+        entries.all_decisions, entries.batch >= MOST_BATCH,
     )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ typedef struct {
 } Gradient;
 void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sink);
 
-/* f is static void f(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w, const float *b).
+/* f is
+ *     static void f(const SmgWork *work, const int32_t *p, float *y, const float *x, const Weights *w, const float *b)
  * It has work memory, and leaves the room of the exact kernel alone. */
 #define FAST_WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                  \
     FAST_KERNEL(name) {                                                                                      \

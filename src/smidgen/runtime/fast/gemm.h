@@ -49,8 +49,8 @@ extern const Micro SMG_LOCAL(micro)[2][8];
 /* to[k * pitch + j] = from[k * b_k + j * b_n], zero for n <= j < pitch. One of b_k and b_n is 1. */
 void SMG_LOCAL(pack)(float *to, int pitch, const float *from, ptrdiff_t b_k, ptrdiff_t b_n, int32_t k, int n);
 
-/* The same of weights that are stored otherwise than whole and in f32: columns are outputs o.., rows are numbers at.. of
- * each; or rows are outputs and columns are numbers. */
+/* The same of weights that are stored otherwise than whole and in f32: columns are outputs o.., rows are numbers at..
+ * of each; or rows are outputs and columns are numbers. */
 void SMG_LOCAL(pack_outputs)(float *to, int pitch, const Weights *w, ptrdiff_t o, int n, ptrdiff_t at, int32_t k);
 void SMG_LOCAL(pack_inputs)(float *to, int pitch, const Weights *w, ptrdiff_t o, int32_t k, ptrdiff_t at, int n);
 

@@ -143,8 +143,8 @@ static inline uint64_t weights_rows_room(int32_t outputs, uint64_t length) {
 }
 
 /* A panel: some neighbouring inputs from *at of `inputs`, which moves back where fewer are left, at all taps of outputs
- * o … o + rows - 1. Up to 16 as in smg_wide; fewer where WEIGHTS_PANEL floats are too small for so many, but not below
- * four. */
+ * o … o + rows - 1. Up to 16 as in smg_wide; fewer where WEIGHTS_PANEL floats are too small for so many, but no
+ * fewer than four. */
 #define WEIGHTS_PANEL 2048
 static inline int32_t weights_panel_width(int32_t inputs, uint64_t depth) {
     int32_t width = inputs >= 8 ? 8 : inputs;
