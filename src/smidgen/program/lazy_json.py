@@ -32,6 +32,13 @@ def decoded(text: bytes) -> Any:
     return DECODER.decode(text.decode())
 
 
+def whole(value: Any, below: int = 2**63, least: int = 0) -> int:
+    """`value`, if it is an integer in range."""
+    if type(value) is not int or not least <= value < below:
+        raise ValueError(f"{value!r:.40} is not a number from {least} to {below - 1}")
+    return value
+
+
 def pieces(text: bytes) -> dict[str, bytes]:
     """Key → its value, still JSON, of an object without spaces between its parts."""
     found: dict[str, bytes] = {}
@@ -115,4 +122,4 @@ class Description(Mapping[str, Any]):
         return len(self._rest)
 
 
-__all__ = ["Description", "Pieces", "Unusual", "decoded", "pieces"]
+__all__ = ["Description", "Pieces", "Unusual", "decoded", "pieces", "whole"]

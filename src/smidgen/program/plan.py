@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from .timeline import Facts, whole
+from .lazy_json import whole
+from .timeline import Facts
 
 JsonDict = dict[str, Any]
 KINDS: Final = {

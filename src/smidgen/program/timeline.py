@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from .lazy_json import whole
+
 KINDS: Final = ("saved", "mask", "activation", "gradient", "input", "accumulator", "scratch")
 """saved: made in the forward pass, read in the backward pass; mask: the same, as bits or positions."""
 STAGES: Final = ("forward", "backward", "update", "io")
@@ -147,13 +149,6 @@ class Facts:
 
 
 # -- from JSON that nobody has checked ----------------------------------------------------------------------------
-
-
-def whole(value: Any, below: int = 2**63, least: int = 0) -> int:
-    """`value`, if it is an integer in range."""
-    if type(value) is not int or not least <= value < below:
-        raise ValueError(f"{value!r:.40} is not a number from {least} to {below - 1}")
-    return value
 
 
 def _text(value: Any) -> str:

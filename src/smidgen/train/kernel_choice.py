@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DoesNotFit
+from ..program.lazy_json import whole
 from ..program.program import Program
 from ..program.rungs import Rung, rungs_of
-from ..program.timeline import whole
 from ..runtime.work import Work, asked_kernels, checked_kernels
 
 
