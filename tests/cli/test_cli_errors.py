@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from smidgen import cli, errors
 from smidgen.compiler import assemble, verify
 from smidgen.errors import Internal, UnsafeLayout
 from smidgen.methods import registry
-from tests.support.error_files import METHODS, NETS, npy
+from tests.support.error_files import METHODS, NETS, write_data
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,28 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("errors")
     (place / "nets.py").write_text(NETS)
     (place / "own_methods.py").write_text(METHODS)
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((12, 3)).astype(np.float32), np.arange(12) % 2
-    good = {"x": x, "y": y}
-    files = {
-        "good": good, "no_y": {"x": x}, "no_x": {"y": y, "z": y}, "empty": {"x": x[:0], "y": y[:0]},
-        "wide": {"x": np.zeros((12, 4), np.float32), "y": y}, "label": {"x": x, "y": y + 1},
-        "nan": {"x": np.where(np.arange(12)[:, None] == 5, np.nan, x).astype(np.float32), "y": y},
-        "text": {"x": x.astype("U8"), "y": y}, "short": {"x": x, "y": y[:7]}, "target": {"x": x, "y": 1e30 * x[:, :2]},
-        "word": {"x": np.array([[1, 2, 9]] * 4), "y": y[:4]},
-    }  # fmt: skip
-    for name, arrays in files.items():
-        np.savez(place / f"{name}.npz", **arrays)
-    np.savez(place / "objects.npz", x=np.array([{}], dtype=object), y=y)
-    (place / "damaged.npz").write_bytes((place / "good.npz").read_bytes()[:100])
-    np.save(place / "one_array.npy", x)
-    for name, shape in (
-        ("huge", "(1000000000000, 3)"),
-        ("huger", "(99999999999999999999999, 3)"),
-        ("unclear", "(4, 3"),
-    ):
-        with zipfile.ZipFile(place / f"{name}.npz", "w") as archive:
-            archive.writestr("x.npy", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"))
+    x = write_data(place)
     torch.manual_seed(0)
     job = smidgen.compile(nn.Linear(3, 2), x[:4], optimizer=smidgen.SGD(0.1))
     job.save(place / "net.smg")

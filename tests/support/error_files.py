@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
 
 NETS = """\
 import torch
@@ -93,3 +97,30 @@ def npy(header: str) -> bytes:
     """An array that is nothing but a description."""
     text = header.encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def write_data(place: Path) -> np.ndarray:
+    """Data that is good, and data that is wrong in one way each; the samples of the good one."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((12, 3)).astype(np.float32), np.arange(12) % 2
+    good = {"x": x, "y": y}
+    files = {
+        "good": good, "no_y": {"x": x}, "no_x": {"y": y, "z": y}, "empty": {"x": x[:0], "y": y[:0]},
+        "wide": {"x": np.zeros((12, 4), np.float32), "y": y}, "label": {"x": x, "y": y + 1},
+        "nan": {"x": np.where(np.arange(12)[:, None] == 5, np.nan, x).astype(np.float32), "y": y},
+        "text": {"x": x.astype("U8"), "y": y}, "short": {"x": x, "y": y[:7]}, "target": {"x": x, "y": 1e30 * x[:, :2]},
+        "word": {"x": np.array([[1, 2, 9]] * 4), "y": y[:4]},
+    }  # fmt: skip
+    for name, arrays in files.items():
+        np.savez(place / f"{name}.npz", **arrays)
+    np.savez(place / "objects.npz", x=np.array([{}], dtype=object), y=y)
+    (place / "damaged.npz").write_bytes((place / "good.npz").read_bytes()[:100])
+    np.save(place / "one_array.npy", x)
+    for name, shape in (
+        ("huge", "(1000000000000, 3)"),
+        ("huger", "(99999999999999999999999, 3)"),
+        ("unclear", "(4, 3"),
+    ):
+        with zipfile.ZipFile(place / f"{name}.npz", "w") as archive:
+            archive.writestr("x.npy", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"))
+    return x
