@@ -1,0 +1,77 @@
+"""The comparison of methods: rates are chosen by validation samples alone, and the page says what was run."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks.methods import run, table
+from benchmarks.methods.run import CHOOSING, REPORTED, Comparison, climbed
+
+
+@pytest.mark.parametrize(
+    ("scores", "start", "best"),
+    [
+        ([0, 0, 0.5, 0.9, 0.4, 0.3], 3, 3),
+        ([0, 0, 0.5, 0.6, 0.7, 0.3], 2, 4),
+        ([0.8, 0.7, 0.5, 0.4, 0.3, 0.2], 3, 0),
+        ([0, 0, 0, 0, 0.2, 0.3], 1, 5),
+    ],
+)
+def test_a_rate_is_looked_for_in_both_directions(scores: list[float], start: int, best: int) -> None:
+    assert climbed(scores.__getitem__, start, len(scores)) == best
+
+
+class Known:
+    """Runs whose accuracy depends on the rate; test accuracies would choose another one."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Any] = {}
+
+    def of(self, given: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any]
+        if given["do"] == "sizes":
+            full = 8 if given["method"] == "full" else 1
+            found = {"ram_bytes_8": 80_000 * full, "ram_bytes_1": 10_000 * full, "macs": 9, "learned": 5}
+        elif given["do"] == "search":
+            found = {"scheme": "b2 w3:1/8"}
+        else:
+            away = abs(math.log10(given["rate"] / 0.003))
+            found = {"choose": 0.9 - 0.1 * away, "step_s": 0.01}
+            found |= {"report": 0.5 + 0.1 * away + 0.01 * given["seed"]} if given.get("report") else {}
+        self.runs[json.dumps(given, sort_keys=True)] = found
+        return found
+
+
+@pytest.fixture(scope="module")
+def known() -> Known:
+    known = Known()
+    for task in ("mcunet/flowers", "dscnn/words"):
+        Comparison(task, known).run()  # type: ignore[arg-type]
+    return known
+
+
+def test_what_is_reported_chooses_nothing(known: Known) -> None:
+    learned = [json.loads(key) for key in known.runs if json.loads(key)["do"] == "learn"]
+    assert {g["seed"] for g in learned if g.get("report")} == set(REPORTED)
+    assert {g["seed"] for g in learned if not g.get("report")} == {CHOOSING}
+    assert CHOOSING not in REPORTED
+    assert {g["rate"] for g in learned if g.get("report")} == {0.003}
+
+
+def test_the_searched_scheme_gets_the_bytes_of_the_published_one(known: Known) -> None:
+    budgets = {g["task"]: g["budget_bytes"] for g in map(json.loads, known.runs) if g["do"] == "search"}
+    assert budgets == {"mcunet/flowers": 80_000, "dscnn/words": 100_000}
+
+
+def test_the_page_has_every_method_with_its_interval(known: Known) -> None:
+    report = {"runs": known.runs, "date": "today", "machine": {"cpu": "a processor"}}
+    found = table.rows(known.runs)
+    assert [row.kind for row in found if row.task == "mcunet/flowers"] == list(table.COLOURS)
+    text = table.page(report, {"mcunet/flowers": "1/2/3", "dscnn/words": "4/5/6"})
+    assert text.count("| 53.0 ± 2.0 |") == len(found) == 13
+    assert f"| `sparse_update:{run.PUBLISHED['mcunet']}` (published) |" in text
+    assert table.svg(found).count("<circle") == 13 + len(table.COLOURS)
