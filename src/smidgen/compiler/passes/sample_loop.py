@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import accumulate
 
 from ... import ops
 from ...ir import Batch, Graph, Node, Role, Tensor, batch_axis
@@ -12,10 +13,11 @@ from ...ir import Batch, Graph, Node, Role, Tensor, batch_axis
 def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
     """Move all nodes that depend on nothing learnable, and mix no samples, into one loop over the samples.
 
-    In an inference entry that is the whole network. The loop gathers what the rest of the graph reads. `learns` are
-    parameters that count as learnable though no node of this entry changes them.
+    In an inference entry that is the whole network. The loop gathers what the rest of the graph reads; it ends early
+    where that is less. `learns` are parameters that count as learnable though no node of this entry changes them.
     """
     before, inside = _split(graph, set(learns))
+    inside = _to_the_narrowest(graph, inside)
     body = [graph.nodes[i] for i in sorted(inside)]
     if not any(_works(node) for node in body):
         return graph
@@ -70,6 +72,54 @@ def _split(graph: Graph, learns: set[str]) -> tuple[set[int], set[int]]:
         fixed.update(node.outs)
     inside = _without_stray_feeds(graph, inside)
     return _needed(graph, before, inside), inside
+
+
+def _to_the_narrowest(graph: Graph, inside: set[int]) -> set[int]:
+    """The loop without its last nodes, if it then gathers less: what it gathers lives beside all that it does.
+
+    Nodes that leave it run with all samples at once, so only as many leave as need no more at a time than the first
+    node behind the loop, for any number of samples.
+    """
+    order = sorted(inside)
+    follows = [node for i, node in enumerate(graph.nodes) if order and i > order[-1]][:1]
+    if not follows:
+        return inside
+    gathers, alive = [0] * (len(order) + 2), [0] * (len(order) + 2)  # bytes of a loop of so many nodes; at each node
+    for name, (made, last) in _lives(graph, order).items():
+        size = graph[name].bytes(1)
+        _add(alive, made, last, size)
+        if ops.border(graph.nodes[order[made]]) != "in":  # an input: the caller has it anyway
+            _add(gathers, made + 1, last, size)
+    gathers, alive = list(accumulate(gathers)), list(accumulate(alive))
+    most = gathers[len(order)] + sum(graph[out].bytes(1) for out in follows[0].outs if graph[out].role is Role.VALUE)
+    best = end = len(order)
+    while end > 1 and alive[end - 1] <= most:
+        end -= 1
+        best = end if gathers[end] < gathers[best] else best
+    return set(order[:best])
+
+
+def _add(row: list[int], first: int, last: int, size: int) -> None:
+    """To every place from `first` to `last`, once the row is accumulated."""
+    row[first] += size
+    row[last + 1] -= size
+
+
+def _lives(graph: Graph, order: list[int]) -> dict[str, tuple[int, int]]:
+    """Tensor made in the loop → places of its maker and of its last reader; the place behind the loop is the last."""
+    place = {i: k for k, i in enumerate(order)}
+    base: dict[str, str] = {}  # view → what it is of
+    found: dict[str, tuple[int, int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for name in {base.get(name, name) for name in node.ins} & found.keys():
+            found[name] = found[name][0], max(found[name][1], place.get(i, len(order)))
+        is_view = ops.get(node.op).is_view
+        for out in node.outs:
+            if is_view:
+                base[out] = base.get(node.ins[0], node.ins[0])
+            elif i in place and graph[out].role is Role.VALUE:
+                found[out] = place[i], place[i]
+    return found
 
 
 def _needed(graph: Graph, before: set[int], inside: set[int]) -> set[int]:
