@@ -53,12 +53,21 @@ def on_device() -> ByMethod:
 
 
 def test_every_method_that_learns_something_of_its_own_has_a_line(on_device: ByMethod) -> None:
-    assert {row.method for row in on_device.rows} == {"full", "last_layer", "bias", "last:2", "last:3"}
+    assert {row.method for row in on_device.rows} == {
+        "full",
+        "last_layer",
+        "bias",
+        "last:2",
+        "last:3",
+        "tinytl",
+        "lora:4",
+    }
     assert on_device.left_out["bn+last"] == "learns the same as last_layer"
     assert on_device.left_out["last:4"] == "learns the same as full"
     assert "nothing to train" in on_device.left_out["bn"]
-    learned = [row.learned_parameters for row in on_device.rows]
+    learned = [row.own_parameters for row in on_device.rows]
     assert learned == sorted(learned, reverse=True)
+    assert [row.method for row in on_device.rows if row.added_parameters] == ["tinytl", "lora:4"]
     assert learned[0] == on_device.model_parameters == sum(p.numel() for p in motion().parameters())
 
 

@@ -1,11 +1,19 @@
-"""How rule (b) judges a gradient from several tries."""
+"""How rule (b) judges a gradient from several tries, and what the reference of rule (a) is. Needs torch."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from smidgen.report.parity import B_LIMIT, F32_SLACK, judged_gradient
+from smidgen import SGD
+from smidgen.compiler.pipeline import lower
+from smidgen.compiler.torch_import.capture import import_model
+from smidgen.report import parity
+from smidgen.report.parity import A_LIMIT, B_LIMIT, F32_SLACK, judged_gradient
 
 CASES = {
     "one good try is enough": ([3e-2, 5e-6, 1e-2], [2e-6, 2e-6, 2e-6], True),
@@ -30,3 +38,47 @@ def test_a_gradient_is_judged_by_its_best_try_or_where_torch_misses_too_by_its_u
 def test_the_limit_is_that_of_the_rule_where_a_try_is_within_it() -> None:
     assert judged_gradient([5e-6, 1.0], [1.0, 1.0]) == (5e-6, B_LIMIT)
     assert judged_gradient([3e-4, 1.0], [1e-4, 1.0]) == (3e-4, F32_SLACK * 1e-4)
+
+
+class Upcast(nn.Module):
+    """Asks for float32 by name, as libraries do: a position, a norm, a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        place = torch.ones(x.shape[0], 6, dtype=torch.float32).cumsum(1).sin()
+        h = self.inner(x) + place
+        wide = h.float()
+        h = h * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6).to(h.dtype)
+        return self.outer(torch.softmax(h, -1, dtype=torch.float32).type_as(h) + torch.linspace(0, 1, 6))
+
+
+MODELS = {
+    "the sixth of hardsigmoid": lambda: nn.Sequential(
+        nn.Linear(4, 6), nn.Hardsigmoid(inplace=True), nn.Linear(6, 5), nn.Hardsigmoid(), nn.Linear(5, 3)
+    ),
+    "float32 by name": Upcast,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_single_precision_in_a_model_of_doubles_is_not_a_difference(name: str) -> None:
+    """Biases that start at zero show it in full."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+    optimizer = SGD(2**-6)
+    rng = np.random.default_rng(0)
+    batches = [((rng.standard_normal((2, 4)).astype(np.float32),), np.array([0, 2]))] * 3
+    imported = import_model(model, batches[0][0], loss="cross_entropy")
+    entries = lower(imported, optimizer=optimizer, method="bias", batch=2)
+    reference = partial(parity.Reference, model, "cross_entropy", optimizer, entries.learns, "frozen")
+    verdict = parity.free_run(entries, reference, batches)
+    assert verdict.passed
+    assert A_LIMIT < verdict.limit < 1e-6
+    assert "torch-f64 moves by" in verdict.where
+    assert torch.get_default_dtype() is torch.float32

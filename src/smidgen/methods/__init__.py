@@ -5,7 +5,7 @@ import pkgutil
 
 from .contract import Context, Merge, Method, Update
 from .lora import Lora
-from .registry import all_methods, register
+from .registry import all_methods, named, register
 from .selection import (
     Part,
     Wanted,
@@ -26,6 +26,6 @@ for _found in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyTL", "Update", "Wanted", "adapted",
-    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "open_parts", "register",
+    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "named", "open_parts", "register",
     "settled", "text_of",
 ]  # fmt: skip

@@ -39,8 +39,8 @@ def answer(found: ByMethod) -> str:
         return f"no method fits {_limit(found)}; {printable(least.method)} is the nearest: {_lacking(found, least)}"
     if not good:
         return "no method has anything to train in this model"
-    most = max(good, key=lambda row: row.learned_parameters)
-    learns = f"{most.learned_parameters:,} of {found.model_parameters:,} parameters"
+    most = max(good, key=lambda row: (row.own_parameters, row.learned_parameters))
+    learns = f"{most.own_parameters:,} of {found.model_parameters:,} parameters"
     if found.ram_limit_bytes is None and found.deadline_s is None:
         return f"{printable(most.method)} learns most: {learns}, with {bytes_text(most.ram_bytes)} of RAM"
     return f"{printable(most.method)} learns most of what fits {_limit(found)}: {learns}"

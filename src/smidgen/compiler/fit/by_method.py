@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ...devices.room import Limit, assigned, check_slots, fits, least_budget
 from ...errors import SmidgenError
-from ...methods import all_methods, text_of
+from ...methods import all_methods, named, text_of
 from ...program.plan import Decision
 from ...runtime.work import EXACT, Work
 from ..assemble import encode
@@ -42,6 +42,11 @@ class MethodRow:
     parts: int  # micro-batches of a step
     decisions: tuple[Decision, ...]
     lacks: Lacks = ""
+    added_parameters: int = 0  # of those that learn: what the method put beside the model's own
+
+    @property
+    def own_parameters(self) -> int:
+        return self.learned_parameters - self.added_parameters
 
     @property
     def fits(self) -> bool:
@@ -50,7 +55,7 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True)
 class ByMethod:
-    """What learns most comes first. `left_out`: method → why it is no choice for this model."""
+    """What learns most of the model's own parameters comes first. `left_out`: method → why it is no choice."""
 
     samples: int  # of a step
     model_parameters: int
@@ -85,17 +90,22 @@ def by_method(
             left_out[name] = error.what
     entries = lowering.entries(options)
     device = None if limit is None else limit.device
+    parameters = sum(math.prod(entries.shapes[p]) for p in entries.parameters)
     return ByMethod(
-        entries.batch, sum(math.prod(entries.shapes[p]) for p in entries.parameters), goal.prices.name,
+        entries.batch, parameters, goal.prices.name,
         "" if device is None else device.name, None if limit is None else limit.ram_bytes + limit.work_bytes,
         (limit.flash_bytes or None) if limit is not None else None, goal.deadline_s,
-        tuple(sorted(rows, key=lambda row: (-row.learned_parameters, row.step_seconds))), left_out,
+        tuple(sorted(rows, key=lambda row: (-row.own_parameters, -row.learned_parameters, row.step_seconds))), left_out,
     )  # fmt: skip
 
 
 def _names(asked: str) -> list[str]:
-    plain = [name for name, method in all_methods().items() if not method.argument]
-    return list(dict.fromkeys([*plain, *PREFERRED, asked]))
+    """All that say what learns without more: the usual argument will do, and nothing has to be searched."""
+    chosen = {name.partition(":")[0] for name in PREFERRED}
+    others = [named(name) for name, method in all_methods().items() if not method.argument or name not in chosen]
+    return list(
+        dict.fromkeys([*(str(method) for method in others if method and not method.is_open), *PREFERRED, asked])
+    )
 
 
 def _row(
@@ -105,12 +115,14 @@ def _row(
     entries, need = best.entries, best.need
     flash = need.flash_bytes or encode(entries, best.limit, sized=best.sized, proven=False).flash_bytes
     slots = 0 if limit is None else 2 * limit.slot_bytes
+    own = {p.name for p in lowering.imported.parameters}
     needs = need.with_work(work) if limit is None else least_budget(need, limit.device, work)
     return MethodRow(
         name, sum(math.prod(entries.shapes[p]) for p in entries.learns), need.with_work(work), needs,
         flash + need.overhead.code_bytes + slots, best.seconds, best.step.joules, infer_spent(entries, goal).seconds,
         -(-entries.step_samples // entries.batch) if entries.step_samples else 1,
         tuple(d for d in entries.all_decisions if d.is_to_fit), _lacks(limit, best, goal),
+        sum(math.prod(entries.shapes[p]) for p in entries.learns if p not in own),
     )  # fmt: skip
 
 
