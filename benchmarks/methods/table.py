@@ -60,6 +60,8 @@ def rows(runs: Mapping[str, Any]) -> list[Row]:
 
 
 def _kind(task: str, method: str) -> str:
+    if method == "tinytl:bias":
+        return "bias"
     published = PUBLISHED.get(task.split("/")[0])
     return "published" if published and method == f"sparse_update:{published}" else method.split(":")[0]
 
