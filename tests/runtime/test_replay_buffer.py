@@ -1,4 +1,4 @@
-"""The replay buffer in C: equal to a reference in numpy to the bit, balanced, uniform, safe on whatever bytes it meets."""
+"""The replay buffer in C: a reference in numpy to the bit, balanced, uniform, safe on whatever bytes it meets."""
 
 from __future__ import annotations
 

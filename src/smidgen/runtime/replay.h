@@ -5,6 +5,7 @@
  *     static uint8_t rows[NET_REPLAY_ROWS_BYTES];
  *     SmgBuffer batch[] = {{images, sizeof images}, {labels, sizeof labels}};
  *     if (smg_replay_step(&x, &replay, batch, 2, 4, rows, sizeof rows, &loss, NULL)) fail(smg_error(&x));
+ *     if (smg_replay_keep(&x, &replay, rows, 4)) fail(smg_error(&x));
  *
  * A sample has parts: the inputs or features that the entry `train` takes, and its target, the last of them. Parts of
  * floats are kept as they are or as int8 with one scale for each part and sample; others byte by byte. If the target is
@@ -100,13 +101,15 @@ uint32_t smg_replay_share(const SmgReplay *r, const void *memory, uint32_t n, in
  * damaged. Looks at every byte of it: once after smg_open and after smg_restore is enough. */
 void *smg_replay_memory(SmgContext *x, const SmgReplay *r);
 
-/* One step on n new samples and their share of old ones; then the new ones are offered to the buffer. inputs: those of
- * the model, the target last, of n samples; where their data is NULL they come through the channel. In a program with
+/* One step on n new samples and their share of old ones. inputs: those of the model, the target last, of n samples; where their data is NULL they come through the channel. In a program with
  * the entry `features` that computes what the buffer holds; old samples do not run that part of the network again.
  * rows: smg_replay_rows_bytes of memory, aligned to four bytes, for the new ones. Micro-batches are used where the step
  * has more samples than a call takes, and the program can. */
 SmgStatus smg_replay_step(SmgContext *x, const SmgReplay *r, const SmgBuffer *inputs, int count, int32_t n, void *rows,
                           size_t rows_bytes, float *loss, const SmgChannel *channel);
+
+/* Offers the n samples of the last step to the buffer, unless they were before: rows as that step left them. */
+SmgStatus smg_replay_keep(SmgContext *x, const SmgReplay *r, const void *rows, int32_t n);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +76,33 @@ class Shape:
             return 0
         return int(library().smg_replay_bytes(ctypes.byref(self.to_c())))
 
+    def to_json(self) -> dict[str, Any]:
+        """Without its place in STATE."""
+        parts = [[list(part.shape), part.dtype.value, int(part.kind)] for part in self.parts]
+        return {"samples": self.samples, "classes": self.classes, "fresh": self.fresh, "step": self.step,
+                "seed": self.seed, "parts": parts}  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], at: int) -> Shape:
+        """ValueError and the like if it is none."""
+        parts = tuple(
+            Part(tuple(_size(d) for d in shape), DType(dtype), Kind(kind)) for shape, dtype, kind in data["parts"]
+        )
+        numbers = [_size(data[name]) for name in ("samples", "classes", "fresh", "step", "seed")]
+        found = Shape(numbers[0], numbers[1], parts, numbers[2], numbers[3], numbers[4], _size(at))
+        if not found.bytes or any(part.kind is not Kind.RAW and part.dtype is not DType.F32 for part in parts):
+            raise ValueError("no replay buffer can be like that")
+        return found
+
     def rows_bytes(self, n: int) -> int:
         """Of n new samples, as a step on a board holds them."""
         return int(library().smg_replay_rows_bytes(ctypes.byref(self.to_c()), n))
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**32:
+        raise ValueError(f"{value!r:.40} is not a size")
+    return value
 
 
 class Buffer:
@@ -116,12 +140,14 @@ class Buffer:
 
     def add(self, arrays: Sequence[Array], n: int) -> list[Added]:
         """Offer n samples, one after the other: an array for each part, as the program has it."""
-        given = [np.ascontiguousarray(array, part.dtype.numpy) for array, part in zip(arrays, self.shape.parts)]
+        given = [
+            np.ascontiguousarray(array, part.dtype.numpy) for array, part in zip(arrays, self.shape.parts, strict=True)
+        ]
         each = [array.nbytes // n for array in given]
         starts = [array.ctypes.data for array in given]
         found = []
         for i in range(n):
-            pointers = self._pointers([start + i * size for start, size in zip(starts, each)])
+            pointers = self._pointers([start + i * size for start, size in zip(starts, each, strict=True)])
             found.append(Added(self._lib.smg_replay_add(*self._call, pointers)))
         return found
 

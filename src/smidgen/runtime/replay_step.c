@@ -1,4 +1,4 @@
-/* A training step with replay, see replay.h: stage the new samples, train on them and on old ones, offer the new ones.
+/* A training step with replay, see replay.h: stage the new samples, then train on them and on old ones.
  * The step reads its samples through a channel, old ones straight from the buffer, so that no batch needs memory. */
 #include "format.h"
 #include "replay.h"
@@ -171,6 +171,13 @@ SmgStatus smg_replay_step(SmgContext *x, const SmgReplay *r, const SmgBuffer *in
     if (!status) { status = train(x, &s, loss); }
     if (status) { return status; }
     if (k) { smg_replay_next(r, memory); }
+    return SMG_OK;
+}
+
+SmgStatus smg_replay_keep(SmgContext *x, const SmgReplay *r, const void *rows, int32_t n) {
+    if (!fits(x, r) || !rows || n < 1) { return refused(x, "the program has no such replay buffer"); }
+    uint8_t *memory = x->state + r->at;
+    const Rows s = {r, memory, (const uint8_t *)rows, (uint32_t)n, 0, 0};
     for (uint32_t i = 0; i < (uint32_t)n; i++) {
         const void *parts[SMG_REPLAY_PARTS];
         for (uint32_t p = 0; p < r->parts; p++) { parts[p] = rows_of(&s, p) + (size_t)i * smg_replay_row_bytes(r, p); }
