@@ -13,7 +13,8 @@ RUNTIME_HEADERS: Final = (
     "hash.h",
 )  # fmt: skip
 # For applications: state that survives power loss, new classes, replay. The linker drops what main.c does not call.
-MORE_SOURCES: Final = ("slots.c", "classes.c", "replay.c", "replay_step.c")
+REPLAY_SOURCES: Final = ("replay.c", "replay_step.c")
+MORE_SOURCES: Final = ("slots.c", "classes.c", *REPLAY_SOURCES)
 MORE_HEADERS: Final = ("slots.h", "classes.h", "replay.h", "crc.h")
 # Only where a program pages.
 PAGE_SOURCES: Final = ("pages.c", "blocks.c")

@@ -14,16 +14,15 @@ static inline uint32_t smg_mix(uint32_t h) {
 }
 
 /* Two words from (seed, step, key), mixed in different orders: streams coincide only if both agree. */
-typedef struct {
-    uint32_t a, b;
-} SmgStream;
-
-static inline SmgStream smg_stream(uint32_t seed, uint32_t step, uint32_t key) {
-    const SmgStream s = {smg_mix(smg_mix(smg_mix(seed ^ 0x9e3779b9u) ^ step) ^ key),
-                         smg_mix(smg_mix(smg_mix(seed ^ 0x7f4a7c15u) ^ key) ^ step)};
-    return s;
+static inline uint32_t smg_stream_a(uint32_t seed, uint32_t step, uint32_t key) {
+    return smg_mix(smg_mix(smg_mix(seed ^ 0x9e3779b9u) ^ step) ^ key);
+}
+static inline uint32_t smg_stream_b(uint32_t seed, uint32_t step, uint32_t key) {
+    return smg_mix(smg_mix(smg_mix(seed ^ 0x7f4a7c15u) ^ key) ^ step);
 }
 
-/* 32 random bits for each index of a stream. */
-static inline uint32_t smg_bits(SmgStream s, uint32_t index) { return smg_mix((index ^ s.a) * 0x9e3779b1u + s.b); }
+/* 32 random bits for each index of the stream of two such words. */
+static inline uint32_t smg_bits(uint32_t a, uint32_t b, uint32_t index) {
+    return smg_mix((index ^ a) * 0x9e3779b1u + b);
+}
 #endif

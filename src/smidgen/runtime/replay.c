@@ -164,9 +164,18 @@ void smg_replay_read(const SmgReplay *r, const void *memory, uint32_t place, uin
 
 /* -- which sample -------------------------------------------------------------------------------------------------- */
 
+typedef struct {
+    uint32_t a, b;
+} Stream;
+
+static Stream stream_of(uint32_t seed, uint32_t step, uint32_t key) {
+    const Stream s = {smg_stream_a(seed, step, key), smg_stream_b(seed, step, key)};
+    return s;
+}
+
 /* A whole number below `bound`, each as likely as the others but for one part in 2^32 / bound. */
-static uint32_t below(SmgStream s, uint32_t index, uint32_t bound) {
-    return (uint32_t)((uint64_t)smg_bits(s, index) * bound >> 32);
+static uint32_t below(Stream s, uint32_t index, uint32_t bound) {
+    return (uint32_t)((uint64_t)smg_bits(s.a, s.b, index) * bound >> 32);
 }
 
 static uint32_t most_of_a_class(const SmgReplay *r, const void *memory) {
@@ -190,7 +199,7 @@ static uint32_t nth(const SmgReplay *r, const void *memory, uint32_t n, uint32_t
 
 /* Where a sample of class `own` goes in a full buffer, or NOWHERE. A class that gave up samples is a uniform choice of
  * all it was offered only if it goes on as a reservoir, so only one that kept them all may grow. */
-static uint32_t chosen(const SmgReplay *r, const void *memory, uint32_t own, SmgStream s) {
+static uint32_t chosen(const SmgReplay *r, const void *memory, uint32_t own, Stream s) {
     const uint32_t held = smg_replay_held_of(r, memory, own), offered = smg_replay_seen_of(r, memory, own);
     const uint32_t most = most_of_a_class(r, memory);
     if (held < most && held + 1 >= offered) {
@@ -212,7 +221,7 @@ SmgReplayAdded smg_replay_add(const SmgReplay *r, void *memory, const void *cons
         if (largest((const uint8_t *)parts[i], r->part[i].elements) >= INFINITE) { return SMG_REPLAY_NOT_FINITE; }
     }
     uint32_t *offered = seen(r, memory) + own, *held = held_by_class(r, memory);
-    const SmgStream s = smg_stream(r->seed, head[OFFERED]++, ADD_KEY);
+    const Stream s = stream_of(r->seed, head[OFFERED]++, ADD_KEY);
     *offered += *offered < UINT32_MAX;
     if (head[HELD] < r->samples) {
         put_sample(r, memory, head[HELD]++, parts);
@@ -230,7 +239,7 @@ SmgReplayAdded smg_replay_add(const SmgReplay *r, void *memory, const void *cons
 }
 
 /* The i-th of k among m places, by selection sampling (Knuth's algorithm S): every set of k is as likely. */
-static uint32_t selected(SmgStream s, uint32_t m, uint32_t k, uint32_t i) {
+static uint32_t selected(Stream s, uint32_t m, uint32_t k, uint32_t i) {
     uint32_t place = 0;
     for (uint32_t left = k; place < m - 1; place++) {
         if (below(s, place, m - place) >= left) { continue; }
@@ -244,7 +253,7 @@ uint32_t smg_replay_place(const SmgReplay *r, const void *memory, uint32_t k, ui
     const uint32_t m = smg_replay_held(r, memory);
     if (!m) { return 0; }
     if (i < k / m * m) { return i % m; }
-    return selected(smg_stream(r->seed, look(memory)[DRAWN], DRAW_KEY), m, k % m, i % m);
+    return selected(stream_of(r->seed, look(memory)[DRAWN], DRAW_KEY), m, k % m, i % m);
 }
 
 void smg_replay_next(const SmgReplay *r, void *memory) {

@@ -43,6 +43,33 @@ def shape_of(program: Program, facts: Facts) -> Shape | None:
     return shape
 
 
+def sample_buffers(program: Program) -> list[Buffer]:
+    """What a step is given: the model's inputs and the target."""
+    inputs = [b for b in program.entry_buffers("train") if b.direction == "input"]
+    if "features" not in program.entries:
+        return inputs
+    return [*(b for b in program.entry_buffers("features") if b.direction == "input"), inputs[-1]]
+
+
+def c_initializer(shape: Shape) -> str:
+    """What `SmgReplay` of runtime/replay.h is initialised with."""
+    parts = ", ".join(f"{{{part.elements}, {int(part.kind)}}}" for part in shape.parts)
+    numbers = (shape.at, shape.samples, shape.classes, shape.fresh, shape.step, shape.seed, len(shape.parts))
+    return f"{{{', '.join(map(str, numbers))}, {{{parts}}}}}"
+
+
+def calls_of(program: Program, shape: Shape, steps: Sequence[int], new: int) -> list[int]:
+    """How many entry points each of these steps runs on a board, the first `new` of them with new samples."""
+    found, held, most = [], 0, program.batch
+    for i, n in enumerate(steps):
+        k = n * (shape.step - shape.fresh) // shape.fresh
+        k = min(k if "grad" in program.entries else min(k, max(shape.step - n, 0)), held)
+        found.append((-(-n // most) if "features" in program.entries else 0)
+                     + (1 if n + k <= most else -(-(n + k) // most) + 2))  # fmt: skip
+        held = min(shape.samples, held + n) if i < new else held
+    return found
+
+
 class Replaying:
     """The buffer of an open program, and steps with it. Whoever calls holds the machine's lock."""
 
@@ -61,18 +88,14 @@ class Replaying:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What the caller gives: the model's inputs and the target."""
-        inputs = [b for b in self.program.entry_buffers("train") if b.direction == "input"]
-        if self.of == "inputs":
-            return inputs
-        return [*(b for b in self.program.entry_buffers("features") if b.direction == "input"), inputs[-1]]
+        return sample_buffers(self.program)
 
     def kept_form(self, inputs: Sequence[Array], n: int) -> list[Array]:
         """Samples as the buffer takes them, and `train` does: features in place of inputs."""
         self._check_rows(inputs, n)
         if self.of == "inputs":
             return list(inputs)
-        buffers = [b for b in self.program.entry_buffers("features") if b.direction == "input"]
+        buffers = self.buffers[:-1]
         outs = [part.rows(n) for part in self.shape.parts[:-1]]
         for first in range(0, n, self.program.batch):
             count = min(self.program.batch, n - first)
@@ -203,4 +226,4 @@ class ReplayBuffer:
             self._replay.buffer.clear()
 
 
-__all__ = ["ReplayBuffer", "Replaying", "shape_of"]
+__all__ = ["ReplayBuffer", "Replaying", "c_initializer", "calls_of", "sample_buffers", "shape_of"]

@@ -13,18 +13,17 @@ typedef struct {
 } Draw;
 
 typedef struct {
-    SmgStream bits;
-    uint32_t cut;
+    uint32_t a, b, cut;
     float scale;
 } Stream;
 
 static Stream stream_of(const int32_t *counter, Draw draw) {
-    const Stream s = {smg_stream((uint32_t)counter[0], (uint32_t)counter[1], (uint32_t)draw.key), (uint32_t)draw.cut,
-                      draw.scale};
+    const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], key = (uint32_t)draw.key;
+    const Stream s = {smg_stream_a(seed, step, key), smg_stream_b(seed, step, key), (uint32_t)draw.cut, draw.scale};
     return s;
 }
 static inline float gain(const Stream *s, uint32_t index) {
-    return smg_bits(s->bits, index) >> 8 >= s->cut ? s->scale : 0.0f;
+    return smg_bits(s->a, s->b, index) >> 8 >= s->cut ? s->scale : 0.0f;
 }
 
 /* Each of N elements has a draw of its own, numbered through the batch. */
