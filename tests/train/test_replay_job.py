@@ -14,6 +14,7 @@ from torch import nn
 
 import smidgen
 from smidgen import SGD, Adam, Classes, Memory, Replay
+from smidgen.cli.job import replay_of
 from smidgen.errors import BadCheckpoint, BadData, BadOption, BadProgram, DoesNotFit, NotFinite, SmidgenError
 from smidgen.ir import ALIGN, Array
 from smidgen.train import checkpoint
@@ -392,3 +393,19 @@ def test_sweep_and_max_batch_count_the_buffer() -> None:
     with_it = smidgen.max_batch(net(), EXAMPLE[:2], method="last_layer", kernels="exact", memory=memory)
     without = smidgen.max_batch(net(), EXAMPLE[:2], method="last_layer", kernels="exact", budget="16KB")
     assert with_it.batch != without.batch
+
+
+@pytest.mark.parametrize(
+    ("text", "replay"),
+    [("200", Replay(200)), ("9:inputs", Replay(9, "inputs")), ("9:f32:4", Replay(9, precision="f32", fresh=4)),
+     ("9:1:features:int8", Replay(9, fresh=1))],
+)  # fmt: skip
+def test_a_command_line_says_the_same(text: str, replay: Replay) -> None:
+    assert replay_of(text) == replay
+
+
+@pytest.mark.parametrize("text", ["", "x", "9:x", "9:4:4", "9:f32:int8", "-9", "9:"])
+def test_a_command_line_that_means_nothing_is_an_error(text: str) -> None:
+    with pytest.raises(BadOption) as error:
+        replay_of(text)
+    assert error.value.help

@@ -16,7 +16,7 @@ enum { ADD_KEY = 0x52504c41, DRAW_KEY = 0x52504c44 };
 #define INFINITE 0x7f800000u
 #define LEAST    0x04000000u /* bits of 2^-119: a smaller range would have a scale that is not normal */
 #define MOST     0x7c010203u /* bits of the largest scale of which 127 are still finite */
-#define ROUNDER  12582912.0f /* 1.5 * 2^23: adding and taking it away rounds to the nearest whole number, half to even */
+#define ROUNDER  12582912.0f /* 1.5 * 2^23: added and taken away it rounds to a whole number, half to even */
 
 static uint32_t class_count(const SmgReplay *r) { return r->classes ? r->classes : 1; }
 static uint32_t *words_of(void *memory) { return (uint32_t *)memory; }

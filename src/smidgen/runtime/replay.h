@@ -101,10 +101,11 @@ uint32_t smg_replay_share(const SmgReplay *r, const void *memory, uint32_t n, in
  * damaged. Looks at every byte of it: once after smg_open and after smg_restore is enough. */
 void *smg_replay_memory(SmgContext *x, const SmgReplay *r);
 
-/* One step on n new samples and their share of old ones. inputs: those of the model, the target last, of n samples; where their data is NULL they come through the channel. In a program with
- * the entry `features` that computes what the buffer holds; old samples do not run that part of the network again.
- * rows: smg_replay_rows_bytes of memory, aligned to four bytes, for the new ones. Micro-batches are used where the step
- * has more samples than a call takes, and the program can. */
+/* One step on n new samples and their share of old ones. inputs: those of the model, the target last, of n samples;
+ * where their data is NULL they come through the channel. The entry `features`, if there is one, computes what the
+ * buffer holds; old samples do not run that part of the network again. rows: smg_replay_rows_bytes of memory, aligned
+ * to four bytes, for the new ones. Micro-batches are used where the step has more samples than a call takes, and the
+ * program can. A step that fails leaves the buffer as it was. */
 SmgStatus smg_replay_step(SmgContext *x, const SmgReplay *r, const SmgBuffer *inputs, int count, int32_t n, void *rows,
                           size_t rows_bytes, float *loss, const SmgChannel *channel);
 

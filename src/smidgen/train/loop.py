@@ -236,16 +236,21 @@ class _Fit:
 
     def _train(self, inputs: Sequence[Array], n: int, lr: float) -> float:
         """A step with this learning rate. Between steps, job.lr is what the schedule starts from."""
-        new = not self.position.epochs
         if self.schedule.is_constant:
-            return self.engine.train(inputs, n, keep=new)
+            return self._learn(inputs, n)
         view = self.state.view(LR)
         start = view.copy()
         view[...] = lr
         try:
-            return self.engine.train(inputs, n, keep=new)
+            return self._learn(inputs, n)
         finally:
             view[...] = start
+
+    def _learn(self, inputs: Sequence[Array], n: int) -> float:
+        """With replay, samples of the first epoch are new."""
+        if self.engine.replay is None or not self.position.epochs:
+            return self.engine.train(inputs, n)
+        return self.engine.train(inputs, n, keep=False)
 
     def _follow_memory(self) -> None:
         """To the rung that memory allows now; without a reading the job stays where it is."""

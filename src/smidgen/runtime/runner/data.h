@@ -27,8 +27,8 @@ typedef struct {
 
 /* Opens the samples that `entry` takes; if that is `train` and there is an entry `features`, the inputs are those of
  * the latter. At most `most` are taken at a time. npz is a path or NULL; then raw has `raws` paths, in the order of the
- * inputs. With optional_last, the last input may be missing (a program's target, when nothing is compared): count is one less.
- * 0, or -1 with the message. Memory is taken here and nowhere else. */
+ * inputs. With optional_last, the last input may be missing (a program's target, when nothing is compared): count is
+ * one less. 0, or -1 with the message. Memory is taken here and nowhere else. */
 int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last,
               long most);
 
