@@ -159,3 +159,14 @@ def test_the_frozen_part_does_not_run_again_in_a_step() -> None:
     assert kept.cost.macs["train"] + kept.cost.macs["features"] == whole.cost.macs["train"]
     assert kept.cost.macs["train"] < whole.cost.macs["train"] / 10
     assert kept.arena_by_entry["train"] < whole.arena_by_entry["train"] / 4
+
+
+def test_a_step_is_priced_with_the_features_of_its_new_samples() -> None:
+    make, example, options = NETS["last layer"]
+    torch.manual_seed(0)
+    model, x = make(), example()
+    few, many = (
+        smidgen.compile(model, x, kernels="exact", memory=Memory("1MB", replay=Replay(20, fresh=n)), **options)
+        for n in (1, 5)
+    )
+    assert few.plan.step_seconds < many.plan.step_seconds

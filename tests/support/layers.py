@@ -27,7 +27,7 @@ COMPILER: dict[str, str] = {
     "plan_facts": "graph place",
     "verify": "place",
     "assemble": "effort place encode planner replay pipeline plan_facts loss_facts verify",
-    "fit": "effort optimizers options place passes planner pipeline plan_facts loss_facts assemble",
+    "fit": "effort optimizers options place passes planner replay pipeline plan_facts loss_facts assemble",
 }
 """What each part of compiler/ imports of the others."""
 
