@@ -24,6 +24,7 @@ from smidgen.program.plan import Decision
 from smidgen.program.rungs import Rung
 from smidgen.schemes.find import Found, Row
 from smidgen.train.history import Epoch
+from smidgen.train.replay import ReplayBuffer
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md"
 MEANINGS: Final = Path(__file__).with_name("python_api.toml")
@@ -32,7 +33,9 @@ MARKED: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MOST_SHOWN: Final = 5  # arguments of a call that is written out; more are in a table
-RETURNED: Final = {kind.__name__: kind for kind in (Decision, Epoch, Found, Largest, Point, Row, Rung, Sweep)}
+RETURNED: Final = {
+    kind.__name__: kind for kind in (Decision, Epoch, Found, Largest, Point, ReplayBuffer, Row, Rung, Sweep)
+}
 """Not made by users, but returned to them."""
 SAME: Final = {"compile": ("search", "sweep", "max_batch")}
 PACKAGES: Final = {"methods"}

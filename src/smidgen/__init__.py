@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from . import methods
     from .api import compile, max_batch, search, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
-    from .compiler.options import Classes, Memory
+    from .compiler.options import Classes, Memory, Replay
     from .methods import Update, all_methods
     from .program.plan import Plan
     from .train.history import History
@@ -25,6 +25,7 @@ __all__ = [
     "Job",
     "Memory",
     "Plan",
+    "Replay",
     "SmidgenError",
     "Update",
     "all_methods",
@@ -38,7 +39,8 @@ __all__ = [
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
-    "Classes": "compiler.options", "Memory": "compiler.options", "History": "train.history", "Plan": "program.plan",
+    "Classes": "compiler.options", "Memory": "compiler.options", "Replay": "compiler.options",
+    "History": "train.history", "Plan": "program.plan",
     "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "search": "api",
     "sweep": "api",
 }  # fmt: skip

@@ -27,6 +27,7 @@ from .compiler.options import (
     Classes,
     Memory,
     Options,
+    check_step,
     checked_budget,
     checked_deadline,
     checked_device,
@@ -124,7 +125,7 @@ def prepared(
         limit = Limit.of_budget(ram_bytes, chip, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
-        accumulate=memory.accumulate, const=memory.const,
+        accumulate=memory.accumulate, const=memory.const, replay=memory.replay,
     )  # fmt: skip
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
@@ -212,6 +213,7 @@ def compile(task: Task) -> Job:
     ones counts.
     """
     memory, goal, work = task.memory, task.goal, task.work
+    check_step(task.options.replay, task.options.batch or task.lowering.imported.batch)
     rungs = checked_ladder(memory.ladder)
     limits = {entry_at("train", number): count for number, count in enumerate(rungs, 1)}
     if task.asked_bytes is not None:

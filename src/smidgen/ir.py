@@ -69,6 +69,8 @@ LR, COUNTER = ":lr", ":counter"
 """Settings of training: the learning rate, and (seed, steps done). No name in a torch module starts with a colon."""
 CLASSES, CLASS_NAMES = ":classes", ":class_names"
 """Settings of a network with spare classes: what is added to the score of each, and names of those that were added."""
+REPLAY = ":replay"
+"""The buffer of past samples, as runtime/replay.h describes it."""
 
 
 def size(shape: Iterable[Dim]) -> Dim:

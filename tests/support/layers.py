@@ -21,12 +21,13 @@ COMPILER: dict[str, str] = {
     "passes": "graph imported optimizers",
     "encode": "place",
     "planner": "effort graph place passes encode",
-    "pipeline": "graph imported optimizers options place passes planner",
-    "plan_facts": "graph place",
     "loss_facts": "",
+    "replay": "options loss_facts",
+    "pipeline": "graph imported optimizers options place passes planner replay",
+    "plan_facts": "graph place",
     "verify": "place",
-    "assemble": "effort place encode planner pipeline plan_facts loss_facts verify",
-    "fit": "effort optimizers options place passes planner pipeline plan_facts loss_facts assemble",
+    "assemble": "effort place encode planner replay pipeline plan_facts loss_facts verify",
+    "fit": "effort optimizers options place passes planner replay pipeline plan_facts loss_facts assemble",
 }
 """What each part of compiler/ imports of the others."""
 

@@ -149,6 +149,10 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     int8 = "int8: weights that do not learn take a quarter of the flash wherever that loses nothing"
     parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
+    replay = (
+        "keep N samples and learn them again beside new ones; N:inputs, N:f32, N:4 (new ones of a step), or several"
+    )
+    parser.add_argument("--replay", metavar="N", help=replay)
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     slots = "flash reserved for each of two slots of saved state; counts in the device's flash"
     parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help=slots)

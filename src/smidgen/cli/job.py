@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import files, terminal
-from ..compiler.options import Classes, Memory, checked_budget, checked_device, checked_ladder
+from ..compiler.options import Classes, Memory, Replay, checked_budget, checked_device, checked_ladder
 from ..devices.device import Device
 from ..devices.room import with_slots
-from ..errors import BadScheme, MissingPart
+from ..errors import BadOption, BadScheme, MissingPart
 from ..program.arguments import checked_seed
 
 
@@ -76,6 +76,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         args.accumulate,
         args.const,
         args.prices,
+        replay_of(args.replay),
     )
     return {
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
@@ -91,6 +92,22 @@ def need_torch(command: str) -> None:
     except ModuleNotFoundError as error:
         help = "pip install 'smidgen[compile]'"
         raise MissingPart(f"{command} needs PyTorch", why=str(error), help=help) from error
+
+
+def replay_of(text: str | None) -> Replay | None:
+    """What `--replay` means: samples, and in any order what is kept, its precision, new samples of a step."""
+    if text is None:
+        return None
+    first, *rest = text.split(":")
+    given: dict[str, Any] = {}
+    for part in rest:
+        name = {"features": "of", "inputs": "of", "int8": "precision", "f32": "precision"}.get(part, "fresh")
+        if name in given or (name == "fresh" and not part.isdecimal()):
+            raise BadOption(f"--replay {text} is not understood", help="--replay 200, or --replay 200:inputs:f32:4")
+        given[name] = int(part) if name == "fresh" else part
+    if not first.isdecimal():
+        raise BadOption(f"--replay {text} is not a number of samples", help="--replay 200")
+    return Replay(int(first), **given)
 
 
 KIND = "smidgen scheme"  # of a file

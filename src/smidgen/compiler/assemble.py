@@ -9,7 +9,7 @@ from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
-from ..ir import ALIGN, Graph, Role
+from ..ir import ALIGN, REPLAY, Graph, Role
 from ..methods import Merge
 from ..program.arrays import FROZEN, INT8, SCALE
 from ..program.plan import Cost, Decision, Plan, Traffic
@@ -24,6 +24,8 @@ from .place import arena as place
 from .place.layout import Layout, Slot
 from .plan_facts import facts_of, traffic
 from .planner.cost import Spent
+from .replay import facts_of as facts_of_replay
+from .replay import planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def encode(
         meta["merges"] = [_merge_fact(entries, merge, draft.stored) for merge in entries.merges]
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
+    meta |= draft.program.meta
     done = replace(draft.program, meta=checked_meta(meta))
     if proven:
         verify.verify(done, entries.graphs, draft.layouts)
@@ -91,11 +94,21 @@ def drafted(
     if raised > 0:
         entries = decided(entries, Decision("evaluate", f"job.evaluate gives the loss, for {raised} bytes more", 0))
     program = encode_program(
-        {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}, entries.batch, {}
-    )
+        {name: (graph, layouts[name]) for name, graph in entries.graphs.items()}, entries.batch,
+        _replay_facts(entries, stored),
+    )  # fmt: skip
     overhead = device_overhead(None if limit is None else limit.device, program)
     need = Need(program.state_bytes, program.arena_bytes, overhead, program.flash_bytes)
     return Draft(entries, layouts, stored, program, need)
+
+
+def _replay_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
+    """Of a buffer of past samples: what it holds, and how many of them are in a step."""
+    if entries.replay is None:
+        return {}
+    wanted, shape = entries.replay
+    kept = planned(shape, wanted, entries.step_samples or entries.batch)
+    return {"replay": {**facts_of_replay(kept, entries.graphs), "at": stored[REPLAY].offset}}
 
 
 def outlined(entries: Entries, limit: Limit, sized: Sized) -> Plan:

@@ -28,6 +28,21 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """A buffer of `samples` that the job has learned from, in RAM and in whatever the state is saved to: each step
+    learns from new samples and from some of these, so that new classes do not erase old ones.
+
+    `of` is what is kept: "features", what the frozen part of the network makes of a sample, so that old samples do not
+    run it again, or "inputs". `precision` is that of their floats: "int8", with a scale for each sample, or "f32".
+    `fresh` of the samples of a step are new, by default half of them, rounded up."""
+
+    samples: int
+    of: str = "features"
+    precision: str = "int8"
+    fresh: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """How a program is made to fit. All of it is optional.
 
@@ -40,7 +55,8 @@ class Memory:
     them; what is learned stays. `accumulate=True` adds the entries that take larger batches in micro-batches,
     `False` omits them; by default fast kernels use them, `plan.batch` samples at a time, where that saves both RAM
     and time. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing.
-    `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere."""
+    `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
+    `replay`, a `smidgen.Replay`, keeps samples that were learned, to learn them again beside new ones."""
 
     budget: int | str | None = None
     page_to: str | os.PathLike[str] | None = None
@@ -51,6 +67,7 @@ class Memory:
     accumulate: bool | None = None
     const: str = "f32"
     prices: str = "fixed"
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,7 @@ class Options:
     spare_classes: int = 0
     class_names: tuple[str, ...] = ()
     const: str = "f32"  # or int8, where that loses nothing
+    replay: Replay | None = None
 
 
 def checked_options(
@@ -85,6 +103,7 @@ def checked_options(
     classes: Any = None,
     accumulate: Any = False,
     const: Any = "f32",
+    replay: Any = None,
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
@@ -99,6 +118,7 @@ def checked_options(
         spare_classes=_checked_spare(named.spare),
         class_names=_checked_names(named.names),
         const=_checked_const(const),
+        replay=_checked_replay(replay, batch),
     )
 
 
@@ -295,6 +315,44 @@ def _checked_const(const: Any) -> str:
     raise BadOption(f"const={const!r} is not understood", help="memory=smidgen.Memory(const='int8'), or 'f32'")
 
 
+def _checked_replay(replay: Any, batch: Any) -> Replay | None:
+    help = "memory=smidgen.Memory(replay=smidgen.Replay(samples=200))"
+    if replay is None:
+        return None
+    if not isinstance(replay, Replay):
+        raise BadOption(f"replay={replay!r:.60} is not understood", help=help)
+    if not is_integer(replay.samples) or not 1 <= replay.samples < 2**31:
+        raise BadOption(f"{replay.samples!r:.60} is not a number of samples to keep", help=help)
+    for name, known in (("of", ("features", "inputs")), ("precision", ("int8", "f32"))):
+        value = getattr(replay, name)
+        if not isinstance(value, str) or value not in known:
+            raise BadOption(
+                f"Replay({name}={value!r:.60}) is not understood", help=f"{name}='{known[0]}', or '{known[1]}'"
+            )
+    if replay.fresh is not None and (not is_integer(replay.fresh) or not 1 <= replay.fresh < 2**31):
+        raise BadOption(f"Replay(fresh={replay.fresh!r:.60}) is not a number of samples", help="fresh=1, for instance")
+    if is_integer(batch) and batch == 1:
+        raise _no_room()
+    return replay
+
+
+def check_step(replay: Replay | None, step: int) -> None:
+    """Has a step of so many samples room for old ones?"""
+    if replay is None:
+        return
+    if step == 1:
+        raise _no_room()
+    if replay.fresh is not None and replay.fresh >= step:
+        why = f"a step has {step} samples, and all of them would be new"
+        raise BadOption(f"Replay(fresh={replay.fresh}) leaves no room for old samples", why=why,
+                        help=f"fresh={step - 1} at most, or a larger batch")  # fmt: skip
+
+
+def _no_room() -> BadOption:
+    return BadOption("replay needs steps of two samples or more", why="one of them is new, the others are old ones",
+                     help="batch=2: each step learns one new sample and one old one")  # fmt: skip
+
+
 def _checked_spare(spare: Any) -> int:
     if not is_integer(spare) or not 0 <= spare <= 1024:
         raise BadOption(
@@ -314,7 +372,8 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Classes", "Memory", "Options", "checked_budget", "checked_classes", "checked_deadline", "checked_device",
+    "Classes", "Memory", "Options", "Replay", "check_step", "checked_budget", "checked_classes", "checked_deadline",
+    "checked_device",
     "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
     "checked_prices", "checked_seed",
 ]  # fmt: skip

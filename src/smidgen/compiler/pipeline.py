@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,16 @@ from ..methods import Method, Update, Wanted
 from ..ops.build import Builder, fetch
 from ..program.plan import Decision
 from .graph.check import check
-from .optimizers import DEFAULT, Optimizer
+from .optimizers import DEFAULT, Optimizer, described
 from .options import Options
 from .passes.accumulators import totals
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.drop_unread import lean
+from .passes.features import cut_features
 from .passes.feed_late import feed_late
 from .passes.few_axes import few_axes
-from .passes.fold import Folds, fold_batch_norm, freeze
+from .passes.fold import Folds, frozen
 from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
@@ -37,10 +38,13 @@ from .passes.stored import read_slices
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
 from .planner.cheap import cheapened
+from .replay import decision, shape_of, with_buffer
 
 if TYPE_CHECKING:
     from ..devices.device import Device
+    from ..runtime.replay import Shape
     from .imported import Imported
+    from .options import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Entries:
     step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
     merges: tuple[methods.Merge, ...] = ()
+    replay: tuple[Replay, Shape] | None = None
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
     @property
@@ -165,8 +170,8 @@ class Lowering:
 
     def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
         names = options.class_names
-        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names
-        learning = self._learning.get(key) or _learning(chosen, names)
+        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay
+        learning = self._learning.get(key) or _learning(chosen, names, options.replay)
         full = key, repr(options.optimizer), options.accumulate, options.seed
         built = self._built.get(full) or _built(learning, options.optimizer, options.accumulate, options.seed)
         if keep:
@@ -221,6 +226,7 @@ class _Learning:
     whole: Graph
     grads: Mapping[str, str]
     updates: tuple[Update, ...]
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,7 @@ class Built:
     forward: Mapping[str, Graph] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
     merges: tuple[methods.Merge, ...] = ()
+    replay: tuple[Replay, Shape] | None = None
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -288,7 +295,7 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     return replace(model, forward=forward, added=added, merges=tuple(merges))
 
 
-def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
+def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None) -> _Learning:
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
     forward = with_slices(model.forward, chosen.updates, model.shapes)
@@ -301,7 +308,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
     methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
-    folded = checked(simplify_all(_frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
+    folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     whole, grads = autodiff(b.graph(), imported.loss, list(learns))
@@ -310,8 +317,11 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
         whole = read_slices(slice_gradients(whole))
         check(whole, "slices")
         folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
+    if replay is not None and replay.of == "features" and (parts := cut_features(whole, grads)) is not None:
+        whole, folded = parts[0], folded | {"features": parts[1]}
+        checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in chosen.updates if u.param in grads)
-    return _Learning(model, class_names, name, folded, whole, grads, updates)
+    return _Learning(model, class_names, name, folded, whole, grads, updates, replay)
 
 
 def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
@@ -324,10 +334,12 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
         {p.name: tuple(p.aliases) for p in named} | dict.fromkeys(added, ()),
         {p.name: tuple(p.shape) for p in named} | dict(added),
         accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *added),
+        learning.forward.get("features"),
     )  # fmt: skip
     head, names = learning.model.head, learning.class_names
     merges = tuple(m for m in learning.model.merges if {m.left, m.right} <= set(learning.grads))
-    return replace(built, head=head, class_names=names, updates=learning.updates, merges=merges)
+    kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
+    return replace(built, head=head, class_names=names, updates=learning.updates, merges=merges, replay=kept)
 
 
 def build(
@@ -342,16 +354,18 @@ def build(
     seed: int,
     evaluate: Graph | None = None,
     parameters: tuple[str, ...] = (),
+    features: Graph | None = None,
 ) -> Built:
-    """All entry points from the forward-and-backward graph and the graphs of inference, without and with the loss."""
+    """All entry points from the forward-and-backward graph and the graphs that do not learn: inference, without and
+    with the loss, and features."""
     graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
     if accumulate:
         sums = totals(whole, grads)
         graphs["zero"] = zero_entry(whole, sums)
         graphs["grad"] = lowered(grad_entry(save_bits(whole), sums, seed), learns=grads)
         graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed)
-    if evaluate is not None:
-        graphs["evaluate"] = lowered(evaluate)
+    others = {name: g for name, g in (("evaluate", evaluate), ("features", features)) if g is not None}
+    graphs |= {name: lowered(graph) for name, graph in others.items()}
     without = {"fuse": partial(train_graph, whole, grads, optimizer, fuse=False)}
     if any(ops.get(node.op).bits and node.stage == "backward" for node in whole.nodes):
         without["bits"] = partial(train_graph, whole, grads, optimizer, bits=False)
@@ -359,7 +373,7 @@ def build(
         without["loop"] = partial(train_graph, whole, grads, optimizer, loop=False)
     return Built(
         checked(graphs, "update"), without, method, tuple(grads), aliases, shapes, parameters or tuple(grads),
-        _described(optimizer), forward={"infer": infer, **({} if evaluate is None else {"evaluate": evaluate})},
+        described(optimizer), forward={"infer": infer, **others},
     )  # fmt: skip
 
 
@@ -372,10 +386,15 @@ def at_batch(built: Built, batch: int) -> Entries:
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)
+    if built.replay is not None:
+        wanted, kept = built.replay
+        decisions = (*decisions, decision(kept, graphs["train"], "features" in graphs, wanted))
+        graphs["train"], plain["train"] = with_buffer(graphs["train"], kept), with_buffer(plain["train"], kept)
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates, merges=built.merges, explain=functools.cache(partial(_decisions, built, batch)),
+        updates=built.updates, merges=built.merges, replay=built.replay,
+        explain=functools.cache(partial(_decisions, built, batch)),
     )  # fmt: skip
 
 
@@ -410,13 +429,6 @@ def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
     return dict(graphs)
 
 
-def _frozen(graphs: Mapping[str, Graph], learn: set[str], folds: Folds) -> dict[str, Graph]:
-    """What neither learns nor is measured becomes constant; norms over constants are folded into their layer."""
-    keeping = [node for g in graphs.values() for node in g.nodes if ops.get(node.op).statistics == "keeps"]
-    measured = {i for node in keeping for i in node.ins}
-    return {name: fold_batch_norm(freeze(g, learn, measured), folds) for name, g in graphs.items()}
-
-
 def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:
     """What each technique of the `train` entry saves in the end: the largest entry without it, minus the largest."""
     bounds = {name: arena.lower_bound(graph, batch) for name, graph in built.graphs.items()}
@@ -430,13 +442,6 @@ def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:
         most = max({**bounds, "train": arena.lower_bound(made(), batch)}.values())
         tried.append(Decision(what, why[what], most - max(bounds.values())))
     return tuple(d for d in tried if d.saves_bytes > 0)
-
-
-def _described(optimizer: Optimizer) -> str:
-    """`SGD(momentum=0.9)`: what is not usual, without the learning rate, which can change."""
-    given = [(f.name, getattr(optimizer, f.name), f.default) for f in fields(optimizer) if f.name != "lr"]
-    text = ", ".join(f"{name}={value}" for name, value, usual in given if value != usual)
-    return f"{type(optimizer).__name__}({text})" if text else type(optimizer).__name__
 
 
 def decided(entries: Entries, decision: Decision) -> Entries:

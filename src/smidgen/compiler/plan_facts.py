@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .. import ops
-from ..ir import Graph, Node, Role, at
+from ..ir import REPLAY, Graph, Node, Role, at
 from ..ops.build import typed
 from ..ops.traits import PAGE_WRITERS
-from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, Facts, Moment, Span, Stored, Timeline
+from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, REPLAYED, Facts, Moment, Span, Stored, Timeline
 from .graph.alias import Families
 from .place.layout import Layout
 
@@ -55,7 +55,7 @@ def _stored(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], owners: 
                 continue  # neither RAM nor flash
             if (t.role is Role.CONST or t.role.is_state) and t.name not in changed and t.name in layouts[entry].slots:
                 owner = t.name.rpartition(":")[0] if t.role is Role.OPTIM else t.name
-                outside = OPTIMIZER if t.role is Role.SETTING else MODEL
+                outside = REPLAYED if t.name == REPLAY else OPTIMIZER if t.role is Role.SETTING else MODEL
                 found.setdefault(t.name, Stored(t.name, t.role.value, owners.get(owner, outside), t.bytes(1)))
     return list(found.values())
 

@@ -20,10 +20,9 @@ from ..program.loss import Accuracy
 from ..terminal import bytes_text, seconds_text
 from ..train.batches import Arrays, order
 from ..train.job import Job, load
-from ..train.loop import training_data
+from ..train.loop import new_samples, training_data
 from ..train.npz import Samples
 from ..train.sample_rows import check_rows
-from ..train.settings import checked_batch
 from .emulate import BoardRun, Sections, Step, run_on_board, sections
 from .firmware import manifest
 
@@ -126,7 +125,7 @@ def train_on_board(
     for name in add_classes:
         job.add_class(name)
     start = job.engine.state.copy().tobytes() if add_classes else b""
-    batches = training_data(job, data.x, data.y, epochs, checked_batch(None, program))
+    batches = training_data(job, data.x, data.y, epochs, new_samples(job))
     assert isinstance(batches, Arrays)
     check_rows(program, job.engine.machine.run, batches.taken(slice(0, 2)), batches.buffers, max(batches.sizes()))
     chosen = list(itertools.islice(_epochs(batches, job, epochs), steps))
@@ -139,11 +138,11 @@ def train_on_board(
     started = time.monotonic()
     trained = [_counted(job, *step) for step in chosen]
     tests = [(arrays[:inputs], n) for arrays, n in predictions]
-    run = run_on_board(folder, program, trained, tests, count=count, state=start)
+    run = run_on_board(folder, program, trained, tests, count=count, state=start, new=batches.steps)
     seconds = time.monotonic() - started
     before = _accuracy(job, tested, [_predicted(job, *test) for test in tests], predictions)
     accuracy = _accuracy(job, tested, run.outputs, predictions)
-    same = _compared(job, run, chosen) if check else None
+    same = _compared(job, run, chosen, batches.steps) if check else None
     if save:
         program.with_state(run.state).save(save)
     return Report(
@@ -180,10 +179,10 @@ def _accuracy(
     return found.value
 
 
-def _compared(job: Job, run: BoardRun, steps: list[tuple[list[Array], int]]) -> bool:
+def _compared(job: Job, run: BoardRun, steps: list[tuple[list[Array], int]], new: int) -> bool:
     """Raises RunFailed at the first difference."""
     for i, (arrays, n) in enumerate(steps):
-        loss = np.float32(job.engine.train(arrays, n))
+        loss = np.float32(job.engine.train(arrays, n, keep=i < new))
         if loss.tobytes() != run.losses[i].tobytes():
             raise RunFailed(
                 "the board computes other bits than this machine", at=f"step {i + 1} of {len(steps)}",

@@ -19,11 +19,13 @@ from typing import Final
 
 import numpy as np
 
+from ..devices.overhead import replay_shape
 from ..errors import MissingPart, RunFailed
 from ..ir import Array
 from ..program.arrays import rows
 from ..program.program import Program
 from ..runtime.machine import Paged
+from ..train.replay import calls_of, sample_buffers
 from .firmware import manifest
 
 QEMU: Final = "qemu-system-arm"
@@ -126,23 +128,23 @@ def execute(elf: Path, machine: str, folder: Path, plugin: str = "", seconds: fl
 
 def run_on_board(
     folder: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step] = (), *, count: bool = True,
-    elf: Path | None = None, machine: str = "", state: bytes = b"", calls: bool = False,
+    elf: Path | None = None, machine: str = "", state: bytes = b"", calls: bool = False, new: int | None = None,
 ) -> BoardRun:  # fmt: skip
     """Train, then predict, on the emulated board of a built project, from `state` if it is given. `calls` counts each
-    call of a kernel, too."""
+    call of a kernel, too; with replay, samples are new in the first `new` steps (default: all)."""
     facts = manifest(folder)
     elf = elf or folder / f"{facts['boards'][-1]}.elf"
     if not elf.exists():
         raise RunFailed(f"'{elf}' is not built", help=f"make -C {folder}")
     _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
-        trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions, state)
+        trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions, state, new)
         marks = _plugin_marks(elf, program) if count else None
         plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks},calls={calls:d}" if marks and _plugin() else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
         if status:
             raise _failed(elf, status, said)
-        counts = _read_counts(Path(place) / "counts", program, trained) if plugin else None
+        counts = _read_counts(Path(place) / "counts", program, trained, new) if plugin else None
         return read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
 
 
@@ -163,20 +165,24 @@ def _failed(elf: Path, status: int, said: str) -> RunFailed:
 
 
 def write_data(
-    path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step], state: bytes = b""
-) -> tuple[list[int], list[int]]:
+    path: Path, program: Program, steps: Iterable[Step], predictions: Iterable[Step], state: bytes = b"",
+    new: int | None = None,
+) -> tuple[list[int], list[int]]:  # fmt: skip
     """The file that main.c describes; returns the samples of every step and prediction."""
     sizes: list[list[int]] = []
     with path.open("wb") as file:
         file.write(struct.pack("<i", len(state)) + state)
-        for entry, runs in (("train", steps), ("infer", predictions)):
-            buffers = [b for b in program.entry_buffers(entry) if b.direction == "input"]
+        infer = [b for b in program.entry_buffers("infer") if b.direction == "input"]
+        replays = replay_shape(program) is not None
+        for buffers, runs in ((sample_buffers(program), steps), (infer, predictions)):
             sizes.append([])
-            for arrays, n in runs:
-                file.write(struct.pack("<i", n))
-                for first in range(0, n, program.batch):
+            for i, (arrays, n) in enumerate(runs):
+                is_old = replays and buffers is not infer and new is not None and i >= new
+                file.write(struct.pack("<i", -n if is_old else n))
+                most = n if replays and buffers is not infer else program.batch
+                for first in range(0, n, most):
                     for array, buffer in zip(arrays, buffers, strict=True):
-                        file.write(rows(array, buffer, first, min(program.batch, n - first)).tobytes())
+                        file.write(rows(array, buffer, first, min(most, n - first)).tobytes())
                 sizes[-1].append(n)
             file.write(struct.pack("<i", 0))
     return sizes[0], sizes[1]
@@ -235,7 +241,7 @@ def _plugin_marks(elf: Path, program: Program) -> str:
     return ",".join(words)
 
 
-def _read_counts(path: Path, program: Program, trained: Sequence[int]) -> Counts:
+def _read_counts(path: Path, program: Program, trained: Sequence[int], new: int | None = None) -> Counts:
     runs: list[int] = []
     kernels: dict[str, tuple[int, int]] = {}
     calls: list[tuple[tuple[str, int], ...]] = []
@@ -255,7 +261,11 @@ def _read_counts(path: Path, program: Program, trained: Sequence[int]) -> Counts
         else:
             total = values[0]
     left = iter(runs)
-    steps = [sum(itertools.islice(left, _entries(n, program.batch))) for n in trained]
+    shape = replay_shape(program)
+    entries = [_entries(n, program.batch) for n in trained]
+    if shape is not None:
+        entries = calls_of(program, shape, trained, len(trained) if new is None else new)
+    steps = [sum(itertools.islice(left, count)) for count in entries]
     return Counts((*steps, *left), kernels, total, tuple(calls))
 
 

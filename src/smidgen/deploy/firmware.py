@@ -24,13 +24,15 @@ from ..devices.firmware_sources import (
     RUNTIME_HEADERS,
     RUNTIME_SOURCES,
 )  # fmt: skip
-from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, kernel_sources, limits, stack_bytes
+from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, kernel_sources, limits, replay_shape, stack_bytes
 from ..devices.room import Limit, Need, Overhead, assigned, check_slots
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
 from ..program.program import Buffer, Program
 from ..runtime.build import HERE, inplace_inputs, table_source
 from ..train.classes import c_initializer
+from ..train.replay import c_initializer as c_initializer_of_replay
+from ..train.replay import sample_buffers
 from ..train.settings import checked_batch
 from .board_memory import regions, regions_source, standin
 
@@ -152,8 +154,8 @@ def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
 
 def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot_bytes: int = 0) -> str:
     upper = prefix.upper()
-    train, infer = program.entry_buffers("train"), program.entry_buffers("infer")
-    inputs = [b for b in train if b.direction == "input"]
+    infer = program.entry_buffers("infer")
+    inputs = sample_buffers(program)
     lr = program.meta.get("state", {}).get(LR, {}).get("offset")
     numbers: list[tuple[str, object, str]] = [
         ("BATCH", program.batch, "the most samples of one call"),
@@ -174,6 +176,14 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot
     classes = c_initializer(program)
     if classes:
         numbers.append(("CLASSES", classes, "an SmgClasses: see classes.h"))
+    shape = replay_shape(program)
+    if shape is not None:
+        entry = "features" if "features" in program.entries else "train"
+        numbers += [
+            ("REPLAY", c_initializer_of_replay(shape), "an SmgReplay: see replay.h"),
+            ("REPLAY_ENTRY", f'"{entry}"', "takes the inputs of new samples"),
+            ("REPLAY_ROWS_BYTES", shape.rows_bytes(shape.fresh), f"of {shape.fresh} new samples"),
+        ]
     if slot_bytes:
         numbers.append(
             ("SLOT_BYTES", slot_bytes, "of each of the two slots, the first one at board_slots: see slots.h")

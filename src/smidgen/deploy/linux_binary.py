@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from .. import files
+from ..devices.overhead import replay_shape
 from ..errors import BadOption, Internal, MissingPart, did_you_mean
 from ..ir import COUNTER, LR
 from ..program.program import Program
 from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
+from ..train.replay import c_initializer
 
-PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
+PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "replay.h", "blocks.h")
 """Headers whose functions a shared library offers."""
 HOST_ONLY: Final = ("probe", "first_fit", "kernel_at")
 """Sources that tests and the compiler use."""
@@ -131,12 +133,14 @@ def public_functions() -> list[str]:
 
 
 def _places(program: Program) -> str:
-    """Where in STATE the runner finds the learning rate and the seed; how many samples a step has."""
+    """Where in STATE the runner finds the learning rate and the seed; how many samples a step has; what it replays."""
     state = program.meta.get("state", {})
     lr, counter = (state[name]["offset"] if name in state else -1 for name in (LR, COUNTER))
     samples = max(program.meta.get("plan", {}).get("step_samples", 0), program.batch)
     numbers = f"net_lr = {lr}, net_counter = {counter}, net_samples = {samples}"
-    return f'#include "runner/places.h"\nconst int {numbers};\n'
+    shape = replay_shape(program)
+    replay = "{0}" if shape is None else c_initializer(shape)
+    return f'#include "runner/places.h"\nconst int {numbers};\nconst SmgReplay net_replay = {replay};\n'
 
 
 def emulator(target: str) -> Sequence[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import Internal
 from ..ir import Batch
 from ..program.program import Program
+from ..runtime.replay import Shape
 from . import stack
 
 TABLE = Path(__file__).parent / "stack.json"
@@ -32,6 +33,7 @@ class Limits:
     entries: int
     words: int  # parameters of one instruction, if some grow with the batch
     pages: bool = False
+    rows_bytes: int = 0  # of the new samples of a step with replay
 
     @property
     def struct_bytes(self) -> int:
@@ -41,17 +43,24 @@ class Limits:
 
     @property
     def context_bytes(self) -> int:
-        """With the pager to a block device, if a program pages."""
-        return self.struct_bytes + (PAGER_BYTES if self.pages else 0)
+        """With the pager to a block device, if a program pages, and the new samples of a step, if one replays."""
+        return self.struct_bytes + (PAGER_BYTES if self.pages else 0) + self.rows_bytes
 
 
 def limits(programs: Sequence[Program]) -> Limits:
     """Room for each of the programs, one at a time; an odd number of kernels would leave a gap."""
     blocks = [b for p in programs for b in p.blocks if any(isinstance(w, Batch) for w in b)]
     kernels = max(len(p.kernels) for p in programs)
+    rows = [shape.rows_bytes(shape.fresh) for p in programs if (shape := replay_shape(p)) is not None]
     return Limits(
-        kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1), pages(programs)
-    )
+        kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1), pages(programs),
+        max(rows, default=0),
+    )  # fmt: skip
+
+
+def replay_shape(program: Program) -> Shape | None:
+    said = program.meta.get("replay")
+    return None if said is None else Shape.from_json(said, said["at"])
 
 
 def pages(programs: Sequence[Program]) -> bool:
@@ -86,7 +95,8 @@ def kernel_sources(programs: Sequence[Program], core: str) -> set[str]:
 def stack_bytes(programs: Sequence[Program], core: str) -> int:
     """The deepest of: opening and everything outside kernels; checking a kernel's parameters; running a kernel."""
     facts, _, kernels = _facts(programs, core)
-    ways = facts["paging"] if pages(programs) else facts
+    way = stack.way_of(pages(programs), any("replay" in p.meta for p in programs))
+    ways = facts[way] if way else facts
     run = max((facts["kernels"][name][0] for name in kernels), default=0)
     check = max((facts["kernels"][name][1] for name in kernels), default=0)
     deepest = max(ways["fixed"], ways["run"] + run, ways["check"] + check)
@@ -94,4 +104,4 @@ def stack_bytes(programs: Sequence[Program], core: str) -> int:
     return -(-(int(deepest) + SPARE) // align) * align
 
 
-__all__ = ["Limits", "kernel_sources", "limits", "stack_bytes", "table"]
+__all__ = ["Limits", "kernel_sources", "limits", "replay_shape", "stack_bytes", "table"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -21,14 +22,18 @@ from typing import Any
 from ..devices.cores import CORES
 from ..errors import Internal, MissingPart
 from ..runtime.build import HERE, table_source
-from .firmware_sources import COMPILER_FLAGS, PAGE_SOURCES, PORT, RUNTIME_SOURCES
+from .firmware_sources import COMPILER_FLAGS, PAGE_SOURCES, PORT, REPLAY_SOURCES, RUNTIME_SOURCES
 
 CROSS = "arm-none-eabi-"
 # Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the
 # program: whoever asks adds them up.
 POINTERS = {
-    "transfer": ("read_input", "write_output", "watched_read", "watched_write"),
-    "watched_read": ("read_input",),
+    "transfer": ("read_input", "write_output", "watched_read", "watched_write", "read_source"),
+    "watched_read": ("read_input", "read_rows"),
+    "read_source": ("read_input",),
+    "copy_rows": ("read_input",),
+    "stage": ("read_input",),  # with copy_rows in it
+    "smg_replay_step": ("read_input",),
     "watched_write": ("write_output",),
     "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
     "conv2d": ("conv", "smg_depthwise"),
@@ -45,6 +50,7 @@ POINTERS = {
     "smg_stop_pages": (),
     "main": ("read_blocks",),
 }
+ONLY_REPLAY = {"read_rows", "read_source"}  # where there is none, nobody points to them
 # The same of pointers that only kernels have which call STORED: those whose weights are not whole and in f32.
 STORED = "stored_of"
 READERS = ("weights_widen", "weights_copy_put", "weights_widen_put")
@@ -74,6 +80,11 @@ extern const unsigned net_program[64];
 PAGING = """
 #define NET_PAGE_BYTES 512
 #define NET_PAGE_STATE_BYTES 512
+"""
+REPLAYING = """
+#define NET_REPLAY {0, 4, 2, 1, 2, 0, 2, {{4, 1}, {4, 2}}}
+#define NET_REPLAY_ENTRY "features"
+#define NET_REPLAY_ROWS_BYTES 20
 """
 SYMBOLS = ("stack", "stack_top", "data_source", "data", "data_end", "bss", "bss_end")  # of the linker script
 ANY_BOARD = (
@@ -150,7 +161,7 @@ class Code:
             return {name}
         names = [name, *self.same.get(name, ())]
         found = {t for n in names for t in self.by_name.get(n, set()) | ({n} & set(self.frames))}
-        if not found:
+        if not found and name not in ONLY_REPLAY:
             raise Internal(f"nothing is known of {target}")
         return found
 
@@ -235,22 +246,30 @@ def measured_now(core: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
 
 def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Facts of one core, and the sources of every kernel. Firmware that does not page is built without the code for it,
-    so it is measured on its own."""
-    ways = []
-    for pages in (True, False):
-        part = folder / f"pages{pages}"
+    and so is that without replay: each is measured on its own."""
+    ways: dict[str, dict[str, Any]] = {}
+    kernels: dict[str, Any] = {}
+    for pages, replays in itertools.product((True, False), (True, False)):
+        part = folder / f"pages{pages}{replays}"
         part.mkdir()
-        ways.append(measured_with(core, part, pages))
-    (paging, sources), (plain, _) = ways
-    kernels = paging.pop("kernels") | plain["kernels"]
-    return {**plain, "kernels": kernels, "paging": paging}, sources
+        found, sources = measured_with(core, part, pages, replays)
+        kernels |= found.pop("kernels")
+        ways[way_of(pages, replays)] = found
+    return {**ways.pop(""), "kernels": kernels, **ways}, sources
 
 
-def measured_with(core: str, folder: Path, pages: bool) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages)
+def way_of(pages: bool, replays: bool) -> str:
+    """What the facts of such firmware are called; those of the plain one have no name."""
+    return " ".join(["paging"] * pages + ["replay"] * replays)
+
+
+def measured_with(
+    core: str, folder: Path, pages: bool, replays: bool = False
+) -> tuple[dict[str, Any], dict[str, list[str]]]:  # fmt: skip
+    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages + REPLAYING * replays)
     (folder / "any_board.c").write_text(ANY_BOARD)
     kernels = sorted(HERE.glob("kernels/*.c"))
-    names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()))
+    names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()), *(REPLAY_SOURCES if replays else ()))
     paths = [*(HERE / name for name in names), *kernels, *sorted(PORT.glob("*.c")), folder / "any_board.c"]
     flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-DSMG_PAGES={int(pages)}"]
     flags += [f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]

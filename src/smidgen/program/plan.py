@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from ..ir import REPLAY
 from .lazy_json import whole
 from .timeline import Facts
 
@@ -26,6 +27,7 @@ KINDS: Final = {
     "fill": "room that a budget leaves is used to recompute less",
     "evaluate": "an entry that gives the loss without learning",
     "no_evaluate": "without that entry: it would raise RAM",
+    "replay": "samples are kept to be learned again",
     "rung": "one more plan of a ladder",
     "stopped": "the clock stopped planning",
 }
@@ -120,6 +122,11 @@ class Plan:
     def ram_bytes(self) -> int:
         """All of the RAM: state, arena, context, stack, and work memory of fast kernels."""
         return self.state_bytes + self.arena_bytes + self.context_bytes + self.stack_bytes + self.work_bytes
+
+    @property
+    def replay_bytes(self) -> int:
+        """Of the state: samples that are kept to be learned again."""
+        return sum(s.bytes for s in self.facts.stored if s.name == REPLAY)
 
     @property
     def exact_ram_bytes(self) -> int:

@@ -19,6 +19,7 @@ KINDS: Final = ("saved", "mask", "activation", "gradient", "input", "accumulator
 """saved: made in the forward pass, read in the backward pass; mask: the same, as bits or positions."""
 STAGES: Final = ("forward", "backward", "update", "io")
 INPUT, OUTPUT, LOOP, MODEL, OPTIMIZER = "(input)", "(output)", "(loop)", "(model)", "(optimizer)"
+REPLAYED = "(replay)"
 """Layers that are no module of the user's; (model) is what the model's own forward does."""
 MOST_BYTES: Final = 2**31
 

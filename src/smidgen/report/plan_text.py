@@ -55,7 +55,7 @@ def largest_entry(plan: Plan) -> str:
 
 def ordered(entries: Iterable[str]) -> list[str]:
     """Entry points as people think of them: training first."""
-    usual = ["train", "grad", "apply", "zero", "infer", "evaluate"]
+    usual = ["train", "grad", "apply", "zero", "features", "infer", "evaluate"]
     return sorted(entries, key=lambda e: (usual.index(e) if e in usual else len(usual), e))
 
 
@@ -88,6 +88,8 @@ def answer(
     ]  # fmt: skip
     fits = [("fits", limit_text(plan), fits_text(plan))] if plan.objective else []
     rows = [*fits, rows[0], *_limit_rows(plan), *rows[1:]]
+    if plan.replay_bytes:
+        rows.append(("replay", bytes_text(plan.replay_bytes), _replay_text(plan)))
     if plan.page_bytes:
         step = plan.paged.get("train", Traffic(0, 0))
         moved = f"a step brings {bytes_text(step.in_bytes)} in and puts {bytes_text(step.out_bytes)} out"
@@ -183,6 +185,8 @@ def state_parts(plan: Plan) -> dict[str, int]:
     """What is in RAM between steps, and how many bytes of it."""
     names = {"param": "parameters", "optim": "optimizer", "stat": "statistics", "setting": "settings"}
     found = {name: sum(s.bytes for s in plan.facts.stored if s.role == role) for role, name in names.items()}
+    found["settings"] -= plan.replay_bytes
+    found["replay"] = plan.replay_bytes
     return {name: count for name, count in found.items() if count}
 
 
@@ -191,6 +195,11 @@ def _learning(plan: Plan) -> str:
     if plan.model_tensors:
         text = f"of {plan.model_tensors} tensors, {plan.learned_parameters:,} of {plan.model_parameters:,} parameters"
     return f"{text} (method {printable(plan.method)})"
+
+
+def _replay_text(plan: Plan) -> str:
+    kept = next((d.why.partition(";")[0] for d in plan.decisions if d.kind == "replay"), "")
+    return f"{plan.replay_bytes:,} bytes of the state: {printable(kept)}"
 
 
 def _joules_text(joules: float) -> str:
@@ -298,6 +307,7 @@ def plan_json(
     return {
         "ram_bytes": plan.ram_bytes,
         "state_bytes": plan.state_bytes,
+        "replay_bytes": plan.replay_bytes,
         "arena_bytes": plan.arena_bytes,
         "context_bytes": plan.context_bytes,
         "stack_bytes": plan.stack_bytes,

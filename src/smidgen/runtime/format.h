@@ -137,6 +137,8 @@ SmgStatus smg_reset_pages(SmgContext *x);
 /* Waits for whatever is on its way, so that nothing arrives after the step. */
 void smg_stop_pages(SmgContext *x);
 #endif
+/* Is a float among these bytes NaN or infinite? train.c */
+int smg_not_finite(const uint8_t *at, size_t bytes);
 uint64_t smg_buffer_size(const uint32_t *record, int32_t n);
 /* copy_b4 (width 4) or copy_b1 (1) with parameters p, where one side is a buffer without memory, from `start` bytes on;
  * the other is at `memory`. The parameters must have passed the kernel's own check. 0, or what the channel returned. */

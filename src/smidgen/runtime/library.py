@@ -21,6 +21,7 @@ _OWN: Final = str(LIBRARY)
 MESSAGE_BYTES: Final = 192
 SPAN_BYTES: Final = 24  # of the working memory of first_fit.c, for each block
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
+REPLAY_PARTS: Final = 9  # of a sample at most, with its target
 
 
 class Fault(enum.IntEnum):
@@ -70,6 +71,19 @@ class CBuffer(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
 
 
+class CReplayPart(ctypes.Structure):
+    _fields_ = [("elements", ctypes.c_uint32), ("kind", ctypes.c_uint32)]
+
+
+class CReplay(ctypes.Structure):
+    """SmgReplay of replay.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("at", "samples", "classes", "fresh", "step", "seed", "parts")),
+        ("part", CReplayPart * REPLAY_PARTS),
+    ]
+
+
 class CPlace(ctypes.Structure):
     _fields_ = [("entry", ctypes.c_int), ("instruction", ctypes.c_uint32)]
 
@@ -117,9 +131,10 @@ def load_early() -> None:
 
 
 def _declare(lib: ctypes.CDLL) -> None:
-    """Signatures of smidgen.h, ports/posix.h, probe.c and first_fit.c."""
+    """Signatures of smidgen.h, replay.h, ports/posix.h, probe.c and first_fit.c."""
     handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
+    word, buffer = ctypes.c_uint32, [ctypes.POINTER(CReplay), handle]
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "smg_posix_open": (handle, [text, text, size, ctypes.c_uint, ctypes.POINTER(number), text]),
         "smg_posix_close": (None, [handle]),
@@ -155,6 +170,15 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_probe_kernel_at": (text, [handle, number, ctypes.c_uint32]),
         "smg_context_bytes": (size, []),
         "smg_stack_bytes": (size, []),
+        "smg_replay_bytes": (word, buffer[:1]),
+        "smg_replay_rows_bytes": (word, [buffer[0], word]),
+        "smg_replay_check": (text, buffer),
+        "smg_replay_held": (word, buffer),
+        "smg_replay_held_of": (word, [*buffer, word]),
+        "smg_replay_seen_of": (word, [*buffer, word]),
+        "smg_replay_add": (number, [*buffer, handle]),
+        "smg_replay_draw": (word, [*buffer, word, handle]),
+        "smg_replay_share": (word, [*buffer, word, number]),
         "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 4, number, number, ctypes.c_int64, handle, handle]),
     }
     for name, (result, arguments) in signatures.items():

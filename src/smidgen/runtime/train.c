@@ -15,7 +15,7 @@ static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, 
 }
 
 /* Is a number among these NaN or infinite? Then all bits of its exponent are set. */
-static int is_ruined(const uint8_t *at, size_t bytes) {
+int smg_not_finite(const uint8_t *at, size_t bytes) {
     for (uint32_t word; bytes >= sizeof word; at += sizeof word, bytes -= sizeof word) {
         memcpy(&word, at, sizeof word);
         if ((word & 0x7f800000u) == 0x7f800000u) { return 1; }
@@ -41,7 +41,7 @@ SmgStatus smg_check_inputs(SmgContext *x, int entry, const SmgBuffer *inputs, in
     for (int i = 0; i < count; i++) {
         const uint64_t bytes = smg_buffer_bytes(x, entry, i, n); /* 0: no such buffer, as smg_run will say */
         if (!inputs[i].data || inputs[i].bytes < bytes || !is_float(x, entry, i)) { continue; }
-        if (is_ruined((const uint8_t *)inputs[i].data, (size_t)bytes)) { return refuse(x, entry, i); }
+        if (smg_not_finite((const uint8_t *)inputs[i].data, (size_t)bytes)) { return refuse(x, entry, i); }
     }
     return SMG_OK;
 }
@@ -56,7 +56,7 @@ typedef struct {
 static int watched_read(void *self, int buffer, size_t offset, void *to, size_t bytes) {
     Watch *watch = (Watch *)self;
     const int failed = watch->inner->read(watch->inner->self, buffer, offset, to, bytes);
-    if (failed || !is_float(watch->x, watch->entry, buffer) || !is_ruined((const uint8_t *)to, bytes)) {
+    if (failed || !is_float(watch->x, watch->entry, buffer) || !smg_not_finite((const uint8_t *)to, bytes)) {
         return failed;
     }
     watch->ruined = buffer;

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BadData, BadOption, RunFailed, SmidgenError
+from ..errors import BadCheckpoint, BadData, BadOption, RunFailed, SmidgenError
 from ..ir import Array
 from ..program.arrays import rows
 from ..program.loss import LossFacts
-from ..program.program import Program
+from ..program.program import Buffer, Program
 from ..program.rungs import Rung, entry_at
 from ..runtime.library import Fault, release_freed
 from ..runtime.machine import Machine
 from .kernel_choice import allowed, limits_of, rungs
 from .state import State
-from .validate import classes_of, described, meant
+from .validate import classes_of, described, meant, replay_of
 
 if TYPE_CHECKING:
     from .history import Run
@@ -56,6 +56,7 @@ class Engine:
 
             self._undo = Undo(page_to, program)
         self.classes = classes_of(program, self.state)
+        self.replay = replay_of(program, self.machine, self.state)
         self.kernels = work.kernels
         self._rung = 0
         self._touched: int | None = None  # the rung whose arena is in memory
@@ -71,12 +72,23 @@ class Engine:
 
     # -- a step --------------------------------------------------------------------------------------------
 
-    def train(self, inputs: Sequence[Array], n: int) -> float:
+    @functools.cached_property
+    def sample_buffers(self) -> list[Buffer]:
+        """What a step is given: the model's inputs, and the target."""
+        if self.replay is not None:
+            return self.replay.buffers
+        return [b for b in self.program.entry_buffers("train") if b.direction == "input"]
+
+    def train(self, inputs: Sequence[Array], n: int, *, keep: bool = True) -> float:
+        """One step on n samples; with replay, on old ones beside them, and these are kept unless they were before."""
         with self.machine.lock:
             self.state.check_whole()
-            if self._undo is not None:
-                return self._train_paged(self._undo, inputs, n)
-            return self._train_once(inputs, n)
+            return self._train(inputs, n) if self.replay is None else self.replay.train(self._train, inputs, n, keep)
+
+    def _train(self, inputs: Sequence[Array], n: int) -> float:
+        if self._undo is not None:
+            return self._train_paged(self._undo, inputs, n)
+        return self._train_once(inputs, n)
 
     def _train_once(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
@@ -232,9 +244,15 @@ class Engine:
 
     def set_all(self, state: bytes | memoryview) -> None:
         """Where a run stood is forgotten, also if a disk fails in between."""
+        self.check_replay(state)
         with self.machine.lock:
             self.resumed = self.last_run = None
             self.state.set_all(state)
+
+    def check_replay(self, state: bytes | memoryview) -> None:
+        """Of a copy of all state: a good checksum does not say that its samples make sense."""
+        if self.replay is not None and (wrong := self.replay.wrong(state)):
+            raise BadCheckpoint("the saved replay buffer is damaged", why=wrong, help="an older one may still be good")
 
     @functools.cached_property
     def fingerprint(self) -> str:

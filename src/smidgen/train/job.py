@@ -38,6 +38,7 @@ from .validate import meant, run_of
 if TYPE_CHECKING:
     from ..program.plan import Plan
     from .history import Epoch, History
+    from .replay import ReplayBuffer
 
 
 @dataclass(slots=True)
@@ -88,8 +89,10 @@ class Job:
 
     def train_step(self, x: Any, y: Any) -> float:
         """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        split into micro-batches if the program was compiled with Memory(accumulate=True). As in PyTorch, a mean over
-        ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead (NotFinite).
+        split into micro-batches if the program was compiled with Memory(accumulate=True). With replay, samples that
+        were learned before join the new ones, up to the plan's batch; the new ones are kept afterwards. As in PyTorch,
+        a mean over ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead
+        (NotFinite).
 
         A step that an error stops (NaN in a sample, a label that is no class) updates no parameter and no optimizer
         state, and is not counted; but with bn="batch", running statistics of layers before the error may have moved
@@ -101,8 +104,7 @@ class Job:
         for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
             check_numbers(array, buffer)
         if self.engine.classes is not None:  # the kernel refuses what is no class, but knows spare ones
-            target = [b for b in self.program.entry_buffers("train") if b.direction == "input"][-1]
-            check_labels(inputs[-1], target, self.engine.loss)
+            check_labels(inputs[-1], self.engine.sample_buffers[-1], self.engine.loss)
         return self.engine.train(inputs, n)
 
     def fit(
@@ -132,7 +134,8 @@ class Job:
         fallen for so many epochs; the job then ends in the state after its best epoch. `schedule`: constant,
         linear, cosine, or a function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run
         in which the rate first rises. `seed`: of the order of samples, by default the program's. `batch`: samples
-        of a step, by default the plan's; more need Memory(accumulate=True). `checkpoint`: a file, written after
+        of a step, by default the plan's (with replay, the new ones of it; those of the first epoch are kept); more need
+        Memory(accumulate=True). `checkpoint`: a file, written after
         each epoch or every `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a
         line per epoch, False not even the bar that a terminal shows. `on_epoch` is called with the record of each
         epoch. `follow_memory`: before each step, switch to the rung (`job.rungs`) that free memory allows, down at
@@ -189,6 +192,8 @@ class Job:
         call = self._calls.get(entry)
         if call is None:
             buffers = [b for b in self.program.entry_buffers(entry) if b.direction == "input"]
+            if entry == "train":
+                buffers = self.engine.sample_buffers
             call = self._calls[entry] = _Call(buffers)
         check_number_of_arrays(given, call.buffers)
         arrays = [to_numpy(value, buffer.name) for value, buffer in zip(given, call.buffers, strict=True)]
@@ -213,6 +218,16 @@ class Job:
         if self.engine.classes is None:
             raise BadOption("the program has no spare classes", help="compile with classes=smidgen.Classes(spare=4)")
         return self.engine.classes.add(name)
+
+    @functools.cached_property
+    def replay(self) -> ReplayBuffer:
+        """Samples that were learned, to be learned again, of a program compiled with Memory(replay=…)."""
+        from .replay import ReplayBuffer
+
+        if self.engine.replay is None:
+            raise BadOption("the program keeps no samples",
+                            help="compile with memory=smidgen.Memory(replay=smidgen.Replay(samples=200))")  # fmt: skip
+        return ReplayBuffer(self.engine)
 
     # -- rungs ---------------------------------------------------------------------------------------------
 
@@ -361,6 +376,7 @@ class Job:
             )  # fmt: skip
         run = run_of(found, str(path)) if position else None
         if run is not None and run.position.best is not None and found.best is not None:
+            self.engine.check_replay(found.best)
             best = replace(run.position.best, state=self.engine.kept(given=found.best).data())
             run = replace(run, position=replace(run.position, best=best))
         self.engine.set_all(found.state)

@@ -61,7 +61,7 @@ def fit(
         raise BadOption("checkpoint_every without a path", help='checkpoint="run.ckpt"')
     if on_epoch is not None and not callable(on_epoch):
         raise BadOption(f"on_epoch={on_epoch!r} is not a function", help="on_epoch=print")
-    batch, schedule = checked_batch(batch, job.program), checked_schedule(schedule, warmup)
+    batch, schedule = new_samples(job, batch), checked_schedule(schedule, warmup)
     shuffle, progress = flag("shuffle", shuffle), None if progress is None else flag("progress", progress)
     watch = checked_watch(follow_memory, job.rungs) if follow_memory is not False else None
     data = training_data(job, x, y, epochs, batch)
@@ -85,8 +85,15 @@ def fit(
     return _Fit(job, settings, data, held_out, schedule, position, path, every, show, on_epoch, watch).run()
 
 
+def new_samples(job: Job, batch: Any = None) -> int:
+    """Of a step: with replay, those beside the old ones."""
+    if batch is None and job.engine.replay is not None:
+        return job.engine.replay.shape.fresh
+    return checked_batch(batch, job.program)
+
+
 def training_data(job: Job, x: Any, y: Any, epochs: int, batch: int) -> Data:
-    buffers = [b for b in job.program.entry_buffers("train") if b.direction == "input"]
+    buffers = job.engine.sample_buffers
     if y is not None:
         return Arrays(x, y, buffers, job.engine.loss, batch)
     most = None if "grad" in job.program.entries else job.program.batch
@@ -98,6 +105,8 @@ def eval_data(job: Job, x: Any, y: Any, epochs: int = 1) -> Data:
     if entry not in job.program.entries:
         raise BadProgram("the program has no entry point 'evaluate'", why=NO_ENTRY)
     buffers = [b for b in job.program.entry_buffers(entry) if b.direction == "input"]
+    if entry == "train":
+        buffers = job.engine.sample_buffers
     if y is not None:
         return Arrays(x, y, buffers, job.engine.loss, checked_batch(None, job.program))
     return Stream(x, buffers, job.engine.loss, epochs, None)
@@ -228,14 +237,20 @@ class _Fit:
     def _train(self, inputs: Sequence[Array], n: int, lr: float) -> float:
         """A step with this learning rate. Between steps, job.lr is what the schedule starts from."""
         if self.schedule.is_constant:
-            return self.engine.train(inputs, n)
+            return self._learn(inputs, n)
         view = self.state.view(LR)
         start = view.copy()
         view[...] = lr
         try:
-            return self.engine.train(inputs, n)
+            return self._learn(inputs, n)
         finally:
             view[...] = start
+
+    def _learn(self, inputs: Sequence[Array], n: int) -> float:
+        """With replay, samples of the first epoch are new."""
+        if self.engine.replay is None or not self.position.epochs:
+            return self.engine.train(inputs, n)
+        return self.engine.train(inputs, n, keep=False)
 
     def _follow_memory(self) -> None:
         """To the rung that memory allows now; without a reading the job stays where it is."""

@@ -12,9 +12,11 @@ from ..program.program import Program
 from .state import State, checked_facts
 
 if TYPE_CHECKING:
+    from ..runtime.machine import Machine
     from .checkpoint import Checkpoint
     from .classes import Classes
     from .history import Run
+    from .replay import Replaying
 
 
 @contextlib.contextmanager
@@ -49,6 +51,23 @@ def classes_of(program: Program, state: State) -> Classes | None:
         raise BadProgram("the program does not describe its classes", why=f"{type(error).__name__}: {error}") from error
 
 
+def replay_of(program: Program, machine: Machine, state: State) -> Replaying | None:
+    if "replay" not in program.meta:
+        return None
+    from .replay import Replaying, shape_of
+
+    try:
+        shape = shape_of(program, state.facts)
+        assert shape is not None
+        found = Replaying(program, machine, state, shape)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BadProgram("the program does not describe its replay buffer", why=why) from error
+    if wrong := found.wrong():
+        raise BadProgram("the program's replay buffer is damaged", why=wrong, help="compile it again, or load a copy")
+    return found
+
+
 def run_of(found: Checkpoint, path: str) -> Run | None:
     """The run of a checkpoint; a good checksum does not say that it makes sense."""
     if found.run is None:
@@ -64,4 +83,4 @@ def run_of(found: Checkpoint, path: str) -> Run | None:
         raise BadCheckpoint("the checkpoint does not describe its run", at=path, why=why) from error
 
 
-__all__ = ["classes_of", "described", "meant", "run_of"]
+__all__ = ["classes_of", "described", "meant", "replay_of", "run_of"]

@@ -13,6 +13,7 @@ from ..pipeline import Entries
 from ..place import arena
 from ..planner.cost import Spent, spent
 from ..planner.goal import Goal
+from ..replay import planned
 
 LARGE: Final = 400  # nodes: with more, each try takes seconds, and a search reaches no less than the fast methods
 
@@ -90,10 +91,19 @@ def step_spent(entries: Entries, goal: Goal) -> Spent:
         return spent(entries.graphs[name], entries.batch, goal.prices)
 
     if not entries.step_samples:
-        return of("train")
+        return of("train").plus(_features_spent(entries, goal))
     whole, rest = divmod(entries.step_samples, entries.batch)
-    parts = of("zero").plus(of("apply")).plus(of("grad"), whole)
+    parts = of("zero").plus(of("apply")).plus(of("grad"), whole).plus(_features_spent(entries, goal))
     return parts.plus(spent(entries.graphs["grad"], rest, goal.prices)) if rest else parts
+
+
+def _features_spent(entries: Entries, goal: Goal) -> Spent:
+    """By the frozen part, which new samples of a step run and old ones do not."""
+    if entries.replay is None or "features" not in entries.graphs:
+        return Spent()
+    wanted, shape = entries.replay
+    new = planned(shape, wanted, entries.step_samples or entries.batch).fresh
+    return spent(entries.graphs["features"], new, goal.prices)
 
 
 def infer_spent(entries: Entries, goal: Goal) -> Spent:

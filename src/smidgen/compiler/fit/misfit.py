@@ -220,6 +220,8 @@ def _state_parts(plan: Plan, optimizer: Optimizer) -> dict[str, int]:
     """What is in RAM between steps, and how many bytes of it."""
     names = {"param": PARAMETERS, "optim": _kept_by(optimizer), "stat": "statistics", "setting": "settings"}
     found = {name: sum(s.bytes for s in plan.facts.stored if s.role == role) for role, name in names.items()}
+    found["settings"] -= plan.replay_bytes
+    found["replay buffer"] = plan.replay_bytes
     return {name: count for name, count in found.items() if count}
 
 

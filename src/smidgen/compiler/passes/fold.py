@@ -6,7 +6,7 @@ All of it in float64; values are rounded once, when they are encoded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,13 @@ def freeze(graph: Graph, learn: Collection[str], updated: Collection[str] = froz
 
     computed = {out for node in graph.nodes for out in node.outs}
     return graph.with_(tensors={k: replace(t, role=role(t)) for k, t in graph.tensors.items()})
+
+
+def frozen(graphs: Mapping[str, Graph], learn: set[str], folds: Folds) -> dict[str, Graph]:
+    """What neither learns nor is measured becomes constant; norms over constants are folded into their layer."""
+    keeping = [node for g in graphs.values() for node in g.nodes if ops.get(node.op).statistics == "keeps"]
+    measured = {i for node in keeping for i in node.ins}
+    return {name: fold_batch_norm(freeze(g, learn, measured), folds) for name, g in graphs.items()}
 
 
 def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:

@@ -16,10 +16,10 @@ def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
     In an inference entry that is the whole network. The loop gathers what the rest of the graph reads; it ends early
     where that is less. `learns` are parameters that count as learnable though no node of this entry changes them.
     """
-    before, inside = _split(graph, set(learns))
+    before, inside = split(graph, set(learns))
     inside = _to_the_narrowest(graph, inside)
     body = [graph.nodes[i] for i in sorted(inside)]
-    if not any(_works(node) for node in body):
+    if not any(works(node) for node in body):
         return graph
     first = [graph.nodes[i] for i in sorted(before)]
     rest = [node for i, node in enumerate(graph.nodes) if i not in before and i not in inside]
@@ -42,19 +42,22 @@ def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
     return graph.with_(nodes=nodes, tensors=tensors)
 
 
-def _works(node: Node) -> bool:
+def works(node: Node) -> bool:
+    """Does it compute anything?"""
     return not ops.border(node) and not ops.get(node.op).is_view
 
 
-def _split(graph: Graph, learns: set[str]) -> tuple[set[int], set[int]]:
+def split(graph: Graph, learns: set[str], varies: Collection[str] = ()) -> tuple[set[int], set[int]]:
     """Positions of the nodes that run once before the loop, and of those inside it.
 
-    Both read only what no node of this entry changes. Inside are those with one axis of samples, the first.
+    Both read only what no node of this entry changes, and nothing that `varies`. Inside are those with one axis of
+    samples, the first.
     """
     changed = learns | {node.ins[i] for node in graph.nodes if not ops.get(node.op).is_view
                         for i in ops.get(node.op).shares.values()}  # fmt: skip
     fixed = {t.name for t in graph.tensors.values() if _given(t) and t.name not in changed}
     fixed |= {t.name for t in graph.of_role(Role.SETTING)}
+    fixed -= set(varies)
     before: set[int] = set()
     inside: set[int] = set()
     for i, node in enumerate(graph.nodes):

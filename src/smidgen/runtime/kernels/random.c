@@ -1,18 +1,10 @@
 /* Randomness without state: every element hashes (seed, step, key, its index in the batch), so a recomputed or split
- * dropout draws the same mask. ops/random.py holds the same integer arithmetic; both must change together.
+ * dropout draws the same mask.
  * counter: int32[2] = (seed, step). keep if the upper 24 bits of the hash are >= cut, cut = p * 2^24. */
+#include "../hash.h"
 #include "../kernel.h"
 
 #define BLOCK 64
-
-/* The finalizer of MurmurHash3: every bit of h reaches every bit of the result. */
-static inline uint32_t mix(uint32_t h) {
-    h ^= h >> 16;
-    h *= 0x85ebca6bu;
-    h ^= h >> 13;
-    h *= 0xc2b2ae35u;
-    return h ^ h >> 16;
-}
 
 /* How a kernel draws: the node of origin, the threshold and the gain of what is kept, 1 / (1 - p). Ends each block. */
 typedef struct {
@@ -20,21 +12,18 @@ typedef struct {
     float scale;
 } Draw;
 
-/* Two words from (seed, step, key), mixed in different orders: streams coincide only if both agree. */
 typedef struct {
     uint32_t a, b, cut;
     float scale;
 } Stream;
 
 static Stream stream_of(const int32_t *counter, Draw draw) {
-    const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], k = (uint32_t)draw.key;
-    const Stream s = {mix(mix(mix(seed ^ 0x9e3779b9u) ^ step) ^ k), mix(mix(mix(seed ^ 0x7f4a7c15u) ^ k) ^ step),
-                      (uint32_t)draw.cut, draw.scale};
+    const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], key = (uint32_t)draw.key;
+    const Stream s = {smg_stream_a(seed, step, key), smg_stream_b(seed, step, key), (uint32_t)draw.cut, draw.scale};
     return s;
 }
 static inline float gain(const Stream *s, uint32_t index) {
-    const uint32_t h = mix((index ^ s->a) * 0x9e3779b1u + s->b);
-    return h >> 8 >= s->cut ? s->scale : 0.0f;
+    return smg_bits(s->a, s->b, index) >> 8 >= s->cut ? s->scale : 0.0f;
 }
 
 /* Each of N elements has a draw of its own, numbered through the batch. */

@@ -79,15 +79,22 @@ static int open_input(Data *d, DataInput *in, int number, int all, const uint8_t
     return same_shape(in) ? 0 : failed(d, where, "its shape is not that of the program's input");
 }
 
-int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last) {
-    const uint8_t *file = NULL;
-    size_t bytes = 0;
-    int all = 0;
+static int inputs_of(const SmgContext *x, int entry) {
     SmgBufferInfo info;
-    memset(d, 0, sizeof *d);
+    int all = 0;
     for (int i = 0; i < smg_buffer_count(x, entry); i++) {
         if (smg_buffer_info(x, entry, i, &info) == SMG_OK && !info.is_output) { all++; }
     }
+    return all;
+}
+
+int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last,
+              long most) {
+    const uint8_t *file = NULL;
+    size_t bytes = 0;
+    const int features = smg_entry(x, "features"), last = inputs_of(x, entry) - 1;
+    const int all = features < 0 ? last + 1 : inputs_of(x, features) + 1;
+    memset(d, 0, sizeof *d);
     if (all < 1 || all > DATA_MOST_INPUTS) { return failed(d, "program", "it takes too many inputs, or none"); }
     if (npz && mapped(d, npz, &file, &bytes)) { return -1; }
     if (!npz && raws != all && !(optional_last && raws == all - 1)) {
@@ -95,11 +102,13 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
     }
     for (int i = 0; i < all; i++) {
         DataInput *in = &d->inputs[i];
-        smg_buffer_info(x, entry, i, &in->info);
+        const int is_last = i == all - 1, from = features < 0 || is_last ? entry : features,
+                  number = is_last ? last : i;
+        smg_buffer_info(x, from, number, &in->info);
         if (in->info.batch_axis != 0 || in->info.dims[0] < 1) {
             return failed(d, in->info.name, "samples must be its first axis");
         }
-        in->elements = smg_buffer_bytes(x, entry, i, 1) / (uint64_t)item_bytes(in->info.type);
+        in->elements = smg_buffer_bytes(x, from, number, 1) / (uint64_t)item_bytes(in->info.type);
         int wrong = 1; /* 1: there is none */
         if (npz) {
             wrong = open_input(d, in, i, all, file, bytes, npz);
@@ -113,7 +122,7 @@ int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **r
         if (!samples || samples > UINT32_MAX) { return failed(d, in->info.name, "there are no samples, or too many"); }
         d->samples = samples;
         d->count = i + 1;
-        in->staged.bytes = (size_t)smg_buffer_bytes(x, entry, i, smg_batch(x));
+        in->staged.bytes = (size_t)smg_buffer_bytes(x, from, number, 1) * (size_t)most;
         in->staged.data = data_memory(in->staged.bytes);
         if (!in->staged.data) { return failed(d, "memory", strerror(errno)); }
     }

@@ -14,7 +14,7 @@ typedef struct {
     NpzArray array;
     SmgBufferInfo info;
     uint64_t elements; /* of one sample */
-    SmgBuffer staged;  /* room for a full batch */
+    SmgBuffer staged;  /* room for all that are taken at a time */
 } DataInput;
 
 typedef struct {
@@ -25,10 +25,12 @@ typedef struct {
     char message[256];
 } Data;
 
-/* Opens the samples that `entry` takes. npz is a path or NULL; then raw has `raws` paths, in the order of the inputs.
- * With optional_last, the last input may be missing (a program's target, when nothing is compared): count is one less.
- * 0, or -1 with the message. Memory is taken here and nowhere else. */
-int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last);
+/* Opens the samples that `entry` takes; if that is `train` and there is an entry `features`, the inputs are those of
+ * the latter. At most `most` are taken at a time. npz is a path or NULL; then raw has `raws` paths, in the order of the
+ * inputs. With optional_last, the last input may be missing (a program's target, when nothing is compared): count is
+ * one less. 0, or -1 with the message. Memory is taken here and nowhere else. */
+int data_open(Data *d, const SmgContext *x, int entry, const char *npz, char **raw, int raws, int optional_last,
+              long most);
 
 /* The order of samples in an epoch, the same as `fit` takes on the host. */
 void data_shuffle(Data *d, uint64_t seed, uint64_t epoch);

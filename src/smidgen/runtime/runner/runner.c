@@ -203,21 +203,39 @@ static const char *step(uint64_t first, int32_t n, float *loss) {
     return why ? why : pass("apply");
 }
 
+/* The same with replay: n new samples and old ones beside them. They are kept if they are new. */
+static const char *replayed(uint64_t first, int32_t n, int is_new, float *loss) {
+    static void *rows;
+    SmgBuffer io[DATA_MOST_INPUTS];
+    const size_t bytes = smg_replay_rows_bytes(&net_replay, (uint32_t)n);
+    if (!rows) { rows = data_memory(bytes); } /* the first step has the most samples */
+    if (!rows) { return strerror(errno); }
+    if (data_take(&samples, first, n)) { return samples.message; }
+    for (int i = 0; i < samples.count; i++) { io[i] = samples.inputs[i].staged; }
+    if (smg_replay_step(&context, &net_replay, io, samples.count, n, rows, bytes, loss, NULL)) {
+        return smg_error(&context);
+    }
+    return is_new && smg_replay_keep(&context, &net_replay, rows, n) ? smg_error(&context) : NULL;
+}
+
 static int train(const Options *o) {
     const int entry = smg_entry(&context, "train");
     Store store;
     int is_new = 1;
     const char *why;
     if (entry < 0) { return fail(1, "the program cannot train", NULL); }
-    if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0)) {
-        return fail(1, samples.message, NULL);
-    }
-    const long batch = o->batch ? o->batch : net_samples;
+    const int replays = net_replay.samples > 0;
+    const long planned = replays ? (long)net_replay.fresh : net_samples, batch = o->batch ? o->batch : planned;
     if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0) {
         return fail(2, "--batch is larger than the program's", NULL);
     }
+    const long most = replays && batch > smg_batch(&context) ? batch : smg_batch(&context);
+    if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0, most)) {
+        return fail(1, samples.message, NULL);
+    }
     if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
     if (!is_new && smg_restore(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
+    if (replays && !smg_replay_memory(&context, &net_replay)) { return fail(1, smg_error(&context), NULL); }
     if (o->has_lr && net_lr < 0) { return fail(2, "this runner cannot change its learning rate", NULL); }
     if (o->has_lr) { memcpy(context.state + net_lr, &o->lr, 4); }
     FILE *losses = o->losses ? fopen(o->losses, "wb") : NULL;
@@ -232,7 +250,8 @@ static int train(const Options *o) {
         for (uint64_t first = 0; first < samples.samples; first += (uint64_t)batch) {
             const uint64_t left = samples.samples - first;
             const int32_t n = (int32_t)(left < (uint64_t)batch ? left : (uint64_t)batch);
-            if ((why = step(first, n, &loss))) { return fail(1, why, NULL); }
+            why = replays ? replayed(first, n, epoch == 0, &loss) : step(first, n, &loss);
+            if (why) { return fail(1, why, NULL); }
             sum += (double)loss * n;
             steps++;
             if (losses && fwrite(&loss, sizeof loss, 1, losses) != 1) { return fail(1, o->losses, strerror(errno)); }
@@ -279,7 +298,7 @@ static int infer(const Options *o) {
     const char *why;
     /* The target, if there is one, is the last input of `train`. */
     if (entry < 0 || trained < 0) { return fail(1, "the program cannot infer", NULL); }
-    if (data_open(&samples, &context, trained, o->data, (char **)o->raw, o->raws, 1)) {
+    if (data_open(&samples, &context, trained, o->data, (char **)o->raw, o->raws, 1, smg_batch(&context))) {
         return fail(1, samples.message, NULL);
     }
     if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }

@@ -5,6 +5,7 @@
  * data.bin     bytes of STATE to begin with and then these, or 0: the program's own.
  *              Steps: number of samples n, then the n samples of each input; n = 0 ends them. More samples than
  *              NET_BATCH are there in micro-batches of so many, each with all of its inputs.
+ *              A program with replay has all n samples of an input together; -n for those that are not new.
  *              The same once more with samples to predict, without targets.
  * result.bin   the loss of each step, STATE, outputs of each prediction, bytes of stack that were used.
  * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind
@@ -80,6 +81,24 @@ static int append(Files *f, const void *from, size_t bytes) {
 
 static const SmgBuffer buffers[NET_MOST_BUFFERS]; /* none of them has memory */
 
+#ifdef NET_REPLAY
+#include "replay.h"
+
+static const SmgReplay replay = NET_REPLAY;
+static _Alignas(4) uint8_t rows[NET_REPLAY_ROWS_BYTES]; /* new samples, as the program trains on them */
+
+/* A step of n samples, new ones unless n is negative, and of old ones beside them. */
+static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
+    const int32_t count = n < 0 ? -n : n;
+    const int target = NET_TRAIN_INPUTS - 1;
+    next_run(f, NET_REPLAY_ENTRY, target, count);
+    f->start[target] = f->at;
+    f->at += (uint32_t)count * smg_replay_row_bytes(&replay, replay.parts - 1);
+    const SmgStatus status =
+        smg_replay_step(&context, &replay, buffers, NET_TRAIN_INPUTS, count, rows, sizeof rows, loss, channel);
+    return status || n < 0 ? status : smg_replay_keep(&context, &replay, rows, count);
+}
+#else
 /* A step of n samples: at once, or in micro-batches whose gradients and losses add up. */
 static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
@@ -95,6 +114,7 @@ static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *lo
     }
     return status ? status : smg_apply(&context);
 }
+#endif
 
 static int fail(const char *what) {
     board_print("error: ");
@@ -130,8 +150,11 @@ int main(void) {
         return fail("data.bin has the state of another program");
     }
     f.at += (uint32_t)given;
+#ifdef NET_REPLAY
+    if (!smg_replay_memory(&context, &replay)) { return fail(smg_error(&context)); }
+#endif
 
-    while ((n = next_count(&f)) > 0) {
+    while ((n = next_count(&f)) != 0) {
         float loss = 0;
         if (train(&f, &channel, n, &loss)) { return fail(smg_error(&context)); }
         append(&f, &loss, sizeof loss);
