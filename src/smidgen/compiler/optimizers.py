@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -158,4 +158,11 @@ def by_name(
     return made
 
 
-__all__ = ["DEFAULT", "SGD", "Adam", "AdamW", "Optimizer", "by_name"]
+def described(optimizer: Optimizer) -> str:
+    """`SGD(momentum=0.9)`: what is not usual, without the learning rate, which can change."""
+    given = [(f.name, getattr(optimizer, f.name), f.default) for f in fields(optimizer) if f.name != "lr"]
+    text = ", ".join(f"{name}={value}" for name, value, usual in given if value != usual)
+    return f"{type(optimizer).__name__}({text})" if text else type(optimizer).__name__
+
+
+__all__ = ["DEFAULT", "SGD", "Adam", "AdamW", "Optimizer", "by_name", "described"]
