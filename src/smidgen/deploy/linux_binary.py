@@ -20,7 +20,7 @@ from ..ir import COUNTER, LR
 from ..program.program import Program
 from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 
-PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h")
+PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "blocks.h")
 """Headers whose functions a shared library offers."""
 HOST_ONLY: Final = ("probe", "first_fit", "kernel_at")
 """Sources that tests and the compiler use."""
