@@ -29,7 +29,7 @@ from .uses import Use, uses
 
 PREFIX = "tinyol"
 WEIGHT, BIAS, MOMENTS, SEEN = (f"{PREFIX}.{part}" for part in ("weight", "bias", "moments", "seen"))
-LIMIT = 5.0  # standard deviations: what is further away counts as this far
+LIMIT = 10.0  # standard deviations: what is further away counts as this far
 SAMPLES = 32  # that the reference is of
 
 
