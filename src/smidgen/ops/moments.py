@@ -188,17 +188,18 @@ def _restart_ref(seen: Array, samples: Array, rows: int, usual: int, skip: bool)
     count = float(samples[0]) if given else float(usual)
     if skip:
         return (np.array([-count, 0, seen[2]], seen.dtype),)
-    return (np.array([0 if given else min(seen[0], count * rows), count * rows, seen[2]], seen.dtype),)
+    rest = 0.0 if given else min(float(seen[0]), np.ceil(count * rows / 8))
+    return (np.array([rest, count * rows, seen[2]], seen.dtype),)
 
 
 define(
     "restart_moments", doc="the next `samples` (0: `usual`) samples of `rows` rows make the reference: of them alone, "
-    "or (0) beside what the statistics are of so far, which counts for no more; with skip they are not entered",
+    "or (0) beside what the statistics are of so far, which counts for an eighth; with skip they are not entered",
     infer=_restart_infer, ref=_restart_ref, vjp=NOT_DIFFERENTIABLE, shares={0: 0}, batchwise=True,
     kernels={"f32": "restart_moments_f32"},
     params=lambda call: [int(call["skip"]), float(call["rows"]), float(call["usual"])],
     cases=[case(_READY, lambda rng, n: np.array([9.0]), rows=4, usual=32, skip=False),
-           case(_READY, lambda rng, n: np.array([0.0]), rows=1, usual=16, skip=False),
+           case(_READY, lambda rng, n: np.array([0.0]), rows=3, usual=17, skip=False),
            case(_WAITS, lambda rng, n: np.array([0.0]), rows=1, usual=16, skip=True)],
 )  # fmt: skip
 

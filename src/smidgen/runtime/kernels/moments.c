@@ -152,7 +152,9 @@ KERNEL(restart_moments_f32, "ui", PARAMS(Restart)) {
         seen[LEFT] = 0;
         return SMG_NO_FAULT;
     }
-    if (given || seen[COUNT] > rows) { seen[COUNT] = given ? 0 : rows; }
+    const float some =
+        (float)(int32_t)(rows < 1e9f ? (rows + 7.0f) / 8.0f : 1e9f); /* what is older counts as so many */
+    if (given || seen[COUNT] > some) { seen[COUNT] = given ? 0 : some; }
     seen[LEFT] = rows;
     return SMG_NO_FAULT;
 }
