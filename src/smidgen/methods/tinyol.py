@@ -43,7 +43,7 @@ class TinyOL(Method):
     keeps: ClassVar[str] = "the input of that layer"
     costs: ClassVar[str] = "one layer, and five numbers for each of its inputs"
     after: ClassVar[str] = "Ren et al. 2021 (TinyOL)"
-    argument: ClassVar[str] = "attach"
+    argument: ClassVar[str] = "part"
     streams: ClassVar[bool] = True
 
     part: str = ""
