@@ -330,3 +330,13 @@ def test_a_loss_that_is_not_for_evaluation_is_refused() -> None:
         smidgen.compile(
             Two().train(), torch.zeros(4, 4), method="tinyol", loss=loss, target=torch.zeros(4, dtype=torch.int64)
         )
+
+
+@pytest.mark.parametrize("method", ["tinyol", "lora:2"])
+def test_a_proof_says_that_pytorch_lacks_what_a_method_added(method: str) -> None:
+    from smidgen.report.proof import prove
+
+    model, rng = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3)), np.random.default_rng(0)
+    facts: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "sgd", "lr": None, "bn": "frozen", "method": method}
+    with pytest.raises(BadOption, match="which the model does not have in PyTorch"):
+        prove(model, "net", lambda: [rng.standard_normal((4, 16)).astype(np.float32)], rng, **facts)

@@ -126,6 +126,10 @@ class _Entries:
         """With the scores of the samples entered into their statistics."""
         b = _builder(graph)
         score = self._score(b, graph, target)
+        if not self.reconstructs:  # before the standardised input is there, which is kept for the backward pass
+            own = b.nodes[len(graph.nodes) :]
+            at = next(i for i, node in enumerate(graph.nodes) if ops.get(node.op).tracker)
+            b.nodes = [*graph.nodes[:at], *own, *graph.nodes[at:]]
         column = b.add("reshape", score, shape=(*b[score].shape, 1))
         moments, seen = self._of_scores(b)
         b.add_many("track_moments", moments, seen, column, window=SCORE_WINDOW, rate=RATE, name=f"{moments}'")
