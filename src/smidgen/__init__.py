@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import SmidgenError
 from .runtime.library import load_early
-from .train.job import Job, load
+from .train.job import Job
+from .train.load import load
 
 if TYPE_CHECKING:
     from . import methods

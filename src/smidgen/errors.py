@@ -133,6 +133,12 @@ class BadScheme(SmidgenError):
     exit_status = 2
 
 
+class CannotStream(SmidgenError):
+    """A program or a model cannot learn from a stream, or not from this sample."""
+
+    code = "E310"
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

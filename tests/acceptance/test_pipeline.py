@@ -8,7 +8,8 @@ import pytest
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
-from smidgen.train.job import Job, load
+from smidgen.train.job import Job
+from smidgen.train.load import load
 from tests.support import small
 
 OPTIMIZERS: list[Optimizer] = [

@@ -19,7 +19,8 @@ import pytest
 
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.optimizers import Adam
-from smidgen.train.job import Job, load
+from smidgen.train.job import Job
+from smidgen.train.load import load
 from tests.support import small
 
 pytestmark = pytest.mark.xdist_group("numpy_only")  # installed once for all

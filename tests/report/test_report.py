@@ -24,7 +24,8 @@ from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.plan import Decision, Plan
 from smidgen.report import inspect, plan_html, plan_text
 from smidgen.train import step_time
-from smidgen.train.job import Job, load
+from smidgen.train.job import Job
+from smidgen.train.load import load
 from tests.support import named, small
 from tests.support.snapshots import check_snapshot
 

@@ -13,8 +13,9 @@ import pytest
 from smidgen.runtime.build import HERE, LIBRARY
 
 HEADERS = (
-    "smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "blocks.h", "ports/posix.h", "ports/posix_cpu.h",
-    "ports/posix_pager.h", "ports/cortex_m/board.h", "runner/data.h", "runner/npz.h", "runner/store.h", "runner/tail.h",
+    "smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "blocks.h", "ports/posix.h",
+    "ports/posix_cpu.h", "ports/posix_pager.h", "ports/cortex_m/board.h", "runner/data.h", "runner/npz.h",
+    "runner/store.h", "runner/tail.h",
 )  # fmt: skip
 LIBRARY_HEADERS = HEADERS[: HEADERS.index("ports/cortex_m/board.h")]
 FUNCTION = re.compile(r"^[A-Za-z_][\w *]*?[ *](\w+)\((?:[^()]|\([^()]*\))*\);", re.MULTILINE)
@@ -29,6 +30,7 @@ int main() {
     if (smg_measure(&x, file, sizeof file) != SMG_BAD_PROGRAM) { return 1; }
     if (smg_fault(&x, 0) != SMG_FAULT_PROGRAM) { return 2; }
     if (smg_train_step(&x, 0, 0, 1, 0, 0) != SMG_BAD_CALL || smg_set_pager(&x, &pager) != SMG_BAD_CALL) { return 3; }
+    if (smg_learn(&x, 0, 0, 1, 0) != SMG_BAD_CALL || smg_calibrate(&x, 0) != SMG_BAD_CALL) { return 5; }
     if (smg_save(&x, 0) != SMG_BAD_CALL || smg_class_count(&x, &classes) != -1) { return 4; }
     smg_posix_close(smg_posix_empty());
     return 0;

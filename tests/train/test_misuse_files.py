@@ -12,7 +12,8 @@ import pytest
 from smidgen.ops.build import Builder, feed, fetch
 from smidgen.program.program import Program
 from smidgen.runtime import library
-from smidgen.train.job import Job, load
+from smidgen.train.job import Job
+from smidgen.train.load import load
 from tests.support.encoded import encoded
 from tests.support.jobs import job_of, said
 from tests.support.small import N

@@ -71,8 +71,8 @@ def build(args: argparse.Namespace) -> int:
 
 
 def _loaded(args: argparse.Namespace) -> Job:
-    from ..train.job import load
     from ..train.kernel_choice import OverPlan
+    from ..train.load import load
 
     try:
         return load(args.program, kernels=args.kernels, threads=args.threads, page_to=args.page_to)

@@ -10,7 +10,7 @@ from typing import Any
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
 from ..ir import ALIGN, REPLAY, Graph, Role
-from ..methods import Merge
+from ..methods import Beside, Merge
 from ..program.arrays import FROZEN, INT8, SCALE
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
@@ -58,8 +58,12 @@ def encode(
     entries = draft.entries
     plan = _plan(entries, draft.layouts, limit, draft.need, price, asked)
     meta = {"plan": plan.to_json(), "state": _state_map(entries, draft.stored), **run_facts(entries.graphs)}
-    if entries.merges:
-        meta["merges"] = [_merge_fact(entries, merge, draft.stored) for merge in entries.merges]
+    merges = [m for m in entries.merges if isinstance(m, Merge)]
+    if merges:
+        meta["merges"] = [_merge_fact(entries, merge, draft.stored) for merge in merges]
+    beside = [m for m in entries.merges if isinstance(m, Beside)]
+    if beside:
+        meta["beside"] = [fact for m in beside if (fact := _beside_fact(entries, m, draft.stored))]
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
     meta |= draft.program.meta
@@ -267,18 +271,36 @@ def _frozen_elements(entries: Entries) -> int:
 
 def _merge_fact(entries: Entries, merge: Merge, stored: Mapping[str, Slot]) -> dict[str, Any]:
     """Where the constant weight is with which two learned ones are merged, and how to get back to the user's layout."""
-    train = entries.graphs["train"]
-    steps = [[kind, list(arg)] for kind, arg in train.layouts.get(merge.into, ())]
-    found: dict[str, Any] = {
-        "into": merge.into, "left": merge.left, "right": merge.right, "aliases": list(entries.aliases[merge.into]),
-        "shape": list(entries.shapes[merge.into]), "steps": steps,
-    }  # fmt: skip
-    int8 = f"{merge.into}{INT8}"
-    if int8 in stored:
-        return found | {"base": stored[int8].offset, "scales": stored[f"{merge.into}{SCALE}"].offset}
-    if merge.into not in stored or stored[merge.into].region != "const":
+    found = _constant_fact(entries, merge.into, stored)
+    if found is None:
         raise Internal(f"'{merge.into}' is no constant of the program", why="a method merges into it")
-    return found | {"base": stored[merge.into].offset}
+    return {"into": merge.into, "left": merge.left, "right": merge.right, **found}
+
+
+def _constant_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
+    """Where a constant of the user's model is; None if the program does not have it as one."""
+    steps = [[kind, list(arg)] for kind, arg in entries.graphs["train"].layouts.get(name, ())]
+    found = {"aliases": list(entries.aliases[name]), "shape": list(entries.shapes[name]), "steps": steps}
+    int8 = f"{name}{INT8}"
+    if int8 in stored:
+        return found | {"base": stored[int8].offset, "scales": stored[f"{name}{SCALE}"].offset}
+    if name not in stored or stored[name].region != "const":
+        return None
+    return found | {"base": stored[name].offset}
+
+
+def _beside_fact(entries: Entries, beside: Beside, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
+    """How a layer goes into the one that it stands beside; None if that is not stored as the user has it."""
+    into = _constant_fact(entries, beside.into, stored)
+    bias = None if beside.into_bias is None else _constant_fact(entries, beside.into_bias, stored)
+    if into is None or bias is None:
+        return None
+    return {
+        "into": {"into": beside.into, **into}, "into_bias": {"into": beside.into_bias, **bias}, "axis": beside.axis,
+        "weight": beside.weight, "bias": beside.bias, "moments": beside.moments, "seen": beside.seen,
+        "eps": beside.eps,
+        "laid": [[kind, list(arg)] for kind, arg in beside.steps],
+    }  # fmt: skip
 
 
 def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:

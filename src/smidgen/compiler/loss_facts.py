@@ -15,8 +15,14 @@ OPTIMIZER = ("momentum", "nesterov", "beta1", "beta2", "epsilon", "weight_decay"
 
 def run_facts(graphs: Mapping[str, Graph]) -> dict[str, Any]:
     """What a program notes about its training beside its plan."""
-    train = graphs.get("train")
-    return {} if train is None else {"loss": loss_facts(train), "optimizer": optimizer_facts(train)}
+    train, learn = graphs.get("train"), graphs.get("learn")
+    stream = {} if learn is None else {"stream": {"target": "sample" if _takes_sample(learn) else "label"}}
+    return {} if train is None else {"loss": loss_facts(train), "optimizer": optimizer_facts(train), **stream}
+
+
+def _takes_sample(learn: Graph) -> bool:
+    """Can its one input be its target, too?"""
+    return len(learn.inputs) == 2 and len({(learn[name].shape, learn[name].dtype) for name in learn.inputs}) == 1
 
 
 def loss_facts(graph: Graph) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import methods, ops
 from ..errors import BadMethod, Internal, NotDifferentiable
-from ..ir import Array, Graph, Role, dead_removed, unnamed_removed
+from ..ir import Graph, Role, dead_removed, unnamed_removed
 from ..methods import Method, Update, Wanted
 from ..ops.build import Builder, fetch
 from ..program.plan import Decision
@@ -31,10 +29,12 @@ from .passes.fold import Folds, frozen
 from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
+from .passes.shared import shared
 from .passes.simplify import Sweeps, simplify_all
 from .passes.slices import axis_of_user, slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.stored import read_slices
+from .passes.stream import streams, track
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .place import arena
 from .planner.cheap import cheapened
@@ -67,7 +67,7 @@ class Entries:
     const: str = "f32"
     step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
-    merges: tuple[methods.Merge, ...] = ()
+    merges: tuple[methods.Merge | methods.Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
@@ -187,7 +187,8 @@ class _Simplified:
     forward: Mapping[str, Graph]
     sweeps: Sweeps
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
-    merges: tuple[methods.Merge, ...] = ()
+    statistics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the same
+    merges: tuple[methods.Merge | methods.Beside, ...] = ()
     folds: Folds = field(default_factory=Folds)
 
     @property
@@ -227,6 +228,7 @@ class _Learning:
     grads: Mapping[str, str]
     updates: tuple[Update, ...]
     replay: Replay | None = None
+    learn: tuple[Graph, Mapping[str, str]] | None = None  # of a stream: the same with the model's outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class Built:
     class_names: tuple[str, ...] = ()
     forward: Mapping[str, Graph] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
-    merges: tuple[methods.Merge, ...] = ()
+    merges: tuple[methods.Merge | methods.Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
 
 
@@ -258,41 +260,38 @@ def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
     if imported.evaluate is not None:
         captured["evaluate"] = imported.evaluate
     sweeps = Sweeps()
-    forward = checked(_shared(simplify_all(captured, {imported.loss}, sweeps)), "simplify")
+    forward = checked(shared(simplify_all(captured, {imported.loss}, sweeps)), "simplify")
     return _Simplified(imported, head, forward, sweeps)
-
-
-def _shared(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """What graphs store under one name is one array, so that what is made of it is made once."""
-    known: dict[str, Array] = {}
-
-    def shared(name: str, value: Array) -> Array:
-        first = known.setdefault(name, value)
-        alike = (first.shape, first.dtype) == (value.shape, value.dtype)
-        return first if first is value or (alike and np.array_equal(bits(first), bits(value))) else value
-
-    def bits(value: Array) -> Array:
-        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-
-    return {key: g.with_(data={name: shared(name, v) for name, v in g.data.items()}) for key, g in graphs.items()}
 
 
 def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     """The network as the methods change it, with the parameters that they add."""
     parts = methods.methods_of(wanted, model.names)
-    forward = methods.adapted(parts, model.forward, model.imported.loss)
-    if all(forward[name] is graph for name, graph in model.forward.items()):
+    stream = any(isinstance(part, Method) and part.streams for part in parts)
+    given = {name: graph for name, graph in model.forward.items() if not stream or name != "train"}
+    forward = methods.adapted(parts, given, model.imported.loss)
+    if all(forward[name] is graph for name, graph in given.items()) and not stream:
         return model
+    if stream:
+        forward = shared(streams(forward, model.imported.loss))
     try:
         checked(forward, "adapt")
     except Internal as error:
         what = f"method '{methods.text_of(wanted)}' makes a network that is not valid"
         raise BadMethod(what, at="adapt", why=f"{error.what} {error.why}".strip()) from error
     before = {p.name for p in (*model.imported.parameters, *model.imported.buffers)}
-    params = {t.name: graph.data[t.name].shape for graph in forward.values() for t in graph.of_role(Role.PARAM)}
-    added = {k: v for k, v in params.items() if k not in before}
-    merges = [m for part in parts if isinstance(part, Method) for m in part.merges(forward["train"])]
-    return replace(model, forward=forward, added=added, merges=tuple(merges))
+
+    def added(role: Role) -> dict[str, tuple[int, ...]]:
+        stored = [(t.name, graph) for graph in forward.values() for t in graph.of_role(role)]
+        return {name: graph.data[name].shape for name, graph in stored if name in graph.data and name not in before}
+
+    used = [part for part in parts if isinstance(part, Method)]
+    merges = [m for part in used for m in part.merges(forward["train"])]
+    head, rows = model.head, [name for part in used for name in part.rows(forward["train"])]
+    return replace(
+        model, forward=forward, added=added(Role.PARAM), statistics=added(Role.STAT), merges=tuple(merges),
+        head=head and replace(head, rows=tuple(rows)),
+    )  # fmt: skip
 
 
 def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None) -> _Learning:
@@ -311,35 +310,48 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
-    whole, grads = autodiff(b.graph(), imported.loss, list(learns))
-    check(whole, "autodiff")
-    if not all(u.is_whole for u in chosen.updates):
-        whole = read_slices(slice_gradients(whole))
+    sliced = not all(u.is_whole for u in chosen.updates)
+
+    def differentiated(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
+        whole, grads = autodiff(graph, imported.loss, list(learns))
+        check(whole, "autodiff")
+        whole = track(read_slices(slice_gradients(whole)) if sliced else whole)
         check(whole, "slices")
+        return whole, grads
+
+    whole, grads = differentiated(b.graph())
+    learn = differentiated(folded["learn"]) if "learn" in folded else None
+    if sliced:
         folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
     if replay is not None and replay.of == "features" and (parts := cut_features(whole, grads)) is not None:
         whole, folded = parts[0], folded | {"features": parts[1]}
         checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in chosen.updates if u.param in grads)
-    return _Learning(model, class_names, name, folded, whole, grads, updates, replay)
+    return _Learning(model, class_names, name, folded, whole, grads, updates, replay, learn)
 
 
 def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
-    imported, added = learning.model.imported, learning.model.added
+    imported, model = learning.model.imported, learning.model
     if accumulate:
         check_additive(learning.whole, imported.loss)
-    named = (*imported.parameters, *imported.buffers)
+    named, added = (*imported.parameters, *imported.buffers), {**model.added, **model.statistics}
     built = build(
         learning.whole, learning.forward["infer"], learning.grads, optimizer, learning.method,
         {p.name: tuple(p.aliases) for p in named} | dict.fromkeys(added, ()),
-        {p.name: tuple(p.shape) for p in named} | dict(added),
-        accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *added),
+        {p.name: tuple(p.shape) for p in named} | added,
+        accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *model.added),
         learning.forward.get("features"),
     )  # fmt: skip
-    head, names = learning.model.head, learning.class_names
-    merges = tuple(m for m in learning.model.merges if {m.left, m.right} <= set(learning.grads))
+    graphs = dict(built.graphs)
+    if learning.learn is not None:
+        graphs["learn"] = train_graph(*learning.learn, optimizer, seed)
+        graphs |= {name: lowered(graph) for name, graph in learning.forward.items() if name not in graphs}
+    merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
-    return replace(built, head=head, class_names=names, updates=learning.updates, merges=merges, replay=kept)
+    return replace(
+        built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names,
+        updates=learning.updates, merges=merges, replay=kept,
+    )  # fmt: skip
 
 
 def build(

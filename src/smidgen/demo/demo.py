@@ -22,7 +22,8 @@ from ..report.arena_picture import arena_picture
 from ..terminal import Progress, bytes_text, paint, seconds_text
 from ..train import batches
 from ..train.history import Epoch, History
-from ..train.job import Job, load
+from ..train.job import Job
+from ..train.load import load
 
 PROGRAM: Final = Path(__file__).with_name("demo.smg")
 TORCH: Final = Path(__file__).with_name("demo_torch_memory.json")

@@ -19,7 +19,8 @@ from ..ir import Array
 from ..program.loss import Accuracy
 from ..terminal import bytes_text, seconds_text
 from ..train.batches import Arrays, order
-from ..train.job import Job, load
+from ..train.job import Job
+from ..train.load import load
 from ..train.loop import new_samples, training_data
 from ..train.npz import Samples
 from ..train.sample_rows import check_rows

@@ -114,6 +114,8 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     files |= _build_files(core.flags, library, [b.name for b in boards])
     if not (folder / "main.c").exists():
         files["main.c"] = with_prefix((PORT / "main.c").read_text(), first)
+    if "learn" in own.entries and not (folder / "stream.c").exists():
+        files["stream.c"] = with_prefix((PORT / "stream.c").read_text(), first)
     _write(folder, files, {f"{prefix}.smg": program.to_bytes()})
     return Firmware(
         folder, prefix, device.name, tuple(b.name for b in boards), _ram(own, sizes, stack), stack,

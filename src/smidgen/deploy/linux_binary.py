@@ -22,7 +22,9 @@ from ..program.program import Program
 from ..runtime.build import EXACT, HERE, inplace_inputs, table_source
 from ..train.replay import c_initializer
 
-PUBLIC: Final = ("smidgen.h", "smidgen_train.h", "slots.h", "classes.h", "replay.h", "blocks.h")
+PUBLIC: Final = (
+    "smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "replay.h", "blocks.h",
+)  # fmt: skip
 """Headers whose functions a shared library offers."""
 HOST_ONLY: Final = ("probe", "first_fit", "kernel_at")
 """Sources that tests and the compiler use."""

@@ -9,13 +9,14 @@ from ..runtime.build import EXACT, HERE
 PORT: Final = HERE / "ports" / "cortex_m"
 RUNTIME_SOURCES: Final = ("vm.c", "faults.c", "load.c", "check.c", "channel.c", "extents.c", "train.c")
 RUNTIME_HEADERS: Final = (
-    "smidgen.h", "smidgen_train.h", "kernel.h", "split.h", "format.h", "extents.h", "exact_math.h", "contraction.h",
-    "hash.h",
+    "smidgen.h", "smidgen_train.h", "checked_run.h", "kernel.h", "split.h", "format.h", "extents.h", "exact_math.h",
+    "contraction.h", "hash.h",
 )  # fmt: skip
-# For applications: state that survives power loss, new classes, replay. The linker drops what main.c does not call.
+# For applications: state that survives power loss, new classes, a stream, replay. The linker drops what main.c does not
+# call.
 REPLAY_SOURCES: Final = ("replay.c", "replay_step.c")
-MORE_SOURCES: Final = ("slots.c", "classes.c", *REPLAY_SOURCES)
-MORE_HEADERS: Final = ("slots.h", "classes.h", "replay.h", "crc.h")
+MORE_SOURCES: Final = ("slots.c", "classes.c", "learn.c", *REPLAY_SOURCES)
+MORE_HEADERS: Final = ("slots.h", "classes.h", "replay.h", "crc.h", "smidgen_learn.h")
 # Only where a program pages.
 PAGE_SOURCES: Final = ("pages.c", "blocks.c")
 PAGE_HEADERS: Final = ("blocks.h",)

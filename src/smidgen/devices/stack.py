@@ -22,7 +22,7 @@ from typing import Any
 from ..devices.cores import CORES
 from ..errors import Internal, MissingPart
 from ..runtime.build import HERE, table_source
-from .firmware_sources import COMPILER_FLAGS, PAGE_SOURCES, PORT, REPLAY_SOURCES, RUNTIME_SOURCES
+from .firmware_sources import COMPILER_FLAGS, PAGE_SOURCES, PORT, PORT_FILES, REPLAY_SOURCES, RUNTIME_SOURCES
 
 CROSS = "arm-none-eabi-"
 # Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the
@@ -270,7 +270,8 @@ def measured_with(
     (folder / "any_board.c").write_text(ANY_BOARD)
     kernels = sorted(HERE.glob("kernels/*.c"))
     names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()), *(REPLAY_SOURCES if replays else ()))
-    paths = [*(HERE / name for name in names), *kernels, *sorted(PORT.glob("*.c")), folder / "any_board.c"]
+    port = [PORT / name for name in sorted((*PORT_FILES, "main.c")) if name.endswith(".c")]
+    paths = [*(HERE / name for name in names), *kernels, *port, folder / "any_board.c"]
     flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-DSMG_PAGES={int(pages)}"]
     flags += [f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
 

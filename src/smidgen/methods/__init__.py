@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from .contract import Context, Merge, Method, Update
+from .contract import Beside, Context, Merge, Method, Update
 from .lora import Lora
 from .registry import all_methods, named, register
 from .selection import (
@@ -19,13 +19,15 @@ from .selection import (
     text_of,
 )
 from .sparse_update import SparseUpdate
+from .tinyol import TinyOL
 from .tinytl import TinyTL
 
 for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
-    "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyTL", "Update", "Wanted", "adapted",
-    "all_methods", "check_given", "checked_updates", "choose", "methods_of", "named", "open_parts", "register",
+    "Beside", "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyOL", "TinyTL", "Update", "Wanted",
+    "adapted", "all_methods", "check_given", "checked_updates", "choose", "methods_of", "named", "open_parts",
+    "register",
     "settled", "text_of",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from ..errors import BadMethod, CannotUpdate
-from ..ir import Graph
+from ..ir import Graph, Step
 
 if TYPE_CHECKING:
     from ..devices.device import Device
@@ -70,6 +70,30 @@ class Merge:
     left: str
     right: str
 
+    @property
+    def learned(self) -> frozenset[str]:
+        return frozenset((self.left, self.right))
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A layer that a method added beside one of the model, on the standardised input of that one (ops/moments.py): the
+    model's weight is `into` + weight / deviation, its bias `into_bias` + bias - weight · mean / deviation."""
+
+    into: str
+    into_bias: str | None  # None: the model's layer has none
+    axis: int  # of `weight`, along which its inputs are
+    weight: str
+    bias: str
+    moments: str
+    seen: str
+    eps: float
+    steps: tuple[Step, ...]  # from the user's layout of `into` to that of `weight`
+
+    @property
+    def learned(self) -> frozenset[str]:
+        return frozenset((self.weight, self.bias))
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -99,6 +123,8 @@ class Method:
     costs: ClassVar[str] = ""  # what it adds to a step of inference
     after: ClassVar[str] = ""  # whom
     argument: ClassVar[str] = ""  # of a method that takes one: what `name:…` is followed by, as in last:k
+    streams: ClassVar[bool] = False  # it learns while inferring: the network runs as in inference, and the program gets
+    # entry points for a stream of samples
 
     @classmethod
     def of(cls, argument: str) -> Self:
@@ -117,8 +143,12 @@ class Method:
         stored under one name. Parameters that it adds may learn."""
         return graph
 
-    def merges(self, graph: Graph) -> Sequence[Merge]:
+    def merges(self, graph: Graph) -> Sequence[Merge | Beside]:
         """What of the changed network can go back into the user's model, which has none of the added parameters."""
+        return ()
+
+    def rows(self, graph: Graph) -> Sequence[str]:
+        """Added parameters with a row for each result of the last layer: for each class of a classifier."""
         return ()
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
@@ -130,4 +160,4 @@ class Method:
         return self.name
 
 
-__all__ = ["Context", "Merge", "Method", "Update", "count_of"]
+__all__ = ["Beside", "Context", "Merge", "Method", "Update", "count_of"]

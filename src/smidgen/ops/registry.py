@@ -177,6 +177,7 @@ class Op:
     stored: Stored | None = None  # ops that read its weight in another form
     norm: Norm = ""
     statistics: Statistics = ""
+    tracker: str = ""  # the op (*inputs but x, x) that enters x into the statistics, at the end of a step
     masks: bool = False  # an element of -1e30 in the last axis counts for nothing and leaves the others' bits alone
     loss: Loss | None = None
 

@@ -22,7 +22,7 @@ KINDS: Final = {
     "page": "tensors leave RAM for a while",
     "page_state": "state lives in pages, each step fetches and returns it",
     "split": "a step runs in micro-batches, gradients accumulate",
-    "statistics": "batch norms take the statistics of micro-batches",
+    "statistics": "statistics are those of micro-batches",
     "int8": "constants are stored as int8 with scales",
     "fill": "room that a budget leaves is used to recompute less",
     "evaluate": "an entry that gives the loss without learning",

@@ -27,7 +27,7 @@ MOST_TENSORS: Final = 40
 
 def checked_program(path: str) -> tuple[Program, Plan]:
     """As `load` would take it; nothing is run, so a program that pages needs no pages."""
-    from ..train.job import load
+    from ..train.load import load
 
     program = Program.open(path)
     if not program.page_bytes:

@@ -22,6 +22,7 @@ from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..compiler.pipeline import Entries
 from ..compiler.torch_import.translate import LOSSES
+from ..errors import BadOption
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
@@ -86,6 +87,11 @@ class Reference:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train(bn == "batch")
         self.params = dict(self.model.named_parameters())
+        added = [name for name in learns if name not in self.params]
+        if added:
+            raise BadOption(f"the method adds '{added[0]}', which the model does not have in PyTorch",
+                            why="a step is compared with one of the same network there",
+                            help="--method full, or another one that changes no network")  # fmt: skip
         for name, p in self.params.items():
             p.requires_grad_(name in learns)
         self.learns = list(learns)

@@ -1,18 +1,8 @@
 /* See smidgen_train.h. Entry points are found by name in each call: there are few, and a step takes far longer. */
 #include "smidgen_train.h"
-#include "format.h"
+#include "checked_run.h"
 
 #define MOST_INPUTS 8 /* of a model, with its target */
-
-static SmgStatus run(SmgContext *x, const char *name, const SmgBuffer *buffers, int count, SmgSamples samples,
-                     const SmgChannel *channel) {
-    const int entry = smg_entry(x, name);
-    if (entry >= 0 || !x->is_open) { return smg_run_channel(x, entry, buffers, count, samples, channel); }
-    smg_say(x, SMG_FAULT_CALL, "the program has no entry point '");
-    smg_add_text(x, name);
-    smg_add_text(x, "'");
-    return SMG_BAD_CALL;
-}
 
 /* Is a number among these NaN or infinite? Then all bits of its exponent are set. */
 int smg_not_finite(const uint8_t *at, size_t bytes) {
@@ -23,20 +13,6 @@ int smg_not_finite(const uint8_t *at, size_t bytes) {
     return 0;
 }
 
-/* One such number would make every weight NaN, so no step begins with it. */
-static SmgStatus refuse(SmgContext *x, int entry, int buffer) {
-    SmgBufferInfo info;
-    smg_say(x, SMG_FAULT_NOT_FINITE, "input '");
-    smg_add_text(x, smg_buffer_info(x, entry, buffer, &info) ? "" : info.name);
-    smg_add_text(x, "' holds NaN or an infinite number");
-    return SMG_STOPPED;
-}
-
-static int is_float(const SmgContext *x, int entry, int buffer) {
-    SmgBufferInfo info;
-    return !smg_buffer_info(x, entry, buffer, &info) && info.type == SMG_F32;
-}
-
 SmgStatus smg_check_inputs(SmgContext *x, int entry, const SmgBuffer *inputs, int count, int32_t n) {
     for (int i = 0; i < count; i++) {
         const uint64_t bytes = smg_buffer_bytes(x, entry, i, n); /* 0: no such buffer, as smg_run will say */
@@ -44,28 +20,6 @@ SmgStatus smg_check_inputs(SmgContext *x, int entry, const SmgBuffer *inputs, in
         if (smg_not_finite((const uint8_t *)inputs[i].data, (size_t)bytes)) { return refuse(x, entry, i); }
     }
     return SMG_OK;
-}
-
-/* A channel that looks at what it reads. Inputs are read before the first weight changes. */
-typedef struct {
-    const SmgChannel *inner;
-    const SmgContext *x;
-    int entry, ruined; /* the input that is, or -1 */
-} Watch;
-
-static int watched_read(void *self, int buffer, size_t offset, void *to, size_t bytes) {
-    Watch *watch = (Watch *)self;
-    const int failed = watch->inner->read(watch->inner->self, buffer, offset, to, bytes);
-    if (failed || !is_float(watch->x, watch->entry, buffer) || !smg_not_finite((const uint8_t *)to, bytes)) {
-        return failed;
-    }
-    watch->ruined = buffer;
-    return -1;
-}
-
-static int watched_write(void *self, int buffer, size_t offset, const void *from, size_t bytes) {
-    const SmgChannel *inner = ((Watch *)self)->inner;
-    return inner->write(inner->self, buffer, offset, from, bytes);
 }
 
 /* The loss is the one output of `train` and `grad`; it follows the inputs. */

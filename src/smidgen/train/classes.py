@@ -33,7 +33,8 @@ class Classes:
         if facts is None:
             return None
         known, spare = int(facts["known"]), int(facts["spare"])
-        parameters = tuple(name for name in (facts["weight"], facts["bias"]) if name is not None)
+        own = facts["weight"], facts["bias"], *facts.get("rows", ())
+        parameters = tuple(name for name in own if name is not None)
         shapes = [state.facts[name]["shape"][0] for name in parameters if name in state.facts]
         sizes = [list(state.facts[name]["stored"]) for name in (CLASSES, CLASS_NAMES)]
         if known < 1 or spare < 1 or sizes[0] != [known + spare] or sizes[1][0] != spare or sizes[1][1] < 2:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .paged_undo import Undo
     from .snapshots import Kept
 
+T = TypeVar("T")
 PAGE_HELP = 'page_to="page.bin" on a disk that works'
 
 
@@ -86,9 +87,16 @@ class Engine:
             return self._train(inputs, n) if self.replay is None else self.replay.train(self._train, inputs, n, keep)
 
     def _train(self, inputs: Sequence[Array], n: int) -> float:
-        if self._undo is not None:
-            return self._train_paged(self._undo, inputs, n)
-        return self._train_once(inputs, n)
+        return self._changing(lambda: self._train_once(inputs, n))
+
+    def run_step(self, entry: str, inputs: Sequence[Array], outputs: Sequence[Array], n: int) -> None:
+        """An entry point that changes the state, and is whole in itself."""
+        self._changing(lambda: self.machine.run(entry, inputs, outputs, n, n))
+
+    def _changing(self, run: Callable[[], T]) -> T:
+        with self.machine.lock:
+            self.state.check_whole()
+            return run() if self._undo is None else self._paged(self._undo, run)
 
     def _train_once(self, inputs: Sequence[Array], n: int) -> float:
         if n > self.program.batch:
@@ -98,7 +106,7 @@ class Engine:
         self.machine.run(entry_at("train", self._rung), inputs, [loss], n, n)
         return float(loss)
 
-    def _train_paged(self, undo: Undo, inputs: Sequence[Array], n: int) -> float:
+    def _paged(self, undo: Undo, run: Callable[[], T]) -> T:
         """A disk can fail between two updates of one step: the state is whole again afterwards, or known not to be."""
         self.machine.stopped = None  # so that it is of this step
         try:
@@ -107,7 +115,7 @@ class Engine:
             why = error.strerror or str(error)
             raise RunFailed("the state before this step cannot be kept", why=why, help=PAGE_HELP) from error
         try:
-            return self._train_once(inputs, n)
+            return run()
         except SmidgenError as error:
             self.state.is_partial = self._wrote_pages() or self.found_damage() or not self._brought_back(undo)
             if not isinstance(error, RunFailed) or error.help:

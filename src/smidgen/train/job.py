@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..errors import BadCheckpoint, BadOption, BadProgram
-from ..files import checked_path, opened
+from ..errors import BadCheckpoint, BadOption
+from ..files import checked_path
 from ..ir import Array
 from ..program.arrays import (
     as_dtype,
@@ -30,9 +30,9 @@ from ..program.arrays import (
 from ..program.loss import check_labels
 from ..program.program import Buffer, Program
 from ..program.rungs import Rung
-from ..runtime.library import release_freed
 from ..runtime.machine import Paged
 from .engine import Engine
+from .state import Learned, learned_parts
 from .validate import meant, run_of
 
 if TYPE_CHECKING:
@@ -47,15 +47,6 @@ class _Call:
 
     buffers: list[Buffer]
     known: tuple[list[Any], int] = ([], 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What learned of a parameter: all of it, or `indices` along `axis`."""
-
-    value: Array
-    axis: int | None = None
-    indices: tuple[int, ...] | None = None
 
 
 class Job:
@@ -188,6 +179,42 @@ class Job:
                        for b, r in zip(outs, results, strict=True)]  # fmt: skip
         return results[0] if len(results) == 1 else tuple(results)
 
+    # -- a stream ------------------------------------------------------------------------------------------
+
+    def learn(self, sample: Any, label: Any = None) -> Any:
+        """Predict, then learn from one sample (or a few, with the batch axis); returns the prediction made before. A
+        program whose target looks like its input takes the sample itself where no label is given. Needs "tinyol"."""
+        from .learn import learn
+
+        return learn(self, sample, label)
+
+    def calibrate(self, samples: Any = None) -> None:
+        """Let these samples be the reference: the statistics of the learning layer's input, and usual scores. They are
+        gone through twice. Without samples, the next ones that are learned from are (32, unless compiled otherwise)."""
+        from .learn import calibrate
+
+        calibrate(self, samples)
+
+    def detect(self, sample: Any) -> Any:
+        """How unusual a sample is, compared with the reference; for several, one score each. Nothing changes."""
+        from .learn import detect
+
+        return detect(self, sample)
+
+    @property
+    def drift(self) -> float:
+        """How far the learning layer's input has moved from the reference: the mean over its channels of the squared
+        distance of the last samples' mean, in standard deviations. About 0.05 without drift; above 0.25 it has."""
+        from .learn import report
+
+        return report(self)[0]
+
+    def threshold(self, deviations: float = 4.0) -> float:
+        """Scores above this are unusual: the mean of those seen while learning, and so many standard deviations."""
+        from .learn import threshold
+
+        return threshold(self, deviations)
+
     def _inputs(self, entry: str, given: Sequence[Any]) -> tuple[list[Array], int]:
         call = self._calls.get(entry)
         if call is None:
@@ -272,25 +299,17 @@ class Job:
         parameter of which a slice learned, it is the whole tensor; with `learned=True` only the slice, with its axis
         and indices."""
         if learned:
-            return self._learned_parts()
+            return learned_parts(self.state_dict(), self.engine.state.slices())
         with self.engine.machine.lock:
             self.engine.state.check_whole()
             found = self.engine.state.learned()
         return found if self.engine.classes is None else self.engine.classes.without_spare(found)
 
-    def _learned_parts(self) -> dict[str, Learned]:
-        whole, slices = self.state_dict(), self.engine.state.slices()
-        found = {name: Learned(value) for name, value in whole.items()}
-        for name, (axis, indices) in slices.items():
-            found[name] = Learned(np.take(whole[name], indices, axis), axis, indices)
-        return found
-
     def _merged(self) -> dict[str, Array]:
         """What was learned, as the model has it: what a method added beside a weight is merged into it."""
-        from .merge import checked_merges, merged
+        from .merge import all_merged
 
-        merges = checked_merges(self.program, self.engine.state.facts)
-        return merged(self.state_dict(), merges, self.program.const)
+        return all_merged(self.program, self.engine.state.facts, self.state_dict())
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Set learned parameters and statistics; names that this program does not learn are ignored, but not all of
@@ -410,39 +429,3 @@ class Job:
         from . import weights
 
         self._set_learned(weights.read(place, self.engine.state.facts, strict))
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    kernels: str | None = None,
-    threads: int = 1,
-    page_to: str | os.PathLike[str] | None = None,
-) -> Job:
-    """A job from a program file; torch is not needed. Constants stay in the file, which is mapped: it may be replaced
-    (as `save` does) while the job lives, but not written into.
-
-    `kernels="fast"`, the default where the runtime was built with them, uses this machine's vectors and `threads`,
-    takes some work memory (plan.work_bytes), and gives the same bits for any number of threads on the same kind of
-    machine; "exact" gives the same bits on every machine. The variable SMIDGEN_KERNELS changes the default.
-    `page_to` is the file for a program that pages: all of it is reserved here, and it may be deleted afterwards.
-    """
-    place = checked_path(path, 'smidgen.load("model.smg")')
-    try:
-        before = _version(place)
-        job = Job(Program.open(place), place, kernels=kernels, threads=threads, page_to=page_to)
-        changed = _version(place) != before
-        if changed:
-            raise BadProgram("the file changed while it was read", help="load it again")
-    except OSError as error:
-        raise BadProgram(f"cannot read '{place}'", why=error.strerror or str(error)) from error
-    except BadProgram as error:
-        raise BadProgram(error.what, at=error.at or str(place), why=error.why, help=error.help) from error
-    release_freed()  # reading the description took several times its size
-    return job
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    with opened(path) as file:
-        facts = os.fstat(file.fileno())
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

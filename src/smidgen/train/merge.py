@@ -1,10 +1,11 @@
-"""Parameters that a method added beside a weight of the model, merged into it: W + left·right, as the model has it."""
+"""Parameters that a method added beside a weight of the model, merged into it, as the model has it: W + left·right, or
+of a layer beside, whose input is standardised, W + weight / deviation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,17 +23,47 @@ def checked_merges(program: Program, state: Mapping[str, Mapping[str, Any]]) -> 
     for fact in found:
         try:
             left, right = (state[fact[side]]["stored"] for side in ("left", "right"))
-            stored = laid_shape(tuple(fact["shape"]), steps_of(fact))
+            stored = _is_inside(program, fact)
             fits = left[0] * right[-1] == math.prod(stored) and math.prod(left[1:]) == math.prod(right[:-1])
-            bytes_each = 1 if "scales" in fact else 4
-            places = [(fact["base"], bytes_each * math.prod(stored))]
-            places += [(fact["scales"], 4 * stored[0])] if "scales" in fact else []
-            inside = all(type(at) is int and 0 <= at <= program.const_bytes - count for at, count in places)
-            named = all(type(name) is str for name in (fact["into"], *fact["aliases"]))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except _MALFORMED as error:
             raise BadProgram("what the program says of merged weights is malformed", why=f"{error!r:.80}") from error
-        if not fits or not inside or not named:
-            raise BadProgram("a weight that is merged lies outside the program, or does not fit", why=f"{fact!r:.80}")
+        if not fits:
+            raise BadProgram(OUTSIDE, why=f"{fact!r:.80}")
+    return found
+
+
+OUTSIDE: Final = "a weight that is merged lies outside the program, or does not fit"
+_MALFORMED: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+def _is_inside(program: Program, fact: Mapping[str, Any]) -> tuple[int, ...]:
+    """The stored shape of the constant that the fact is about; BadProgram unless the program has it."""
+    stored = laid_shape(tuple(fact["shape"]), steps_of(fact))
+    places = [(fact["base"], (1 if "scales" in fact else 4) * math.prod(stored))]
+    places += [(fact["scales"], 4 * stored[0])] if "scales" in fact else []
+    inside = all(type(at) is int and 0 <= at <= program.const_bytes - count for at, count in places)
+    if not inside or not all(type(name) is str for name in (fact["into"], *fact["aliases"])):
+        raise BadProgram(OUTSIDE, why=f"{fact!r:.80}")
+    return stored
+
+
+def checked_beside(program: Program, state: Mapping[str, Mapping[str, Any]]) -> Merges:
+    """As `checked_merges`, of layers beside one of the model."""
+    found: Merges = program.meta.get("beside", [])
+    for fact in found:
+        try:
+            _is_inside(program, fact["into"]), _is_inside(program, fact["into_bias"])
+            weight, bias, moments, seen = (
+                tuple(state[fact[k]]["shape"]) for k in ("weight", "bias", "moments", "seen")
+            )
+            laid = laid_shape(tuple(fact["into"]["shape"]), steps_of({"steps": fact["laid"]}))
+            fits = weight == laid and fact["axis"] > 0 and moments[1:] == (weight[fact["axis"]],)
+            fits = fits and moments[0] >= 3 <= seen[0] and type(fact["eps"]) is float
+            fits = fits and bias == (weight[0],) == tuple(fact["into_bias"]["shape"])
+        except _MALFORMED as error:
+            raise BadProgram("what the program says of merged weights is malformed", why=f"{error!r:.80}") from error
+        if not fits:
+            raise BadProgram(OUTSIDE, why=f"{fact!r:.80}")
     return found
 
 
@@ -50,6 +81,37 @@ def merged(learned: Mapping[str, Array], merges: Merges, const: bytes) -> dict[s
     return found
 
 
+def merged_beside(learned: Mapping[str, Array], layers: Merges, const: bytes) -> dict[str, Array]:
+    """What was learned, with whole layers in place of those beside them. Without a reference the standardised input is
+    0, and only the bias counts."""
+    gone = {fact[key] for fact in layers for key in ("weight", "bias", "moments", "seen")}
+    found = {name: value for name, value in learned.items() if name not in gone}
+    for fact in layers:
+        weight, bias, moments = (learned[fact[key]].astype(np.float64) for key in ("weight", "bias", "moments"))
+        center, mean, var = moments[:3]
+        along = [1] * weight.ndim
+        along[fact["axis"]] = -1
+        scaled = weight / np.sqrt(var + fact["eps"]).reshape(along) * (learned[fact["seen"]][2] != 0)
+        shift = bias - (scaled * (center + mean).reshape(along)).sum(axis=tuple(range(1, weight.ndim)))
+        for into, value, steps in (
+            (fact["into"], scaled, steps_of({"steps": fact["laid"]})),
+            (fact["into_bias"], shift, []),
+        ):
+            shape = laid_shape(tuple(into["shape"]), steps_of(into))
+            whole = unlaid(_base(into, shape, const).astype(np.float64), into["shape"], steps_of(into))
+            whole += unlaid(value, into["shape"], steps)
+            found |= dict.fromkeys((into["into"], *into["aliases"]), whole.astype(np.float32))
+    return found
+
+
+def all_merged(
+    program: Program, state: Mapping[str, Mapping[str, Any]], learned: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What was learned, as the model has it."""
+    merges, layers = checked_merges(program, state), checked_beside(program, state)
+    return merged_beside(merged(learned, merges, program.const), layers, program.const)
+
+
 def _base(fact: Mapping[str, Any], shape: tuple[int, ...], const: bytes) -> Array:
     kind = np.int8 if "scales" in fact else np.float32
     base = np.frombuffer(const, kind, math.prod(shape), fact["base"]).reshape(shape)
@@ -59,4 +121,4 @@ def _base(fact: Mapping[str, Any], shape: tuple[int, ...], const: bytes) -> Arra
     return base.astype(np.float32) * scale.reshape(-1, *(1,) * (len(shape) - 1))
 
 
-__all__ = ["Merges", "checked_merges", "merged"]
+__all__ = ["Merges", "all_merged", "checked_beside", "checked_merges", "merged", "merged_beside"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,6 +87,23 @@ def _size(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is not a size")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What learned of a parameter: all of it, or `indices` along `axis`."""
+
+    value: Array
+    axis: int | None = None
+    indices: tuple[int, ...] | None = None
+
+
+def learned_parts(whole: Mapping[str, Array], slices: Mapping[str, tuple[int, tuple[int, ...]]]) -> dict[str, Learned]:
+    """What learned of each parameter, of which only a slice may."""
+    found = {name: Learned(value) for name, value in whole.items()}
+    for name, (axis, indices) in slices.items():
+        found[name] = Learned(np.take(whole[name], indices, axis), axis, indices)
+    return found
 
 
 class State:
@@ -293,4 +311,4 @@ class State:
             self.view(COUNTER)[1] = step
 
 
-__all__ = ["State", "checked_facts"]
+__all__ = ["Learned", "State", "checked_facts", "learned_parts"]

@@ -108,7 +108,7 @@ def _together(lowering: Lowering, options: Options, samples: int) -> Iterator[in
 
 def _with_statistics(lowering: Lowering, options: Options, samples: int, batch: int) -> Entries:
     entries = micro_batched(lowering, options, samples, batch)
-    short = f"takes batch-norm statistics of {batch} samples, not of {samples}"
+    short = f"takes statistics of {batch} samples, not of {samples}"
     return decided(entries, Decision("statistics", f"{short}: other weights are learned", 0, short=short))
 
 

@@ -32,10 +32,12 @@ class Head:
     weight: str
     bias: str | None
     outputs: tuple[str, ...]
+    rows: tuple[str, ...] = ()  # parameters that a method added, with a row for each class
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         return {"known": self.known, "spare": self.spare, "weight": self.weight, "bias": self.bias,
-                "outputs": list(self.outputs), "names": list(names)}  # fmt: skip
+                "outputs": list(self.outputs), "names": list(names),
+                **({"rows": list(self.rows)} if self.rows else {})}  # fmt: skip
 
 
 def add_spare(imported: Imported, spare: int) -> tuple[Imported, Head]:
@@ -133,7 +135,7 @@ def with_names(graph: Graph, head: Head) -> Graph:
 
 def check_head(head: Head, learns: Collection[str], names: tuple[str, ...]) -> None:
     """A class that cannot be learned need not be added."""
-    if head.weight not in learns:
+    if not {head.weight, *head.rows} & set(learns):
         raise BadOption("spare classes cannot be learned", why=f"'{head.weight}' does not learn with this method",
                         help="method='last_layer', or another one that trains the last layer")  # fmt: skip
     if names and len(names) != head.known:
