@@ -34,7 +34,8 @@ def folder() -> Path:
 def key_of(lowering: Lowering, options: Options, limit: Limit, data: tuple[Array, Array]) -> str:
     """Of everything that a search depends on."""
     graph = lowering.imported.train
-    key = hashlib.sha256(repr((VERSION, limit.ram_bytes, options.batch, repr(options.optimizer), options.bn)).encode())
+    asked = options.batch, repr(options.optimizer), options.bn, *([options.replay] if options.replay else [])
+    key = hashlib.sha256(repr((VERSION, limit.ram_bytes, *asked)).encode())
     for node in graph.nodes:
         key.update(repr((node.op, node.ins, node.outs, sorted(node.attrs.items()))).encode())
     for name in sorted(graph.data):

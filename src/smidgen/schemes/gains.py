@@ -108,7 +108,8 @@ class Gains:
 
 def _job(lowering: Lowering, options: Options, updates: Sequence[Update], rate: float) -> Job:
     batch = min(BATCH, max(options.batch, 1)) if options.batch else BATCH
-    asked = replace(options, optimizer=SGD(lr=rate, momentum=0.9), method=tuple(updates), batch=batch, accumulate=False)
+    usual = SGD(lr=rate, momentum=0.9)
+    asked = replace(options, optimizer=usual, method=tuple(updates), batch=batch, accumulate=False, replay=None)
     return Job(encode(lowering.entries(asked), proven=False))
 
 

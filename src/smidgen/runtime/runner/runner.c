@@ -226,12 +226,12 @@ static int train(const Options *o) {
     if (entry < 0) { return fail(1, "the program cannot train", NULL); }
     const int replays = net_replay.samples > 0;
     const long planned = replays ? (long)net_replay.fresh : net_samples, batch = o->batch ? o->batch : planned;
-    if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0) {
-        return fail(2, "--batch is larger than the program's", NULL);
-    }
     const long most = replays && batch > smg_batch(&context) ? batch : smg_batch(&context);
     if (data_open(&samples, &context, entry, o->data, (char **)o->raw, o->raws, 0, most)) {
         return fail(1, samples.message, NULL);
+    }
+    if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0) {
+        return fail(2, "--batch is larger than the program's", NULL);
     }
     if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
     if (!is_new && smg_restore(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
