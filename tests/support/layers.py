@@ -23,7 +23,7 @@ COMPILER: dict[str, str] = {
     "planner": "effort graph place passes encode",
     "loss_facts": "",
     "replay": "options loss_facts",
-    "pipeline": "graph imported optimizers options place passes planner replay",
+    "pipeline": "graph imported optimizers options passes planner replay",
     "plan_facts": "graph place",
     "verify": "place",
     "assemble": "effort place encode planner replay pipeline plan_facts loss_facts verify",

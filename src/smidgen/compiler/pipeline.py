@@ -36,8 +36,8 @@ from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.stored import read_slices
 from .passes.stream import streams, track
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
-from .place import arena
 from .planner.cheap import cheapened
+from .planner.savings import savings
 from .replay import decision, shape_of, with_buffer
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def at_batch(built: Built, batch: int) -> Entries:
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
         updates=built.updates, merges=built.merges, replay=built.replay,
-        explain=functools.cache(partial(_decisions, built, batch)),
+        explain=functools.cache(partial(savings, built.graphs, built.without, batch)),
     )  # fmt: skip
 
 
@@ -439,21 +439,6 @@ def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
     for graph in graphs.values():
         check(graph, after)
     return dict(graphs)
-
-
-def _decisions(built: Built, batch: int) -> tuple[Decision, ...]:
-    """What each technique of the `train` entry saves in the end: the largest entry without it, minus the largest."""
-    bounds = {name: arena.lower_bound(graph, batch) for name, graph in built.graphs.items()}
-    why = {
-        "fuse": "weight gradients go into the optimizer tile by tile",
-        "bits": "thresholds keep one bit an element for the backward pass",
-        "loop": "what does not learn runs sample by sample",
-    }
-    tried = []
-    for what, made in built.without.items():
-        most = max({**bounds, "train": arena.lower_bound(made(), batch)}.values())
-        tried.append(Decision(what, why[what], most - max(bounds.values())))
-    return tuple(d for d in tried if d.saves_bytes > 0)
 
 
 def decided(entries: Entries, decision: Decision) -> Entries:
