@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import smidgen
+from benchmarks.nets.plain import DSCNN
 from smidgen import SGD, Classes, Memory, Replay
 from smidgen.deploy import emulate, linux_binary
 from smidgen.deploy.board_run import train_on_board
@@ -62,6 +63,26 @@ def test_a_board_replays_as_the_host_does(device: str, replay: Replay, memory: M
     assert len(here.replay) == replay.samples
     assert report.sections.ram_bytes == made_of.ram_bytes == job.plan.ram_bytes
     assert report.run.stack_used <= made_of.stack_bytes
+
+
+def test_a_keyword_spotter_learns_a_stream_beside_old_words(tmp_path: Path) -> None:
+    """DS-CNN, frozen; tinyol's layer learns from each new sample and an old one."""
+    need(*EMULATOR)
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"device": "mps2-an386", "kernels": "exact", "optimizer": SGD(0.05)}
+    memory = Memory(replay=Replay(12), const="int8")
+    model = DSCNN(12, norm=False).eval()
+    job = smidgen.compile(model, torch.zeros(2, 1, 49, 10), method="tinyol", memory=memory, **options)
+    x = np.random.default_rng(0).standard_normal((5, 1, 49, 10)).astype(np.float32)
+    y = np.arange(5) % 3
+    made_of = write_firmware(tmp_path / "fw", job.program, load_device("mps2-an386"))
+    emulate.make(tmp_path / "fw")
+    report = train_on_board(tmp_path / "fw", Samples((x,), y), check=True, epochs=1)
+    here = Job(job.program, kernels="exact")
+    here.fit(x, y, epochs=1, progress=False)
+    assert report.run.state == here.engine.state.copy().tobytes()
+    assert len(here.replay) == 5
+    assert report.sections.ram_bytes == made_of.ram_bytes == job.plan.ram_bytes
 
 
 def test_a_device_counts_the_buffer_and_the_new_samples() -> None:

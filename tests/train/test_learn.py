@@ -196,6 +196,19 @@ def test_a_batch_is_the_step_of_training() -> None:
 # -- misuse -----------------------------------------------------------------------------------------------------------
 
 
+def test_with_replay_a_sample_is_learned_beside_old_ones() -> None:
+    memory = smidgen.Memory(replay=smidgen.Replay(8))
+    ours, theirs = (compiled(batch=3, memory=memory) for _ in range(2))
+    x, y = stream(12)
+    for sample, label in zip(x, y, strict=True):
+        want = theirs.predict(sample[None])[0]
+        theirs.train_step(sample[None], label[None])
+        np.testing.assert_array_equal(ours.learn(sample, label), want)
+    assert state(ours) == state(theirs)
+    assert len(ours.replay) == 8
+    np.testing.assert_array_equal(ours.learn(x[:2], y[:2]), theirs.predict(x[:2]))
+
+
 def test_a_program_that_does_not_stream_says_what_to_type() -> None:
     job = compiled(method="last_layer")
     x, y = stream(2)

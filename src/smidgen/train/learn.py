@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def learn(job: Job, sample: Any, label: Any = None) -> Any:
-    """The prediction for the sample, made before learning from it."""
+    """The prediction for the sample, made before learning from it. With replay, old samples are learned beside it."""
     *inputs, target = _buffers(job, "learn")
     given = listed(sample)
     check_number_of_arrays(given, inputs)
@@ -34,6 +34,12 @@ def learn(job: Job, sample: Any, label: Any = None) -> Any:
     n = number_of_samples(arrays, [*inputs, target])
     _check_few(job, n)
     check_labels(arrays[-1], target, job.engine.loss)
+    if job.engine.replay is not None:
+        found = job.predict(tuple(arrays[:-1]))
+        job.engine.train(arrays, n)
+        if not alone:
+            return found
+        return tuple(one[0] for one in found) if isinstance(found, tuple) else found[0]
     loss, *outs = [b for b in job.program.entry_buffers("learn") if b.direction == "output"]
     results = [np.empty(b.shape(n), b.dtype.numpy) for b in outs]
     job.engine.run_step("learn", arrays, [np.zeros(loss.shape(n), np.float32), *results], n)
