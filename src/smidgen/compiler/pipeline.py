@@ -64,6 +64,7 @@ class Entries:
     step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
     merges: tuple[methods.Merge, ...] = ()
+    changed: Mapping[str, Graph] = field(default_factory=dict)  # the network as a method left it, if it changed it
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
     @property
@@ -184,6 +185,7 @@ class _Simplified:
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of a method → shape
     merges: tuple[methods.Merge, ...] = ()
     folds: Folds = field(default_factory=Folds)
+    is_changed: bool = False  # by a method
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -241,6 +243,7 @@ class Built:
     forward: Mapping[str, Graph] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
     merges: tuple[methods.Merge, ...] = ()
+    changed: Mapping[str, Graph] = field(default_factory=dict)
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -285,7 +288,7 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     params = {t.name: graph.data[t.name].shape for graph in forward.values() for t in graph.of_role(Role.PARAM)}
     added = {k: v for k, v in params.items() if k not in before}
     merges = [m for part in parts if isinstance(part, Method) for m in part.merges(forward["train"])]
-    return replace(model, forward=forward, added=added, merges=tuple(merges))
+    return replace(model, forward=forward, added=added, merges=tuple(merges), is_changed=True)
 
 
 def _learning(chosen: _Chosen, class_names: tuple[str, ...]) -> _Learning:
@@ -327,7 +330,10 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     )  # fmt: skip
     head, names = learning.model.head, learning.class_names
     merges = tuple(m for m in learning.model.merges if {m.left, m.right} <= set(learning.grads))
-    return replace(built, head=head, class_names=names, updates=learning.updates, merges=merges)
+    changed = learning.model.forward if learning.model.is_changed else {}
+    return replace(
+        built, head=head, class_names=names, updates=learning.updates, merges=merges, changed=changed
+    )  # fmt: skip
 
 
 def build(
@@ -375,7 +381,8 @@ def at_batch(built: Built, batch: int) -> Entries:
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates, merges=built.merges, explain=functools.cache(partial(_decisions, built, batch)),
+        updates=built.updates, merges=built.merges, changed=built.changed,
+        explain=functools.cache(partial(_decisions, built, batch)),
     )  # fmt: skip
 
 

@@ -47,11 +47,13 @@ ROUNDING_F64 = 2e-16
 
 
 class Reference:
-    """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode."""
+    """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode. `masks` are true at
+    what learns of a parameter of which a part learns."""
 
     def __init__(
-        self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype
-    ) -> None:
+        self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype,
+        masks: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
         self.model = copy.deepcopy(model).to(dtype)
         self.dtype, self.loss, self.steps = dtype, _torch_loss(loss), 0
         for module in self.model.modules():
@@ -61,13 +63,18 @@ class Reference:
         for name, p in self.params.items():
             p.requires_grad_(name in learns)
         self.learns = list(learns)
+        self.masks = {name: torch.from_numpy(mask) for name, mask in (masks or {}).items()}
         self.clip, self.decay = optimizer.clip_norm, optimizer.weight_decay
         self.decoupled = isinstance(optimizer, AdamW)
         self.optimizer = _torch_optimizer(optimizer, [self.params[p] for p in learns])
 
     def step(self, inputs: Sequence[Array], target: Array) -> float:
         loss = self._backward(inputs, target)
+        before = {p: self.params[p].detach().clone() for p in self.masks}
         self.optimizer.step()
+        with torch.no_grad():  # weight decay, and momentum of it, would move the rest
+            for p, mask in self.masks.items():
+                self.params[p].copy_(torch.where(mask, self.params[p], before[p]))
         self.steps += 1
         return loss
 
@@ -84,13 +91,19 @@ class Reference:
         found = {p: self.params[p].grad.numpy().astype(np.float64) for p in self.learns}
         sizes = {p: _largest(g) for p, g in found.items()}
         if not self.decoupled:
-            found = {p: g + self.decay * self.params[p].detach().numpy() for p, g in found.items()}
+            found = {p: self.part(p, g + self.decay * self.params[p].detach().numpy()) for p, g in found.items()}
         return found, sizes
+
+    def part(self, param: str, value: Array) -> Array:
+        """Zero beside what learns."""
+        return np.where(self.masks[param].numpy(), value, 0) if param in self.masks else value
 
     def _backward(self, inputs: Sequence[Array], target: Array) -> float:
         self.optimizer.zero_grad()
         loss = self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target))
         loss.backward()
+        for p, mask in self.masks.items():
+            self.params[p].grad.mul_(mask)
         if self.clip is not None:
             nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
         return float(loss.detach())
@@ -152,6 +165,16 @@ class Verdict:
         return bool(self.worst <= self.limit)
 
 
+def masks_of(entries: Entries) -> dict[str, Array]:
+    """Of each parameter of which a part learns: where."""
+    found: dict[str, Array] = {}
+    for update in entries.updates:
+        if update.axis is not None and update.indices is not None:
+            mask = found.setdefault(update.param, np.zeros(entries.shapes[update.param], bool))
+            mask[(slice(None),) * update.axis + (list(update.indices),)] = True
+    return found
+
+
 def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], batches: Batches) -> Verdict:
     """(a) Interpreter = torch-f64, after every step."""
     graph = entries.graphs["train"]
@@ -171,7 +194,7 @@ def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], ba
             # How far does torch-f64 move if its inputs move by one rounding? No program can agree better than that.
             moved = moved or reference(torch.float64)
             for xs, y in batches[moved.steps : k + 1]:
-                moved.step([_nudged(_double(x), rng, ROUNDING_F64) for x in xs], y)
+                moved.step([nudge(_double(x), rng, ROUNDING_F64) for x in xs], y)
             there = moved.values()
             own = {n: relative(there[n], want) for n, want in exact.values().items() if n in found}
             moves = C_LIMIT * max(own.values(), default=0.0)
@@ -190,7 +213,7 @@ def distance(
     rng = np.random.default_rng(0)
     best: tuple[Verdict, list[float], Job] | None = None
     for attempt in range(TRIES):
-        moved = batches if attempt == 0 else [([_nudged(x, rng) for x in xs], y) for xs, y in batches]
+        moved = batches if attempt == 0 else [([nudge(x, rng) for x in xs], y) for xs, y in batches]
         job, exact, single = Job(program, kernels="exact"), reference(torch.float64), reference(torch.float32)
         losses = []
         for inputs, target in moved:
@@ -219,7 +242,8 @@ def state_errors(
     usual = max((float(np.sqrt(np.mean(values[p] ** 2))) for p in reference.learns if values[p].size), default=0.0)
     for name, want in values.items():
         if name in state:
-            got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))
+            got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))  # zero beside what learns
+            want = reference.part(name, want)
             zero = sizes.get(name, 1.0) <= ZERO_F64 * max(sizes.values())
             # One that starts at zero and stays there (the bias of attention's keys) holds nothing but rounding.
             error = relative(got, want, usual * float(np.sqrt(want.size)) if zero else 0.0)
@@ -241,7 +265,7 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
         errors: dict[str, list[float]] = {p: [] for p in reference.learns}  # of each try
         theirs: dict[str, list[float]] = {p: [] for p in reference.learns}  # of torch-f32
         for attempt in range(tries):
-            moved = inputs if attempt == 0 else [_nudged(x, rng) for x in inputs]
+            moved = inputs if attempt == 0 else [nudge(x, rng) for x in inputs]
             job.load_state_dict(before)
             job.load_optimizer_state(start, k)
             job.train_step(tuple(moved), target)
@@ -326,7 +350,7 @@ def _largest(values: Array) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def _nudged(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
+def nudge(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
     """The same input moved by a few units in the last place; integers stay."""
     return (x * (1 + by * rng.standard_normal(x.shape))).astype(x.dtype) if x.dtype.kind == "f" else x
 
