@@ -190,3 +190,24 @@ def test_an_op_without_a_function_in_torch_is_said(monkeypatch: pytest.MonkeyPat
     assert "what tanh is in torch" in str(caught.value)
     with pytest.raises(BadOption, match="with batch statistics"):
         proof.torch_twin(Net().eval(), entries, "batch")
+
+
+class NormBeforeTokens(nn.Module):
+    """The gradient of its norm arrives in another order of memory: of one sample torch makes wrong numbers of that,
+    other than its own finite differences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(35, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(x).flatten(2).transpose(1, 2).mean(2))
+
+
+def test_a_norm_whose_gradient_comes_in_another_order_is_compared() -> None:
+    batches = [([RNG.standard_normal((1, 6, 7, 5)).astype(np.float32)], np.array([k])) for k in range(3)]
+    found = proof.prove_model(
+        NormBeforeTokens().eval(), "net", batches, "cross_entropy", "full", OPTIMIZER, "frozen"
+    )  # fmt: skip
+    assert found.passed, found.to_text()

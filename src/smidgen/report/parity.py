@@ -59,6 +59,8 @@ class Reference:
         for module in self.model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train(bn == "batch")
+                module.register_forward_pre_hook(_in_order)
+                module.register_forward_hook(_gradient_in_order)
         self.params = dict(self.model.named_parameters())
         for name, p in self.params.items():
             p.requires_grad_(name in learns)
@@ -373,6 +375,16 @@ def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
     far = sum(float(((values[n].astype(np.float64) - exact[n]) ** 2).sum()) for n in values)
     size = sum(float((exact[n] ** 2).sum()) for n in values)
     return float(np.sqrt(far / size))
+
+
+def _in_order(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(x.contiguous() for x in inputs)
+
+
+def _gradient_in_order(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    """Of one sample whose gradient has another order of memory, torch 2.13 gets a norm's gradients wrong."""
+    if output.requires_grad:
+        output.register_hook(torch.Tensor.contiguous)
 
 
 def _torch_loss(loss: Any) -> Any:
