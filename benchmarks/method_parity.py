@@ -207,11 +207,11 @@ def only_learned(job: Job, entries: Entries) -> bool:
     return {name: size for name, size in found.items() if name not in aliases} == sizes
 
 
-def finished(path: Path, steps: int) -> list[Json]:
-    """Rows of earlier runs that passed, with as many steps."""
+def written(path: Path) -> dict[Row, Json]:
+    """Rows of earlier runs."""
     if not path.exists():
-        return []
-    return [r for r in json.loads(path.read_text())["rows"] if r["passed"] and r["steps"] >= steps]
+        return {}
+    return {Row(r["net"], r["method"], r["optimizer"], r["batch"]): r for r in json.loads(path.read_text())["rows"]}
 
 
 def main() -> int:
@@ -222,28 +222,26 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=proof.STEPS)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
-    start, found = time.monotonic(), finished(args.out, args.steps)
-    done = {Row(r["net"], r["method"], r["optimizer"], r["batch"]) for r in found}
+    start, found = time.monotonic(), written(args.out)
     table = [row for row in rows(args.net or list(SPARSE)) if args.method is None or row.method in args.method]
-    failed = 0
-    for row in [row for row in table if row not in done]:
+    for row in table:
+        if row in found and found[row]["passed"] and found[row]["steps"] >= args.steps:
+            continue
         if time.monotonic() - start > args.seconds:
             break
-        result = measure(row, args.steps)
-        failed += not result["passed"]
-        found.append(result)
+        result = found[row] = measure(row, args.steps)
         write(args.out, found)
         figures = {k: f"{result[k]['worst']:.2g}" for k in "ab"} | {"e": f"{result['interpreter']:.2g}"}
         print("pass" if result["passed"] else "FAIL", row, figures, f"{result['seconds']} s", flush=True)
-    print(f"{len(found)} rows in {args.out.name}, {failed} failed now")
+    failed = [str(row) for row, result in found.items() if not result["passed"]]
+    print(f"{len(found)} rows in {args.out.name}; failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
 
 
-def write(path: Path, found: list[Json]) -> None:
-    order = {row: i for i, row in enumerate(rows())}
-    found = sorted(found, key=lambda r: order[Row(r["net"], r["method"], r["optimizer"], r["batch"])])
-    report = {"command": "python -m benchmarks.method_parity", "machine": machine(),
-              "rows": found}  # fmt: skip
+def write(path: Path, found: dict[Row, Json]) -> None:
+    """In the order of the table."""
+    result = [found[row] for row in rows() if row in found]
+    report = {"command": "python -m benchmarks.method_parity", "machine": machine(), "rows": result}
     files.write(path, (json.dumps(report, indent=1) + "\n").encode())
 
 

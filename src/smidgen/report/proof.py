@@ -161,7 +161,8 @@ def away_from_zero(entries: Entries, twin: torch.nn.Module) -> Entries:
     with torch.no_grad():
         for name, parameter in twin.named_parameters():
             if name in entries.learns and parameter.ndim and not parameter.any():
-                moved[name] = (0.3 * rng.standard_normal(tuple(parameter.shape))).astype(np.float32)
+                size = 0.3 / np.prod(parameter.shape[1:])  # a product with it stays small beside the layer's own
+                moved[name] = (size * rng.standard_normal(tuple(parameter.shape))).astype(np.float32)
                 parameter.copy_(torch.from_numpy(moved[name]))
     graphs = {}
     for key, graph in entries.graphs.items():
