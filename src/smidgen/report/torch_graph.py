@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 ONE: Final = (1, 1)
 
 
-class TorchGraph(nn.Module):
+class TorchGraph(nn.Module):  # type: ignore[misc]
     """The prediction of a forward graph. `shapes` are those of parameters and statistics in the user's layout."""
 
     def __init__(self, graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
