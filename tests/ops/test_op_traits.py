@@ -24,7 +24,8 @@ from smidgen.ops.registry import Call
 from smidgen.ops.traits import chosen_kernel
 
 SOURCES = Path(smidgen.__file__).parent
-OWN = ("ops", "aten")  # the records, and the translation of torch's operators
+# The records, the translation of torch's operators, and torch's functions beside ours, which records must not know.
+OWN = ("ops", "aten", "torch_graph.py")
 ALL = list(ops.all_ops().values())
 
 # Words that are the name of an op and mean something else there.

@@ -69,6 +69,7 @@ class Entries:
     updates: tuple[Update, ...] = ()  # of what learns: which part of it
     merges: tuple[methods.Merge | methods.Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
+    changed: Mapping[str, Graph] = field(default_factory=dict)  # the network as a method left it, if it changed it
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
     @property
@@ -190,6 +191,7 @@ class _Simplified:
     statistics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the same
     merges: tuple[methods.Merge | methods.Beside, ...] = ()
     folds: Folds = field(default_factory=Folds)
+    is_changed: bool = False  # by a method
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -250,6 +252,7 @@ class Built:
     updates: tuple[Update, ...] = ()
     merges: tuple[methods.Merge | methods.Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
+    changed: Mapping[str, Graph] = field(default_factory=dict)
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -290,7 +293,7 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     head, rows = model.head, [name for part in used for name in part.rows(forward["train"])]
     return replace(
         model, forward=forward, added=added(Role.PARAM), statistics=added(Role.STAT), merges=tuple(merges),
-        head=head and replace(head, rows=tuple(rows)),
+        head=head and replace(head, rows=tuple(rows)), is_changed=True,
     )  # fmt: skip
 
 
@@ -350,7 +353,7 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
     return replace(
         built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names,
-        updates=learning.updates, merges=merges, replay=kept,
+        updates=learning.updates, merges=merges, replay=kept, changed=model.forward if model.is_changed else {},
     )  # fmt: skip
 
 
@@ -405,7 +408,7 @@ def at_batch(built: Built, batch: int) -> Entries:
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates, merges=built.merges, replay=built.replay,
+        updates=built.updates, merges=built.merges, replay=built.replay, changed=built.changed,
         explain=functools.cache(partial(savings, built.graphs, built.without, batch)),
     )  # fmt: skip
 

@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..compiler.pipeline import Entries
 from ..compiler.torch_import.translate import LOSSES
-from ..errors import BadOption
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
 from ..train.job import Job
+from .in_double import InDouble
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 
@@ -49,59 +48,38 @@ NUDGE = 1e-6
 ROUNDING_F64 = 2e-16
 
 
-class InDouble(TorchFunctionMode):
-    """A model in float64 computes in it all the way: where it asks for float32, too, and where torch takes that for
-    itself (the derivative of its hardsigmoid has a sixth in single precision)."""
-
-    def __enter__(self) -> Any:
-        self._usual = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        torch.set_default_dtype(self._usual)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = tuple(_double_type(a) for a in args)
-        kwargs = {name: _double_type(value) for name, value in (kwargs or {}).items()}
-        if func in (nn.functional.hardsigmoid, torch._C._nn.hardsigmoid):
-            return ((args[0] if args else kwargs["input"]) + 3).clamp(0, 6) / 6
-        return (torch.Tensor.double if func is torch.Tensor.float else func)(*args, **kwargs)
-
-
-def _double_type(value: Any) -> Any:
-    return torch.float64 if value is torch.float32 else value
-
-
 class Reference:
-    """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode."""
+    """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode. `masks` are true at
+    what learns of a parameter of which a part learns."""
 
     def __init__(
-        self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype
-    ) -> None:
+        self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype,
+        masks: Mapping[str, Array] | None = None,
+    ) -> None:  # fmt: skip
         self.model = copy.deepcopy(model).to(dtype)
         self.dtype, self.loss, self.steps = dtype, _torch_loss(loss), 0
         self.in_double = False  # also what the model computes in float32
         for module in self.model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train(bn == "batch")
+                module.register_forward_pre_hook(_in_order)
+                module.register_forward_hook(_gradient_in_order)
         self.params = dict(self.model.named_parameters())
-        added = [name for name in learns if name not in self.params]
-        if added:
-            raise BadOption(f"the method adds '{added[0]}', which the model does not have in PyTorch",
-                            why="a step is compared with one of the same network there",
-                            help="--method full, or another one that changes no network")  # fmt: skip
         for name, p in self.params.items():
             p.requires_grad_(name in learns)
         self.learns = list(learns)
+        self.masks = {name: torch.from_numpy(mask) for name, mask in (masks or {}).items()}
         self.clip, self.decay = optimizer.clip_norm, optimizer.weight_decay
         self.decoupled = isinstance(optimizer, AdamW)
         self.optimizer = _torch_optimizer(optimizer, [self.params[p] for p in learns])
 
     def step(self, inputs: Sequence[Array], target: Array) -> float:
         loss = self._backward(inputs, target)
+        before = {p: self.params[p].detach().clone() for p in self.masks}
         self.optimizer.step()
+        with torch.no_grad():  # weight decay, and momentum of it, would move the rest
+            for p, mask in self.masks.items():
+                self.params[p].copy_(torch.where(mask, self.params[p], before[p]))
         self.steps += 1
         return loss
 
@@ -118,14 +96,20 @@ class Reference:
         found = {p: self.params[p].grad.numpy().astype(np.float64) for p in self.learns}
         sizes = {p: _largest(g) for p, g in found.items()}
         if not self.decoupled:
-            found = {p: g + self.decay * self.params[p].detach().numpy() for p, g in found.items()}
+            found = {p: self.part(p, g + self.decay * self.params[p].detach().numpy()) for p, g in found.items()}
         return found, sizes
+
+    def part(self, param: str, value: Array) -> Array:
+        """Zero beside what learns."""
+        return np.where(self.masks[param].numpy(), value, 0) if param in self.masks else value
 
     def _backward(self, inputs: Sequence[Array], target: Array) -> float:
         self.optimizer.zero_grad()
         with InDouble() if self.in_double else contextlib.nullcontext():
             loss = self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target))
         loss.backward()
+        for p, mask in self.masks.items():
+            self.params[p].grad.mul_(mask)
         if self.clip is not None:
             nn.utils.clip_grad_norm_([self.params[p] for p in self.learns], self.clip)
         return float(loss.detach())
@@ -187,6 +171,16 @@ class Verdict:
         return bool(self.worst <= self.limit)
 
 
+def masks_of(entries: Entries) -> dict[str, Array]:
+    """Of each parameter of which a part learns: where."""
+    found: dict[str, Array] = {}
+    for update in entries.updates:
+        if update.axis is not None and update.indices is not None:
+            mask = found.setdefault(update.param, np.zeros(entries.shapes[update.param], bool))
+            mask[(slice(None),) * update.axis + (list(update.indices),)] = True
+    return found
+
+
 def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], batches: Batches) -> Verdict:
     """(a) Interpreter = torch-f64, after every step."""
     graph = entries.graphs["train"]
@@ -207,7 +201,7 @@ def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], ba
             # can agree better than that.
             others = others or _others(reference)
             for xs, y in batches[others[0].steps : k + 1]:
-                others[0].step([_nudged(_double(x), rng, ROUNDING_F64) for x in xs], y)
+                others[0].step([nudge(_double(x), rng, ROUNDING_F64) for x in xs], y)
                 if len(others) == 1:
                     continue
                 try:
@@ -239,7 +233,7 @@ def distance(
     rng = np.random.default_rng(0)
     best: tuple[Verdict, list[float], Job] | None = None
     for attempt in range(TRIES):
-        moved = batches if attempt == 0 else [([_nudged(x, rng) for x in xs], y) for xs, y in batches]
+        moved = batches if attempt == 0 else [([nudge(x, rng) for x in xs], y) for xs, y in batches]
         job, exact, single = Job(program, kernels="exact"), reference(torch.float64), reference(torch.float32)
         losses = []
         for inputs, target in moved:
@@ -268,7 +262,8 @@ def state_errors(
     usual = max((float(np.sqrt(np.mean(values[p] ** 2))) for p in reference.learns if values[p].size), default=0.0)
     for name, want in values.items():
         if name in state:
-            got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))
+            got = unlaid(state[name], want.shape, graph.layouts.get(name, ()))  # zero beside what learns
+            want = reference.part(name, want)
             zero = sizes.get(name, 1.0) <= ZERO_F64 * max(sizes.values())
             # One that starts at zero and stays there (the bias of attention's keys) holds nothing but rounding.
             error = relative(got, want, usual * float(np.sqrt(want.size)) if zero else 0.0)
@@ -290,7 +285,7 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
         errors: dict[str, list[float]] = {p: [] for p in reference.learns}  # of each try
         theirs: dict[str, list[float]] = {p: [] for p in reference.learns}  # of torch-f32
         for attempt in range(tries):
-            moved = inputs if attempt == 0 else [_nudged(x, rng) for x in inputs]
+            moved = inputs if attempt == 0 else [nudge(x, rng) for x in inputs]
             job.load_state_dict(before)
             job.load_optimizer_state(start, k)
             job.train_step(tuple(moved), target)
@@ -375,7 +370,7 @@ def _largest(values: Array) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def _nudged(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
+def nudge(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
     """The same input moved by a few units in the last place; integers stay."""
     return (x * (1 + by * rng.standard_normal(x.shape))).astype(x.dtype) if x.dtype.kind == "f" else x
 
@@ -398,6 +393,16 @@ def _distance(values: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
     far = sum(float(((values[n].astype(np.float64) - exact[n]) ** 2).sum()) for n in values)
     size = sum(float((exact[n] ** 2).sum()) for n in values)
     return float(np.sqrt(far / size))
+
+
+def _in_order(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(x.contiguous() for x in inputs)
+
+
+def _gradient_in_order(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    """Of one sample whose gradient has another order of memory, torch 2.13 gets a norm's gradients wrong."""
+    if output.requires_grad:
+        output.register_hook(torch.Tensor.contiguous)
 
 
 def _torch_loss(loss: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import torch
 from .. import api, ops
 from ..compiler.assemble import encode
 from ..compiler.optimizers import SGD, Adam, Optimizer
+from ..compiler.pipeline import Entries
 from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
 from ..ir import Array
+from ..program.arrays import laid
 from ..program.plan import Plan
 from ..train.job import Job
 from . import parity
 from .plan_text import plan_json
+from .torch_graph import TorchGraph
 
 STEPS, FREE_STEPS = 10, 20
 SAME = 1e-3  # of the largest prediction, in float32
@@ -119,10 +122,12 @@ def prove_model(
         model, example, loss=loss, target=batches[0][1], optimizer=optimizer, method=method, bn=bn,
         batch=len(batches[0][1]),
     )  # fmt: skip
+    twin, masks = torch_twin(model, entries, bn), parity.masks_of(entries)
+    entries = away_from_zero(entries, twin)
     program = encode(entries)
 
     def reference(dtype: torch.dtype) -> parity.Reference:
-        return parity.Reference(model, loss, optimizer, entries.learns, bn, dtype)
+        return parity.Reference(twin, loss, optimizer, entries.learns, bn, dtype, masks)
 
     tell(MEANING["a"] + " …")
     a = parity.free_run(entries, reference, batches[:STEPS])
@@ -130,25 +135,83 @@ def prove_model(
     b = parity.restarted(Job(program, kernels="exact"), reference(torch.float64), optimizer, batches[:STEPS])
     tell(MEANING["c"] + " …")
     c, _, job = parity.distance(program, reference, batches)
-    home = goes_home(job, model, batches[0][0])
+    home = goes_home(job, model, batches[0][0], entries)
     return Proof(name, job.plan, (a, b, c), job.mapped_bytes, home, tuple(program.entries))
 
 
-def goes_home(job: Job, model: torch.nn.Module, inputs: Sequence[Array]) -> bool:
+def torch_twin(model: torch.nn.Module, entries: Entries, bn: str = "frozen") -> torch.nn.Module:
+    """What trains, in torch: the user's model, or the network that the method made of it."""
+    if not entries.changed:
+        return model
+    if bn != "frozen":
+        raise BadOption(
+            f"'{entries.method}' cannot be compared with PyTorch with batch statistics",
+            why="it changes the network, and PyTorch's side is then made of the graph of inference", help="bn='frozen'",
+        )  # fmt: skip
+    return TorchGraph(entries.changed["infer"], entries.shapes)
+
+
+def away_from_zero(entries: Entries, twin: torch.nn.Module) -> Entries:
+    """Started from other numbers, on both sides, where a method starts a tensor that it added at zero: what it is
+    multiplied with would have no gradient there."""
+    if not entries.changed:
+        return entries
+    moved: dict[str, Array] = {}
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            if name in entries.learns and parameter.ndim and not parameter.any():
+                size = 0.3 / np.prod(parameter.shape[1:])  # a product with it stays small beside the layer's own
+                moved[name] = (size * rng.standard_normal(tuple(parameter.shape))).astype(np.float32)
+                parameter.copy_(torch.from_numpy(moved[name]))
+    graphs = {}
+    for key, graph in entries.graphs.items():
+        own = {n: laid(v, graph.layouts.get(n, ())) for n, v in moved.items() if n in graph.data}
+        graphs[key] = graph.with_(data={**graph.data, **own})
+    return replace(entries, graphs=graphs)
+
+
+def goes_home(job: Job, model: torch.nn.Module, inputs: Sequence[Array], entries: Entries) -> bool:
     """What was learned, loaded into the model, makes it predict as the job does, so the frozen rest of the job is the
-    model's own; and loading it touched nothing else, not even one bit."""
+    model's own; and loading it touched nothing else, not even one bit. What a method added and cannot merge is loaded
+    into the network that it made."""
+    learned, merges = job.state_dict(), entries.merges
+    added = {*learned} - {*model.state_dict(), *(n for m in merges for n in m.learned)}
+    if added:
+        trained = copy.deepcopy(torch_twin(model, entries)).float()
+        with torch.no_grad():
+            for name, tensor in (*trained.named_parameters(), *trained.named_buffers()):
+                if name in learned:
+                    tensor.copy_(torch.from_numpy(learned[name]))
+        return beside_untouched(job, model, entries) and _predicts(job, trained, inputs)
     trained = copy.deepcopy(model).eval()
     job.load_into(trained)
-    learned = {*job.state_dict(), *(k for k in model.state_dict() if k.endswith("num_batches_tracked"))}
+    changed = {*learned, *(m.into for m in merges), *(k for k in model.state_dict() if k.endswith("batches_tracked"))}
     before, after = model.state_dict(), trained.state_dict()
-    untouched = all(torch.equal(before[k], after[k]) for k in before if k not in learned)
+    untouched = all(same_bits(before[k], after[k]) for k in before if k not in changed)
+    return untouched and beside_untouched(job, model, entries) and _predicts(job, trained, inputs)
+
+
+def beside_untouched(job: Job, model: torch.nn.Module, entries: Entries) -> bool:
+    """Where a part of a parameter learns, the rest of it has the model's bits."""
+    before, after = model.state_dict(), job.state_dict()
+    masks = parity.masks_of(entries)
+    return all(same_bits(before[k].numpy()[~mask], after[k][~mask]) for k, mask in masks.items())
+
+
+def same_bits(a: torch.Tensor | Array, b: torch.Tensor | Array) -> bool:
+    left, right = np.asarray(a), np.asarray(b)
+    return (left.shape, left.dtype, left.tobytes()) == (right.shape, right.dtype, right.tobytes())
+
+
+def _predicts(job: Job, model: torch.nn.Module, inputs: Sequence[Array]) -> bool:
+    """As the job does, where both give one tensor."""
     with torch.no_grad():
-        want = trained(*[torch.from_numpy(x) for x in inputs])
+        want = model(*[torch.from_numpy(x) for x in inputs])
     got = job.predict(tuple(inputs))
     if isinstance(want, torch.Tensor) and isinstance(got, np.ndarray):
-        difference = np.abs(got - want.numpy()).max() / max(1e-6, float(want.abs().max()))
-        return untouched and bool(difference < SAME)
-    return untouched
+        return bool(np.abs(got - want.numpy()).max() / max(1e-6, float(want.abs().max())) < SAME)
+    return True
 
 
 def _target(model: torch.nn.Module, xs: Sequence[Array], loss: str, rng: np.random.Generator) -> Array:
