@@ -44,7 +44,7 @@ TRIES = 8
 # Some gradients have no four digits in float32 (sixty norms in a row with statistics of four values each). Where we
 # miss the limit in all tries, we may still be as far off as in (c) from what torch-f32 reaches; the verdict says so.
 F32_SLACK = C_LIMIT
-NUDGE = 1e-6
+NUDGE, MOST_NUDGED = 1e-6, 1e-3
 ROUNDING_F64 = 2e-16
 
 
@@ -233,7 +233,7 @@ def distance(
     rng = np.random.default_rng(0)
     best: tuple[Verdict, list[float], Job] | None = None
     for attempt in range(TRIES):
-        moved = batches if attempt == 0 else [([nudge(x, rng) for x in xs], y) for xs, y in batches]
+        moved = batches if attempt == 0 else [([nudge(x, rng, nudge_of(attempt)) for x in xs], y) for xs, y in batches]
         job, exact, single = Job(program, kernels="exact"), reference(torch.float64), reference(torch.float32)
         losses = []
         for inputs, target in moved:
@@ -285,7 +285,7 @@ def restarted(job: Job, reference: Reference, optimizer: Optimizer, batches: Bat
         errors: dict[str, list[float]] = {p: [] for p in reference.learns}  # of each try
         theirs: dict[str, list[float]] = {p: [] for p in reference.learns}  # of torch-f32
         for attempt in range(tries):
-            moved = inputs if attempt == 0 else [nudge(x, rng) for x in inputs]
+            moved = inputs if attempt == 0 else [nudge(x, rng, nudge_of(attempt)) for x in inputs]
             job.load_state_dict(before)
             job.load_optimizer_state(start, k)
             job.train_step(tuple(moved), target)
@@ -368,6 +368,11 @@ def seen_gradients(
 
 def _largest(values: Array) -> float:
     return float(np.abs(values).max(initial=0.0))
+
+
+def nudge_of(attempt: int) -> float:
+    """Twice as much in every try: a value that is very near its threshold needs more than the usual one."""
+    return min(NUDGE * 2.0 ** (attempt - 1), MOST_NUDGED)
 
 
 def nudge(x: Array, rng: np.random.Generator, by: float = NUDGE) -> Array:
