@@ -101,6 +101,11 @@ ROWS: list[tuple[str, str, str]] = [
         '  help: method="full" trains every parameter with requires_grad=True',
     ),
     (
+        "no place for a stream", "plan nets.py:norm --input 4x3 --method tinyol",
+        "error[E310]: this model has no last layer that could be learned beside\n  why  no layer of it has a weight\n"
+        '  help: method="tinyol:attach" learns a layer behind the network',
+    ),
+    (
         "no gradient", "plan nets.py:Picks --input 4x3 --method pick.*",
         "error[E303]: the loss does not depend on anything that learns\n"
         "  why  method 'pick.*' selects pick.weight, pick.bias",
@@ -115,7 +120,7 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "an unknown error", "explain E100",
-        "error[E304]: there is no error 'E100'\n  help: did you mean 'E104'?",
+        "error[E304]: there is no error 'E100'\n  help: did you mean 'E310'?",
     ),
     (
         "batch statistics of one value", "train norm.smg --data one.npz",
@@ -371,7 +376,7 @@ def test_what_nobody_thought_of_is_our_bug_and_shows_its_lines(
     def surprise(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(smidgen.train.job, "load", surprise)
+    monkeypatch.setattr(smidgen.train.load, "load", surprise)
     status, out, err, made = run(folder, "inspect net.smg", capsys)
     assert (status, out, made) == (3, "", [])
     assert err.startswith("Traceback (most recent call last):\n")

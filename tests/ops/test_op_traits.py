@@ -46,7 +46,7 @@ OTHER_MEANING = {
     "program/timeline.py": {"loop": "a key of the plan's JSON"},
     "train/divergence.py": {"momentum": "a slot of an optimizer"},
     "train/settings.py": {"linear": "a schedule of the learning rate"},
-    "compiler/pipeline.py": {"loop": "a technique"},
+    "compiler/planner/savings.py": {"loop": "a technique"},
     "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "report/proof.py": {"sgd": "an optimizer"},
     "devices/stack.py": dict.fromkeys(("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx"), "a function in C"),

@@ -249,11 +249,13 @@ def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[st
     and so is that without replay: each is measured on its own."""
     ways: dict[str, dict[str, Any]] = {}
     kernels: dict[str, Any] = {}
+    sources: dict[str, list[str]] = {}
     for pages, replays in itertools.product((True, False), (True, False)):
         part = folder / f"pages{pages}{replays}"
         part.mkdir()
-        found, sources = measured_with(core, part, pages, replays)
+        found, own = measured_with(core, part, pages, replays)
         kernels |= found.pop("kernels")
+        sources |= own
         ways[way_of(pages, replays)] = found
     return {**ways.pop(""), "kernels": kernels, **ways}, sources
 

@@ -1,6 +1,6 @@
 /* Learns from a stream with the program `net`, sample by sample, and reports what is unusual: `make MAIN=stream.c`.
- * Samples come from a file of the machine that the emulator or debugger runs on. An application of your own has a sensor
- * in its place: what it needs of this file are the three static variables and the calls that start with smg_.
+ * Samples come from a file of the machine that the emulator or debugger runs on. An application of your own has a
+ * sensor in its place: what it needs of this file are the three static variables and the calls that start with smg_.
  *
  * data.bin     a number each, and what belongs to it: LEARN, the inputs and the target; OBSERVE and DETECT, the inputs,
  *              each of one sample; CALIBRATE, a number of samples; END.
