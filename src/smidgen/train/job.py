@@ -32,12 +32,12 @@ from ..program.program import Buffer, Program
 from ..program.rungs import Rung
 from ..runtime.machine import Paged
 from .engine import Engine
-from .state import Learned, learned_parts
 from .validate import meant, run_of
 
 if TYPE_CHECKING:
     from ..program.plan import Plan
     from .history import Epoch, History
+    from .learned import Learned
     from .replay import ReplayBuffer
 
 
@@ -299,6 +299,8 @@ class Job:
         parameter of which a slice learned, it is the whole tensor; with `learned=True` only the slice, with its axis
         and indices."""
         if learned:
+            from .learned import learned_parts
+
             return learned_parts(self.state_dict(), self.engine.state.slices())
         with self.engine.machine.lock:
             self.engine.state.check_whole()

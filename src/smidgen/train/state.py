@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,13 +20,15 @@ PART = 1 << 16  # numbers at a time
 CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
 
 
-class Pages(Protocol):
-    """State in PAGE, as a Machine has it."""
+if TYPE_CHECKING:
 
-    page_state_bytes: int
+    class Pages(Protocol):
+        """State in PAGE, as a Machine has it."""
 
-    def read_page(self, offset: int, count: int) -> Array: ...
-    def write_page(self, offset: int, data: Array) -> None: ...
+        page_state_bytes: int
+
+        def read_page(self, offset: int, count: int) -> Array: ...
+        def write_page(self, offset: int, data: Array) -> None: ...
 
 
 def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
@@ -87,23 +88,6 @@ def _size(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is not a size")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What learned of a parameter: all of it, or `indices` along `axis`."""
-
-    value: Array
-    axis: int | None = None
-    indices: tuple[int, ...] | None = None
-
-
-def learned_parts(whole: Mapping[str, Array], slices: Mapping[str, tuple[int, tuple[int, ...]]]) -> dict[str, Learned]:
-    """What learned of each parameter, of which only a slice may."""
-    found = {name: Learned(value) for name, value in whole.items()}
-    for name, (axis, indices) in slices.items():
-        found[name] = Learned(np.take(whole[name], indices, axis), axis, indices)
-    return found
 
 
 class State:
@@ -311,4 +295,4 @@ class State:
             self.view(COUNTER)[1] = step
 
 
-__all__ = ["Learned", "State", "checked_facts", "learned_parts"]
+__all__ = ["State", "checked_facts"]
