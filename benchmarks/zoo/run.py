@@ -27,11 +27,12 @@ from typing import Any
 from smidgen import files
 
 from . import env, judge, table
+from . import one as one_model
 
 LIST = Path(__file__).with_name("models.json")
 OUT = env.ROOT / "docs" / "results" / "zoo.json"
 PAGE = OUT.with_suffix(".md")
-PROCESSOR_S, WALL_S, MEMORY_BYTES = 400, 3600, 12 << 30
+PROCESSOR_S, WALL_S, MEMORY_BYTES = 400, 7200, 12 << 30
 MARK = "zoo-report: "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PACKAGES = ("timm", "transformers", "segmentation_models_pytorch", "vit_pytorch", "x_transformers", "pytorchcv",
@@ -61,13 +62,13 @@ def one(row: Row, python: Path, prefix: Sequence[str]) -> Row:
         done = subprocess.run(command, cwd=env.ROOT, env=_variables(), capture_output=True, text=True, timeout=WALL_S,
                               preexec_fn=_limited)  # fmt: skip
     except subprocess.TimeoutExpired as late:
-        found = judge.ended(-9, _text(late.stderr), PROCESSOR_S, f"more than {WALL_S} s")
+        found = judge.ended(-9, _text(late.stderr), PROCESSOR_S, lost=f"more than {WALL_S} s")
     else:
         lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
         if lines:
             found = json.loads(lines[-1].removeprefix(MARK))
         else:
-            found = judge.ended(done.returncode, done.stderr, PROCESSOR_S)
+            found = judge.ended(done.returncode, done.stderr, PROCESSOR_S, one_model.COMPARE_S)
     return {"package": row["package"], "name": row["name"], "outcome": judge.judged(found), **found}
 
 
@@ -79,7 +80,7 @@ def _variables() -> dict[str, str]:
 
 def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S + one_model.COMPARE_S))
 
 
 def _text(said: str | bytes | None) -> str:
@@ -90,7 +91,7 @@ def written(results: dict[str, Row], rows: Sequence[Row]) -> None:
     """In the order of the list; what is not in the list any more is left out."""
     ordered = [results[key(row)] for row in rows if key(row) in results]
     report = {"command": "python -m benchmarks.zoo", "date": time.strftime("%Y-%m-%d"), "machine": machine(),
-              "limits": {"processor_s": PROCESSOR_S, "memory_bytes": MEMORY_BYTES},
+              "limits": {"processor_s": PROCESSOR_S, "compare_s": one_model.COMPARE_S, "memory_bytes": MEMORY_BYTES},
               "listed": len(rows), "rows": ordered}  # fmt: skip
     files.write(OUT, (json.dumps(report, indent=1) + "\n").encode())
     files.write(PAGE, table.page(report).encode())

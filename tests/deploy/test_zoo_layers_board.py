@@ -1,4 +1,4 @@
-"""Windows, resampling, volumes and Fourier transforms on an emulated board: the bits of this machine."""
+"""Windows, resampling, volumes, Fourier transforms, sorting and gathering on an emulated board: this machine's bits."""
 
 from __future__ import annotations
 

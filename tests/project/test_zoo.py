@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -116,6 +117,22 @@ JUDGED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("found", "outcome"), JUDGED.values(), ids=[name.replace(" ", "-") for name in JUDGED])
 def test_the_outcome_of(found: dict[str, Any], outcome: str) -> None:
     assert judge.judged(found) == outcome
+
+
+def test_a_comparison_has_time_of_its_own() -> None:
+    assert "more than 60 s" in judge.ended(-24, "stage compile\n", 60, 900)["error"]["text"]
+    assert "more than 900 s" in judge.ended(-24, "stage step\nstage compare\n", 60, 900)["error"]["text"]
+
+
+def test_the_limit_of_processor_time_grows_for_a_comparison() -> None:
+    code = (
+        "import resource; from benchmarks.zoo import one; resource.setrlimit(resource.RLIMIT_CPU, (5, 500));"
+        "one.allow(100); print(*resource.getrlimit(resource.RLIMIT_CPU)); one.allow(900);"
+        "print(*resource.getrlimit(resource.RLIMIT_CPU))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    soft, hard, most, _ = map(int, done.stdout.split())
+    assert (soft in range(100, 105), hard, most) == (True, 500, 500)
 
 
 def test_a_refusal_without_advice_is_found() -> None:

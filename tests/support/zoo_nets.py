@@ -84,9 +84,43 @@ class Spectral(nn.Module):
         return self.head(self.norm(x + torch.fft.fft2(x).real).mean(1))
 
 
+class Picking(nn.Module):
+    """The best tokens of each sample are picked, weighed, changed and put back, as routers and pooling of tokens do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.inside, self.head = nn.Linear(4, 1), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        best, where = self.score(x).squeeze(-1).topk(3, dim=1)
+        places = where[..., None].expand(-1, -1, 4)
+        picked = x.gather(1, places) * best.sigmoid()[..., None]
+        own = self.inside(x)[torch.arange(x.shape[0])[:, None], where]
+        x = x.scatter_add(1, places, F.gelu(self.inside(picked) + own))
+        return self.head(x.cumsum(1).mean(1))
+
+
+class Experts(nn.Module):
+    """A mixture of experts: each token goes to the two that its router prefers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        chosen, where = self.router(x).softmax(-1).topk(2, dim=-1)
+        weights = torch.zeros_like(self.router(x)).scatter(-1, where, chosen / chosen.sum(-1, keepdim=True))
+        for i, expert in enumerate(self.experts):
+            x = x + weights[..., i : i + 1] * F.silu(expert(x))
+        return self.head(x.mean(1))
+
+
 ZOO_NETS: list[tuple[str, type[nn.Module], tuple[int, ...]]] = [
     ("standardised-conv", StdNet, (3, 9, 7)),
     ("folding", Folding, (3, 4, 5)),
     ("video", Video, (2, 4, 7, 6)),
     ("spectral", Spectral, (5, 6, 3)),
+    ("picking", Picking, (7, 4)),
+    ("experts", Experts, (5, 4)),
 ]
