@@ -29,12 +29,14 @@ from torch import nn
 
 from benchmarks.method_memory import SPARSE
 from benchmarks.nets import NETS
+from benchmarks.pairwise import meeting
 from benchmarks.parity import MOST_TRIES, figures_of, imported, machine
 from smidgen import SGD, Adam, Update, files
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.graph import interp
 from smidgen.compiler.options import checked_options
-from smidgen.compiler.pipeline import Entries, Lowering
+from smidgen.compiler.pipeline import Lowering
 from smidgen.program.arrays import unlaid
 from smidgen.report import parity, proof
 from smidgen.train.job import Job
@@ -72,18 +74,7 @@ def rows(nets: Sequence[str] = tuple(SPARSE)) -> list[Row]:
 
 def pairwise(nets: Sequence[str]) -> list[Row]:
     """A part in which any two settings meet."""
-    todo = rows(nets)
-    missing = {pair for row in todo for pair in _pairs(row)}
-    chosen: list[Row] = []
-    while missing:
-        best = max(todo, key=lambda row: (len(missing & _pairs(row)), -row.batch))
-        chosen.append(best)
-        missing -= _pairs(best)
-    return sorted(chosen)
-
-
-def _pairs(row: Row) -> set[tuple[tuple[str, Any], ...]]:
-    return set(itertools.combinations(sorted(asdict(row).items()), 2))
+    return meeting(rows(nets))
 
 
 def mixed(model: nn.Module) -> list[Any]:

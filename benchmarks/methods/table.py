@@ -14,7 +14,8 @@ from smidgen.terminal import bytes_text, count_text, seconds_text
 
 from .run import PUBLISHED
 
-T_95: Final = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # of Student, two sides, by the number of seeds
+T_95: Final = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 39: 2.024, 40: 2.023}
+"""Of Student, two sides, by the number of values."""
 COLOURS: Final = {"last_layer": "#999999", "bias": "#4477aa", "tinytl": "#228833", "sparse_update": "#d6232a",
                   "published": "#ee7733", "lora": "#aa3377", "full": "#222222"}  # fmt: skip
 

@@ -206,10 +206,10 @@ def _tasks() -> list[Task]:
     tasks = []
     for net, build in BACKBONES.items():
         tasks.append(
-            Task(net, "flowers", partial(build, 102), flowers, shape, 15, "11/4/6 pictures of each of 102 kinds")
+            Task(net, "flowers", partial(build, 102), flowers, shape, 10, "11/4/6 pictures of each of 102 kinds")
         )
         tasks.append(
-            Task(net, "cifar10", partial(build, 10), cifar10, shape, 5, "300/60/100 pictures of each of 10 kinds")
+            Task(net, "cifar10", partial(build, 10), cifar10, shape, 4, "300/60/100 pictures of each of 10 kinds")
         )
     tasks.append(Task("dscnn", "words", partial(keyword_net, 40), words, (1, 49, 10), 10, "18/6/6 speakers"))
     tasks.append(Task("motion", "activities", partial(motion_net, 6), activities, (3, 80), 10, "31/10/10 people"))
