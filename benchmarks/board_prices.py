@@ -27,8 +27,8 @@ import torch
 
 from smidgen import SGD, api, files, ops
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries, narrowed
 from smidgen.compiler.graph.alias import loop_range
-from smidgen.compiler.pipeline import Entries, narrowed
 from smidgen.compiler.planner import core_rates
 from smidgen.compiler.planner.core_rates import CoreRates, Features, core_family, features
 from smidgen.deploy import emulate

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from smidgen import api
+from smidgen.compiler.entries import narrowed
 from smidgen.compiler.fit.candidate import Candidate
 from smidgen.compiler.fit.squeeze import squeezed
 from smidgen.compiler.optimizers import SGD
-from smidgen.compiler.pipeline import narrowed
 from smidgen.compiler.planner.cost import prices_of
 from smidgen.compiler.planner.goal import Goal
 from smidgen.deploy import emulate

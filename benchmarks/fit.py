@@ -26,12 +26,13 @@ import numpy as np
 
 from smidgen import files
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.fit.max_batch import largest_batch
 from smidgen.compiler.fit.search import best_for
 from smidgen.compiler.fit.sweep import Point, Sweep, sweep
 from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.options import Options, checked_options
-from smidgen.compiler.pipeline import Entries, Lowering
+from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.planner.cost import prices_of
 from smidgen.compiler.planner.goal import Goal, Search
 from smidgen.compiler.torch_import.capture import import_model

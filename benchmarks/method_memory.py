@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import smidgen
 from smidgen import files, ops
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.options import checked_options
-from smidgen.compiler.pipeline import Entries, Lowering
+from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.ir import Graph, Node, Role
 from smidgen.methods import Update

@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.nets import NETS, Net
 from benchmarks.nets.large import REDUCED
+from benchmarks.pairwise import meeting
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.pipeline import lower
 
@@ -60,18 +61,7 @@ def rows(names: list[str] | None = None) -> list[Row]:
 
 def pairwise(names: list[str] | None = None) -> list[Row]:
     """A part in which every two settings, of the network too, meet at least once; of equals the smaller batch."""
-    todo = rows(names)
-    missing = {pair for row in todo for pair in _pairs(row)}
-    chosen: list[Row] = []
-    while missing:
-        best = max(todo, key=lambda row: (len(missing & _pairs(row)), -row.batch))
-        chosen.append(best)
-        missing -= _pairs(best)
-    return sorted(chosen)
-
-
-def _pairs(row: Row) -> set[tuple[tuple[str, Any], ...]]:
-    return set(itertools.combinations(sorted(asdict(row).items()), 2))
+    return meeting(rows(names))
 
 
 @dataclass(frozen=True)

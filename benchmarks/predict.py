@@ -20,7 +20,7 @@ import numpy as np
 
 from smidgen import SGD, api, files
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.planner.cost import HOST, ROUGH, spent
 from smidgen.compiler.planner.measure import measured
 from smidgen.ir import Array

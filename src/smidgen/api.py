@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from . import terminal
 from .compiler.assemble import Asked, encode, sized
 from .compiler.effort import metered
+from .compiler.entries import Entries
 from .compiler.fit.by_method import ByMethod, by_method
 from .compiler.fit.candidate import step_spent
 from .compiler.fit.ladder import encode_ladder
@@ -28,6 +29,7 @@ from .compiler.options import (
     Memory,
     Options,
     check_step,
+    check_where,
     checked_budget,
     checked_deadline,
     checked_device,
@@ -39,7 +41,7 @@ from .compiler.options import (
     checked_precision,
     checked_prices,
 )
-from .compiler.pipeline import Entries, Lowering
+from .compiler.pipeline import Lowering
 from .compiler.planner.cost import prices_of
 from .compiler.planner.goal import Goal, Search
 from .compiler.planner.measure import measured
@@ -125,8 +127,10 @@ def prepared(
         limit = Limit.of_budget(ram_bytes, chip, ram_bytes - work.left(ram_bytes), work.threads)
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
-        accumulate=memory.accumulate, const=memory.const, replay=memory.replay,
+        accumulate=memory.accumulate, const=memory.const, replay=memory.replay, stream=memory.stream,
+        kernels=work.kernels,
     )  # fmt: skip
+    check_where(options.replay, page_to)
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
     options = settled(lowering, options, limit, data)

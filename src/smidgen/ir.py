@@ -71,6 +71,8 @@ CLASSES, CLASS_NAMES = ":classes", ":class_names"
 """Settings of a network with spare classes: what is added to the score of each, and names of those that were added."""
 REPLAY = ":replay"
 """The buffer of past samples, as runtime/replay.h describes it."""
+REPLAY_ROWS = ":replay_rows"
+"""Its samples, where they are in PAGE and not in the buffer."""
 
 
 def size(shape: Iterable[Dim]) -> Dim:

@@ -11,8 +11,8 @@ from torch import nn
 
 from smidgen import api
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD
-from smidgen.compiler.pipeline import Entries
 from smidgen.deploy import emulate
 from smidgen.deploy.board_run import train_on_board
 from smidgen.deploy.firmware import write_firmware

@@ -204,3 +204,19 @@ def test_a_runner_replays_as_the_host_does(replay: Replay, tmp_path: Path) -> No
     other.restore(tmp_path / "state.bin")
     assert other.engine.state.copy().tobytes() == job.engine.state.copy().tobytes(), "a second run goes on"
     command(run, tmp_path / "runner", "infer", "--data", tmp_path / "data.npz", "--state", tmp_path / "state.bin")
+
+
+@pytest.mark.parametrize("batch", [6, 2])
+def test_a_runner_leaves_out_samples_whose_label_is_ignored_as_the_host_does(batch: int, tmp_path: Path) -> None:
+    """In micro-batches, where no part knows how many labels the others ignore, and at once."""
+    run = ready("x86_64-linux")
+    job = made(None, Replay(8), Memory(accumulate=True))
+    y = np.where(np.arange(20) % 5 < 2, -100, Y)
+    y[: batch - 1], y[batch - 1] = -100, 1
+    linux_binary.build_binary(job.program, "x86_64-linux", tmp_path / "runner")
+    np.savez(tmp_path / "data.npz", x=X, y=y)
+    words = ["train", "--data", tmp_path / "data.npz", "--epochs", "2", "--batch", str(batch), "--no-shuffle", "--json"]
+    said = json.loads(command(run, tmp_path / "runner", *words))
+    job.fit(X, y, epochs=2, batch=batch, shuffle=False, progress=False)
+    assert said["state_hash"] == fnv(job.engine.state.copy().tobytes())
+    assert sum(job.replay.seen.values()) == (y != -100).sum()

@@ -78,7 +78,7 @@ def test_an_autoencoder_learns_what_is_normal_on_a_nano_33_ble(tmp_path: Path) -
     other = rng.standard_normal((20, 1, 36)).astype(np.float32)
     told: list[Any] = [("learn", (x, x)) for x in usual]
     told += [("detect", (x,)) for x in other]
-    found = run_stream(tmp_path / "fw", job.program, told)
+    found = run_stream(tmp_path / "fw", job.program, told, count=True)
     for x in usual:
         job.learn(x)
     assert found.state == job.engine.state.copy().tobytes()
@@ -88,6 +88,10 @@ def test_an_autoencoder_learns_what_is_normal_on_a_nano_33_ble(tmp_path: Path) -
     _, mean, deviation = found.usual
     assert (scores > mean + 4 * deviation).mean() > 0.9
     assert job.threshold(4) == mean + 4 * deviation
+    assert found.counts is not None
+    learned, detected = found.counts.runs[100:300], found.counts.runs[300:320]
+    assert max(learned) < 1.1 * min(learned)
+    assert max(detected) < 0.7 * min(learned)
 
 
 def test_a_sample_that_is_not_finite_is_refused_on_the_board(tmp_path: Path) -> None:

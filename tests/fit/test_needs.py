@@ -146,7 +146,7 @@ def test_a_message_has_no_words_of_the_compiler() -> None:
     ]  # fmt: skip
     with needs.without_choices():
         for case in ((0, "last_layer", 4, None), (0, "full", 4, "nano33ble"), (0, "bias", 8, None)):
-            text = str(refused(**asked(case, 20_000)))
+            text = str(refused(**asked(case, 10_000)))
             assert not re.search(r":acc|@1|~\d|\.bits|step \d+ of", text), text
 
 

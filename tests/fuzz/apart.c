@@ -1,6 +1,7 @@
 /* Runs an entry point a second way: like vm.c, but every operand of every instruction is a copy of its own, allocated
  * to the byte. A kernel that touches a byte outside what its extent declares is found even where that byte belongs to
- * the same region; and both ways must leave the same bits behind. */
+ * the same region; and both ways must leave the same bits behind. Which rows an instruction of a stream makes, and
+ * where they lie, is worked out here from the formulas of rows.h, row by row, with none of rows.c. */
 #include "fuzz_program.h"
 #include <stdlib.h>
 
@@ -34,8 +35,90 @@ static uint64_t longest(uint8_t *const *place, const uint64_t *need, unsigned op
     return most;
 }
 
+/* ---- rows ---- */
+
+enum { COUNT, STEP, PERIOD, AHEAD, KEPT, BYTES, OF_VALUE };                /* words of a value */
+enum { KIND, REACH, STRIDE, PAD, TOLD_IN, TOLD_OUT, TOLD_ABOVE, OF_RULE }; /* of a rule */
+
+static int64_t within(int64_t row, int64_t count) {
+    if (row < 0) { return 0; }
+    return row < count ? row : count;
+}
+static int64_t rows_until(const int32_t *v, int64_t i) { /* end(i); nothing before the first iteration */
+    return i < 0 ? 0 : within((i + 1) * v[STEP] / v[PERIOD] + v[AHEAD], v[COUNT]);
+}
+static int64_t rows_from(const int32_t *v, int64_t i) { return within(i * v[STEP] / v[PERIOD] + v[KEPT], v[COUNT]); }
+
+/* First and last row of the input that row `row` of the result takes something from, as far as there are such. */
+static void reads_of(const int32_t *rule, int64_t row, int64_t count, int64_t *first, int64_t *last) {
+    for (int64_t k = 0; k < rule[REACH]; k++) {
+        int64_t at = row * rule[STRIDE] - rule[PAD] + k;
+        if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
+            const int64_t from = row + rule[PAD] - k;
+            at = from >= 0 && from % rule[STRIDE] == 0 ? from / rule[STRIDE] : -1;
+        }
+        if (at < 0 || at >= count) { continue; }
+        if (at < *first) { *first = at; }
+        if (at > *last) { *last = at; }
+    }
+}
+
+FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, int32_t i) {
+    const int32_t *words = (const int32_t *)(const void *)(table + 1), *values = words + 2;
+    const int32_t *rule = values + words[1] * OF_VALUE + place * OF_RULE;
+    const unsigned operands = smg_code_operands(code);
+    const uint32_t *numbers = smg_code_rows(code);
+    const int32_t *out = values + (numbers[0] - 1) * OF_VALUE;
+    const int is_each = (rule[KIND] & 15) == SMG_ROWS_EACH;
+    const int64_t from = rows_until(out, i - 1), end = rows_until(out, i);
+    FuzzRows r = {.made = (int32_t)(end - from), .is_last = end == out[COUNT]};
+    if (i && rule[KIND] & SMG_ROWS_FORGETS && rows_from(out, i) > rows_from(out, i - 1)) {
+        const int64_t old = rows_from(out, i) - rows_from(out, i - 1), left = from - rows_from(out, i);
+        r.forget_from = (size_t)old * (size_t)out[BYTES];
+        r.forget = left > 0 ? (size_t)left * (size_t)out[BYTES] : 0;
+    }
+    if (!r.made) { return r; }
+    int64_t first = from, last = end - 1;
+    if (!is_each) {
+        first = INT64_MAX, last = -1;
+        const int64_t count = values[(numbers[1] - 1) * OF_VALUE + COUNT];
+        for (int64_t row = from; row < end; row++) { reads_of(rule, row, count, &first, &last); }
+        const int64_t over = rule[PAD] - from * rule[STRIDE];
+        r.above = (int32_t)(over > 0 ? over : 0);
+        if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) { r.above = (int32_t)(from + rule[PAD] - first * rule[STRIDE]); }
+        r.told = rule + TOLD_IN;
+    }
+    r.needed = (int32_t)(last - first + 1);
+    r.scale = is_each ? r.made : 1;
+    for (unsigned k = 0; k < operands; k++) {
+        if (!numbers[k]) { continue; }
+        const int32_t *v = values + (numbers[k] - 1) * OF_VALUE;
+        const int64_t row = k ? first : from, rows = k ? r.needed : r.made;
+        if (row < rows_from(v, i) || row + rows > rows_until(v, i)) { fuzz_finding("rows that are not there"); }
+        r.moved[k] = (size_t)(row - rows_from(v, i)) * (size_t)v[BYTES];
+    }
+    return r;
+}
+
+const int32_t *fuzz_row_params(SmgContext *x, const uint32_t *block, const int32_t *p, const FuzzRows *rows) {
+    if (!rows->told) { return p; }
+    for (uint32_t i = 0; i < (block[0] & 0xffffu); i++) { x->words[i] = p[i]; }
+    x->words[rows->told[0]] = rows->needed;
+    x->words[rows->told[1]] = rows->made;
+    x->words[rows->told[2]] = rows->above;
+    return x->words;
+}
+
+/* ---- instructions ---- */
+
+/* Bytes of the region from where an operand lies. */
+static uint64_t room(const SmgContext *x, uint32_t word, const SmgBuffer *buffers) {
+    const uint64_t at = word & 0x1fffffffu;
+    return word >> 29 <= R_ARENA ? smg_words(x)[F_CONST + (word >> 29)] - at * 4 : buffers[at].bytes;
+}
+
 static SmgFault execute(SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, int32_t scale, int32_t iteration,
-                        SmgRun run) {
+                        SmgRun run, const FuzzRows *rows) {
     const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]];
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const unsigned operands = smg_code_operands(code);
@@ -50,11 +133,19 @@ static SmgFault execute(SmgContext *x, const uint32_t *code, const SmgBuffer *bu
     uint8_t *place[SMG_MAX_OPERANDS];
     SmgRole roles[SMG_MAX_OPERANDS];
     c.p = smg_scaled(x, block, scale);
-    kernel->extent(c.p, c.params, (int)operands, run, need);
+    if (c.p && rows) { c.p = fuzz_row_params(x, block, c.p, rows); }
+    if (!c.p || kernel->extent(c.p, c.params, (int)operands, run, need)) {
+        fuzz_finding("parameters that the kernel refuses");
+    }
     smg_roles(kernel->signature, operands, roles);
     for (unsigned i = 0; i < operands; i++) {
         place[i] = address(x, code[2 + i], buffers);
-        if (place[i] && strides) { place[i] += (size_t)iteration * strides[i]; }
+        if (!place[i]) { continue; }
+        const size_t moved = (strides ? (size_t)iteration * strides[i] : 0) + (rows ? rows->moved[i] : 0);
+        place[i] += moved;
+        if (code[2 + i] >> 29 != R_PAGE && need[i] && moved + need[i] > room(x, code[2 + i], buffers)) {
+            fuzz_finding("an operand that ends behind its region");
+        }
     }
     for (unsigned i = 0; i < operands; i++) {
         const int in_place = i > 0 && place[i] == place[0] && code[2 + i] >> 29 != R_PAGE && need[i] && need[0] &&
@@ -82,6 +173,36 @@ static SmgFault execute(SmgContext *x, const uint32_t *code, const SmgBuffer *bu
     return fault;
 }
 
+/* Rows of operand 0 that are needed move to its start, where there may be old ones. */
+static void forget(const SmgContext *x, const uint32_t *code, const SmgBuffer *buffers, int32_t sample,
+                   const FuzzRows *rows) {
+    const uint32_t region = code[2] >> 29, operands = smg_code_operands(code);
+    const size_t start = smg_code_flags(code) & FLAG_STRIDES ? (size_t)sample * code[2 + operands] : 0;
+    if (!rows->forget || region == R_INPUT || region == R_OUTPUT) { return; }
+    if (start + rows->forget_from + rows->forget > room(x, code[2], buffers)) {
+        fuzz_finding("rows are forgotten that are not there");
+    }
+    uint8_t *at = address(x, code[2], buffers) + start;
+    copies[0] = malloc(rows->forget);
+    memcpy(copies[0], at + rows->forget_from, rows->forget);
+    memcpy(at, copies[0], rows->forget);
+    fuzz_apart_free();
+}
+
+static const uint32_t *run_stream(SmgContext *x, const uint32_t *head, const SmgBuffer *buffers, int32_t sample,
+                                  SmgRun run, SmgFault *fault) {
+    const uint32_t *table = smg_section(x, S_PARAMS) + head[2], *first = head + smg_code_words(head), *at = first;
+    for (int32_t i = 0; i < (int32_t)table[1] && !*fault; i++) {
+        at = first;
+        for (uint32_t k = 0; k < head[1] && !*fault; k++, at += smg_code_words(at)) {
+            const FuzzRows rows = fuzz_rows(table, at, k, i);
+            forget(x, at, buffers, sample, &rows);
+            if (rows.made) { *fault = execute(x, at, buffers, rows.scale, sample, run, &rows); }
+        }
+    }
+    return at;
+}
+
 SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgSamples samples) {
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
@@ -89,7 +210,7 @@ SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgS
     SmgFault fault = SMG_NO_FAULT;
     while (at < end && !fault) {
         if (smg_code_kernel(at) != SMG_LOOP) {
-            fault = execute(x, at, buffers, samples.n, 0, run);
+            fault = execute(x, at, buffers, samples.n, 0, run, NULL);
             at += smg_code_words(at);
             continue;
         }
@@ -97,8 +218,14 @@ SmgFault fuzz_run_apart(SmgContext *x, int entry, const SmgBuffer *buffers, SmgS
         for (int32_t i = 0; i < (trips ? (int32_t)trips : samples.n) && !fault; i++) {
             const SmgRun one = {samples.n, samples.total, samples.first + (trips ? 0 : i)};
             at = first;
-            for (uint32_t k = 0; k < body && !fault; k++, at += smg_code_words(at)) {
-                fault = execute(x, at, buffers, trips ? samples.n : 1, i, one);
+            for (uint32_t k = 0; k < body && !fault; k++) {
+                if (smg_code_kernel(at) == SMG_STREAM) {
+                    k += at[1];
+                    at = run_stream(x, at, buffers, i, one, &fault);
+                    continue;
+                }
+                fault = execute(x, at, buffers, trips ? samples.n : 1, i, one, NULL);
+                at += smg_code_words(at);
             }
         }
     }

@@ -69,14 +69,17 @@ static void finding(const char *what, const char *more) {
     abort();
 }
 
+void fuzz_finding(const char *what) { finding(what, "with operands apart"); }
+
 /* The most work that one instruction may do: two largest operands a and b. */
-static uint64_t justified(const SmgContext *x, const uint32_t *code, int32_t n, int32_t scale) {
+static uint64_t justified(const SmgContext *x, const uint32_t *code, int32_t n, int32_t scale, const FuzzRows *rows) {
     const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]];
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
     const int operands = (int)smg_code_operands(code);
     uint64_t need[SMG_MAX_OPERANDS] = {0}, a = 0, b = 0;
     SmgContext own = *x; /* scaled parameters are put into the context */
     const int32_t *p = smg_scaled(&own, block, scale);
+    if (p && rows) { p = fuzz_row_params(&own, block, p, rows); }
     if (!p || kernel->extent(p, (int)(block[0] & 0xffffu), operands, (SmgRun){n, n, 0}, need)) { return 0; }
     for (int i = 0; i < operands; i++) {
         if (need[i] > a) {
@@ -88,12 +91,26 @@ static uint64_t justified(const SmgContext *x, const uint32_t *code, int32_t n, 
     return smg_add(8192 + 64 * (a + b), smg_mul(64 * (a / 4), b / 4));
 }
 
+/* The same for an instruction of a stream: iterations, in which nothing may be left to do, cost a little each. */
+static uint64_t justified_in_stream(const SmgContext *x, const uint32_t *code, const uint32_t *table, uint32_t place,
+                                    int32_t n) {
+    const SmgStream s = smg_stream_of(table);
+    uint64_t total = 512 * (uint64_t)s.iterations;
+    for (int32_t i = 0; i < s.iterations; i++) {
+        const FuzzRows rows = fuzz_rows(table, code, place, i);
+        if (rows.made) { total = smg_add(total, justified(x, code, n, rows.scale, &rows)); }
+        if (rows.is_last) { break; }
+    }
+    return total;
+}
+
 /* The same for an entry point; *kernels[] are marked if `mark` is set. */
 static uint64_t justified_by_entry(const SmgContext *x, int entry, int32_t n, int mark) {
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     uint64_t total = 100000;
-    uint32_t in_loop = 0;
+    const uint32_t *table = NULL; /* of the stream around */
+    uint32_t in_loop = 0, in_stream = 0, place = 0;
     int is_samples = 0;
     int32_t count = 1;
     while (at < end) {
@@ -103,7 +120,17 @@ static uint64_t justified_by_entry(const SmgContext *x, int entry, int32_t n, in
             at += smg_code_words(at);
             continue;
         }
-        const uint64_t once = justified(x, at, n, in_loop && is_samples ? 1 : n);
+        if (smg_code_kernel(at) == SMG_STREAM) {
+            table = smg_section(x, S_PARAMS) + at[2];
+            in_stream = at[1];
+            place = 0;
+            in_loop--;
+            at += smg_code_words(at);
+            continue;
+        }
+        const uint64_t once = in_stream ? justified_in_stream(x, at, table, place++, n)
+                                        : justified(x, at, n, in_loop && is_samples ? 1 : n, NULL);
+        in_stream -= in_stream ? 1 : 0;
         total = smg_add(total, smg_mul(once, in_loop ? (uint64_t)count : 1));
         if (mark) { fuzz_kernels_run[x->kernels[smg_code_kernel(at)]] = 1; }
         in_loop -= in_loop ? 1 : 0;

@@ -3,61 +3,10 @@
  * of what comes out opens. Besides altering, it writes instructions of its own: any kernel of this build, parameters
  * that its extent accepts, operands to the byte at the end of their region. */
 #include "fuzz_program.h"
-#include "program_parts.h"
+#include "mutate_streams.h"
 
 enum { MOST_BYTES = 1 << 16 }; /* of all operands of an instruction of our own, but for large inputs */
 #define MOST_READ ((uint64_t)1 << 38)
-
-static uint32_t state = 1;
-static uint32_t any(void) { /* xorshift */
-    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
-    return state;
-}
-static uint32_t below(uint32_t bound) { return bound ? any() % bound : 0; }
-static int one_in(uint32_t n) { return below(n) == 0; }
-
-/* ---- words ---- */
-
-/* clang-format off */
-static const uint32_t numbers[] = {
-    0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 63, 64, 65, 127, 255, 256, 511, 512, 513, 65535, 65536, 65537,
-    0x0fffffff, 0x10000000, 0x10000001, 0x1fffffff, 0x20000000, 0x3fffffff, 0x40000000, 0x40000001, 0x55555555,
-    0x7ffffff0, 0x7ffffffe, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffff8, 0xfffffffe, 0xffffffff,
-    /* as f32: infinities, NaNs, the largest, the smallest, 1, -1, 0.5, 1e-5, 2^31, -2^31, 2^24, 88.7 */
-    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0x7f7fffff, 0x00800000, 0x3f800000, 0xbf800000, 0x3f000000,
-    0x3727c5ac, 0x4f000000, 0xcf000000, 0x4b800000, 0x42b17218,
-    /* as the upper word of a double: 1, 0.5, 2, infinity, NaN, 2^24 */
-    0x3ff00000, 0x3fe00000, 0x7ff00000, 0x7ff80000, 0x41700000,
-};
-/* clang-format on */
-
-/* A word that could stand where `old` stands. */
-static uint32_t another(uint32_t old) {
-    switch (below(9)) {
-    case 0: return numbers[below(sizeof numbers / 4)];
-    case 1: return old + below(5) - 2;
-    case 2: return old ^ 1u << below(32);
-    case 3: return old * (2 + below(3));
-    case 4: return old / 2;
-    case 5: return 1 + below(20);
-    case 6: return 0;
-    case 7: return 1u << below(31);
-    default: return old + 4 * (below(9) - 4);
-    }
-}
-
-/* A random instruction that is no loop: its words, or NULL. */
-static uint32_t *some_instruction(Parts *p, uint32_t *entry, uint32_t *at) {
-    static uint32_t spots[MAX_SPOTS + 1];
-    *entry = below(entries_of(p));
-    if (!entries_of(p)) { return NULL; }
-    const uint32_t count = instructions(p, *entry, spots);
-    for (int i = 0; i < 8 && count; i++) {
-        *at = spots[below(count)];
-        if (smg_code_kernel(p->words[S_CODE] + *at) != SMG_LOOP) { return p->words[S_CODE] + *at; }
-    }
-    return NULL;
-}
 
 /* ---- instructions of our own ---- */
 
@@ -89,21 +38,6 @@ static int32_t some_params(const SmgKernel *kernel, int operands, int extreme, i
     return count;
 }
 
-/* Makes a region at least as large, or exactly as large, as `bytes`. */
-static void make_room(Parts *p, uint32_t region, uint32_t bytes) {
-    uint32_t *size = &p->head[F_CONST + region];
-    if (*size >= bytes && !one_in(8)) { return; }
-    if (region == R_CONST) {
-        if (bytes > ROOM * 4) { return; }
-        for (uint32_t i = p->bytes[S_CONST] / 4; i < bytes / 4; i++) {
-            p->words[S_CONST][i] = one_in(2) ? below(4) : numbers[below(sizeof numbers / 4)];
-        }
-        p->bytes[S_CONST] = bytes;
-    }
-    if (region == R_STATE && p->bytes[S_STATE] > bytes) { p->bytes[S_STATE] = bytes; }
-    *size = bytes;
-}
-
 /* A new input of the entry point, large enough for an operand: its operand word, or 0. Outputs are counted after
  * inputs. */
 static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
@@ -122,7 +56,7 @@ static uint32_t new_input(Parts *p, uint32_t entry, uint64_t bytes) {
     }
     for (uint32_t i = 0, count = instructions(p, entry, spots); i < count; i++) {
         uint32_t *code = p->words[S_CODE] + spots[i];
-        if (smg_code_kernel(code) == SMG_LOOP) { continue; }
+        if (smg_code_repeats(code)) { continue; }
         for (uint32_t k = 0; k < smg_code_operands(code); k++) {
             if (code[2 + k] >> 29 == R_OUTPUT) { code[2 + k]++; }
         }
@@ -237,7 +171,7 @@ static void change_instruction(Parts *p) {
         copy[5] = any();
         insert_code(p, entry, at, copy, smg_code_words(copy), 1);
         return;
-    case 6: /* what is reserved: guard and unit, rings, strides of more loops */
+    case 6: /* what is reserved, or does not belong here: guard and unit, rows, strides of more loops */
         if (copy[0] >> 24) { return; }
         copy[0] |= (one_in(2) ? (uint32_t)FLAG_TAG : below(16)) << 24;
         for (uint32_t i = words; i < smg_code_words(copy); i++) { copy[i] = one_in(4) ? any() : 4 * below(3); }
@@ -330,7 +264,11 @@ static void change_data(Parts *p) {
 
 static void change(Parts *p) {
     const uint32_t kind = below(32);
-    if (kind < 6 && entries_of(p)) {
+    if (one_in(3) && some_stream(p)) {
+        change_stream(p);
+    } else if (one_in(24)) {
+        insert_stream(p);
+    } else if (kind < 6 && entries_of(p)) {
         write_instruction(p, below(entries_of(p)));
     } else if (kind < 15) {
         change_instruction(p);

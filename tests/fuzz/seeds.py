@@ -16,15 +16,18 @@ from torch import Tensor, nn
 
 from smidgen import api, ops
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.ir import DType, Graph
-from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
+from smidgen.program.buffer import Buffer
+from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import Program
 from tests.fuzz.build import CORPUS
 from tests.support import small
 from tests.support.encoded import RUNNABLE, chain, encoded, looped, one_op
 from tests.support.op_cases import SAMPLES, inputs_of
 from tests.support.paged import paged
+from tests.support.streams import Signal, Varied, streamed, with_all_streams
 
 OPS_PER_PROGRAM = 6
 LARGEST = 7000
@@ -131,6 +134,18 @@ def networks() -> Iterator[tuple[str, Net]]:
     yield "unusual", Net(Unusual(), two, {"loss": "mse", "target": torch.zeros(3, 1)})
 
 
+def streaming() -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Each model is made right after the seed is set, as in `networks`."""
+    torch.manual_seed(0)
+    yield "image", Varied(), torch.zeros(2, 1, 10, 6)
+    torch.manual_seed(0)
+    yield "signal", Signal(), torch.zeros(2, 1, 17)
+
+
+def only(entries: Entries, *names: str) -> Entries:
+    return replace(entries, graphs={name: entries.graphs[name] for name in names})
+
+
 def op_graphs() -> Iterator[tuple[str, Graph]]:
     """The first two cases of every op (one if it updates state), and one for each kernel that they do not use."""
     for op in RUNNABLE:
@@ -152,6 +167,11 @@ def programs() -> Iterator[tuple[str, Program]]:
         yield name, encode(entries)
     yield "residual", encode(small.entries(learn=("w3", "b3"), dropout=0.3, accumulate=True))
     yield "pages", encode(paged(small.entries(("w2", "b3")), ahead=2, state=["w2", "w2:momentum"], only=["v.relu"]))
+    for rows in (1, 3):
+        for name, model, image in streaming():
+            entries = api.build(model, (image,), optimizer=SGD(0.1), method="last_layer")
+            yield f"streams-{name}-{rows}", encode(only(with_all_streams(entries, rows), "train", "infer"))
+    yield "streams-bytes", encoded({"infer": streamed(looped(DType.U8, 1)), "train": streamed(looped(per_sample=1))}, 3)
     yield "bytes", encoded({"infer": chain(), "train": looped(DType.U8, 1)}, 3)
     graphs = list(op_graphs())
     yield from ((f"op-{name}", encoded({name: graph}, SAMPLES)) for name, graph in graphs if graph.data)
@@ -168,8 +188,8 @@ def by_hand(*code: Instruction, inputs: Sequence[Buffer] = (), outputs: Sequence
 
 
 def findings() -> Iterator[tuple[str, Program]]:
-    """Two overflowed an int32 in a kernel that was given more than eight gigabytes by its caller; one pages nothing to
-    nowhere, which opened and could not be run."""
+    """Two overflowed an int32 in a kernel that was given more than eight gigabytes by its caller, one with a parameter
+    that is infinite; one pages nothing to nowhere, which opened and could not be run."""
     most = 2**31 - 1
     wide = Buffer("x", DType.F32, (most,), "input")
     place = Operand("input", 0)
@@ -185,6 +205,10 @@ def findings() -> Iterator[tuple[str, Program]]:
     ))  # fmt: skip
     both = [Buffer(name, DType.F32, (2, most), "input" if name == "x" else "output") for name in ("x", "dx")]
     yield "amax_dx-of-four-billion-ties", by_hand(ties, inputs=both[:1], outputs=both[1:])
+    restart = Instruction(
+        "restart_moments_f32", (Operand("state", 0), Operand("arena", 0)), (0, -(1 << 23), 0x3F800000)
+    )
+    yield "restart_moments-of-minus-infinity", by_hand(restart)
     yield "page_out-without-pages", by_hand(Instruction("page_out", (Operand("page", 0), Operand("arena", 0)), (0,)))
 
 

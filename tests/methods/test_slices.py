@@ -220,6 +220,19 @@ def test_a_slice_costs_what_it_should() -> None:
     assert whole.arena_bytes - eighth.arena_bytes >= 0.7 * (kept * 7 // 8)
 
 
+@pytest.mark.parametrize("axis", [0, 1], ids=["outputs", "inputs"])
+def test_a_slice_of_everything_is_the_whole(axis: int) -> None:
+    x, shape = torch.randn(2, 3, 6, 6), (192, 128)
+
+    def job(part: Any) -> smidgen.Job:
+        return compiled_with(wide(), x, method=[part, "11.bias"], kernels="exact")
+
+    every, whole = job(Update("2.weight", axis, range(shape[axis]))), job("2.weight")
+    assert every.plan.ram_bytes == whole.plan.ram_bytes
+    assert every.program.kernels == whole.program.kernels
+    assert every.state_dict(learned=True)["2.weight"].indices is None
+
+
 def wide() -> nn.Module:
     """Most of its bytes are weights."""
     torch.manual_seed(0)
@@ -285,6 +298,18 @@ def test_a_slice_that_is_not_there_is_refused(update: Update, what: str, help: s
     with pytest.raises(CannotUpdate, match=what) as caught:
         compiled_with(model_of("images"), data_of("images")[0][0], method=[update])
     assert caught.value.help == help
+
+
+@pytest.mark.parametrize("indices", [torch.tensor([4, 1]), np.array([4, 1]), {1, 4}, [4, 1]], ids=type)
+def test_indices_are_taken_from_whatever_lists_them(indices: Any) -> None:
+    assert Update("0.weight", 0, indices) == Update("0.weight", 0, (1, 4))
+
+
+@pytest.mark.parametrize(("axis", "indices"), [(-1, (0,)), (0, 3), (0, (0, 0)), (0, [1.0]), (0, slice(4)), ("0", (1,))])
+def test_what_is_no_slice_says_what_would_be_one(axis: Any, indices: Any) -> None:
+    with pytest.raises(CannotUpdate, match="is not a valid slice") as caught:
+        Update("0.weight", axis, indices)
+    assert caught.value.help == "Update('0.weight', axis=0, indices=range(8)), or (0, 3)"
 
 
 def test_other_values_beside_a_slice_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import smidgen
 from smidgen import ops
 from smidgen.compiler import verify
-from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Slot
 from smidgen.errors import SmidgenError, UnsafeLayout

@@ -10,10 +10,10 @@ import torch
 from benchmarks.nets import NETS
 from smidgen import api
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.graph import interp
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.passes.recompute import recompute
-from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place.arena import lower_bound
 from smidgen.compiler.planner.cost import HOST
 from smidgen.compiler.planner.greedy import fit

@@ -15,7 +15,8 @@ import pytest
 from smidgen.errors import BadProgram, BatchStatistics, DoesNotFit
 from smidgen.ir import Batch, DType, Quant
 from smidgen.ops.strides import copy_params
-from smidgen.program.instructions import Buffer, Entry, Instruction, Operand
+from smidgen.program.buffer import Buffer
+from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import Program
 from smidgen.program.writer import BUFFER, HEADER, SECTIONS, VERSION
 from smidgen.runtime.library import Fault, library
@@ -26,8 +27,8 @@ X = Buffer("x", DType.U8, (Batch(4),), "input", scale=0.00390625, offset=-0.5)
 Y = Buffer("y", DType.U8, (Batch(4),), "output")
 
 
-def at(region: str, offset: int = 0, stride: int = 0, outer: tuple[int, ...] = (), ring: int = 0) -> Operand:
-    return Operand(region, offset, stride, outer, ring)  # type: ignore[arg-type]
+def at(region: str, offset: int = 0, stride: int = 0, outer: tuple[int, ...] = ()) -> Operand:
+    return Operand(region, offset, stride, outer)  # type: ignore[arg-type]
 
 
 def relu(out: Operand, source: Operand, count: int = 4, guard: int = 0, unit: int = 0) -> Instruction:
@@ -201,7 +202,6 @@ def test_a_loop_runs_as_often_as_it_says() -> None:
 LATER = {
     "a loop inside a loop": [Instruction("", body=2), Instruction("", body=1, count=2), relu(at("arena"), at("const"))],
     "a loop with a period": [Instruction("", body=1, count=4, period=2, phase=1), relu(at("arena"), at("const"))],
-    "operands in rings": [Instruction("", body=1), relu(at("arena", 0, 16, ring=32), at("const"))],
     "an instruction with a guard, or for another unit": [relu(at("arena"), at("const"), guard=3)],
     "an instruction with a guard, or for another unit ": [relu(at("arena"), at("const"), unit=1)],
     "operand 1 is an index list": [relu(at("arena"), at("list", 8))],

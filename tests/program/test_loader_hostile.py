@@ -22,7 +22,8 @@ from smidgen.compiler.assemble import encode
 from smidgen.errors import BadProgram
 from smidgen.ir import LR, Batch, DType
 from smidgen.ops.strides import copy_params
-from smidgen.program.instructions import Buffer, Entry, Instruction, Operand, OperandRegion
+from smidgen.program.buffer import Buffer
+from smidgen.program.instructions import Entry, Instruction, Operand, OperandRegion
 from smidgen.program.program import Program
 from smidgen.program.writer import HEADER, SECTIONS
 from smidgen.runtime.machine import Machine

@@ -16,8 +16,8 @@ import pytest
 
 from smidgen.compiler import assemble, verify
 from smidgen.compiler.encode import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD
-from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Layout, Slot
 from smidgen.deploy import linux_binary

@@ -14,8 +14,8 @@ import pytest
 
 from smidgen import ops
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD, Adam
-from smidgen.compiler.pipeline import Entries
 from smidgen.errors import BadProgram
 from smidgen.ir import Graph, Role
 from smidgen.program.plan import Plan

@@ -17,10 +17,10 @@ import smidgen
 from benchmarks import fit
 from smidgen import api, cli
 from smidgen.compiler.assemble import encode, placed, sized
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.fit.candidate import step_spent
 from smidgen.compiler.fit.max_batch import Largest
 from smidgen.compiler.fit.sweep import MEANING, Point, Sweep
-from smidgen.compiler.pipeline import Entries
 from smidgen.compiler.planner.cost import DISK, Prices
 from smidgen.compiler.planner.goal import Goal
 from smidgen.devices.room import Limit, need_of

@@ -14,9 +14,10 @@ from torch import nn
 from benchmarks.nets import NETS
 from smidgen import SGD, Update, api, ops
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.graph import interp
 from smidgen.compiler.options import checked_options
-from smidgen.compiler.pipeline import Entries, Lowering
+from smidgen.compiler.pipeline import Lowering
 from smidgen.compiler.torch_import.capture import import_model
 from smidgen.errors import BadOption
 from smidgen.ir import at

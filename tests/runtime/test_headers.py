@@ -13,7 +13,8 @@ import pytest
 from smidgen.runtime.build import HERE, LIBRARY
 
 HEADERS = (
-    "smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "blocks.h", "ports/posix.h",
+    "smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "replay.h", "blocks.h",
+    "ports/posix.h",
     "ports/posix_cpu.h", "ports/posix_pager.h", "ports/cortex_m/board.h", "runner/data.h", "runner/npz.h",
     "runner/store.h", "runner/tail.h",
 )  # fmt: skip

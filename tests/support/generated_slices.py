@@ -11,7 +11,7 @@ import torch
 
 from smidgen import Update, api
 from smidgen.compiler.assemble import encode
-from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.entries import Entries
 from smidgen.errors import CannotUpdate
 from smidgen.report import parity, proof
 from smidgen.train.job import Job

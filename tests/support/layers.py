@@ -19,15 +19,17 @@ COMPILER: dict[str, str] = {
     "torch_import": "imported",
     "place": "effort graph",
     "passes": "graph imported optimizers",
-    "encode": "place",
+    "encode": "graph place",
     "planner": "effort graph place passes encode",
     "loss_facts": "",
     "replay": "options loss_facts",
-    "pipeline": "graph imported optimizers options passes planner replay",
+    "entries": "graph options passes place planner",
+    "pipeline": "graph imported optimizers options passes planner replay entries",
     "plan_facts": "graph place",
-    "verify": "place",
-    "assemble": "effort place encode planner replay pipeline plan_facts loss_facts verify",
-    "fit": "effort optimizers options place passes planner replay pipeline plan_facts loss_facts assemble",
+    "verify_rows": "graph place",
+    "verify": "graph place verify_rows",
+    "assemble": "effort place encode planner replay entries plan_facts loss_facts verify",
+    "fit": "effort optimizers options place passes planner replay entries pipeline plan_facts loss_facts assemble",
 }
 """What each part of compiler/ imports of the others."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from smidgen.compiler import verify
 from smidgen.compiler.encode import encode
-from smidgen.compiler.pipeline import Entries
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Layout
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD, Optimizer
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.fold import freeze
-from smidgen.compiler.pipeline import Entries, at_batch, build
+from smidgen.compiler.pipeline import at_batch, build
 from smidgen.ir import Batch, DType, Role
 from smidgen.ops.build import Builder, feed, fetch
 from tests.support.small import CONV, LOSS, POOL

@@ -11,9 +11,9 @@ import numpy as np
 
 from smidgen import ops
 from smidgen.compiler.assemble import encode
+from smidgen.compiler.entries import Entries
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.passes.page import cannot_page, page, page_state
-from smidgen.compiler.pipeline import Entries
 from smidgen.ir import Array, Graph, Role
 from smidgen.program.program import Program
 from smidgen.train.job import Job

@@ -174,9 +174,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("oddzoo.blocks")
 
 
-def failure(model: nn.Module) -> SmidgenError:
+def failure(model: nn.Module, *example: int) -> SmidgenError:
     with pytest.raises(SmidgenError) as caught:
-        import_model(model, torch.zeros(2, 3), loss="mse")
+        import_model(model, torch.zeros(example or (2, 3)), loss="mse")
     assert len(str(caught.value)) < 900
     assert str(caught.value).count("\n") == 3
     return caught.value
@@ -219,6 +219,20 @@ def test_what_it_says_about_a_module_of_a_library_works(library: Any) -> None:
     model = library.Block(library.Odd())
     model.set_submodule("layers.1", Yours())
     import_model(model, torch.zeros(2, 3), loss="mse")
+
+
+class Chunked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x.reshape(-1, 4).chunk(2)
+        return torch.cat([first, second]).reshape(x.shape).mean(1)
+
+
+def test_sizes_that_hold_for_some_batches_only_are_named_without_words_of_torch() -> None:
+    error = failure(Chunked(), 3, 16, 4)
+    assert error.what == "the model does not work for every batch size"
+    assert "first, second = x.reshape(-1, 4).chunk(2)" in error.at
+    assert error.why == "torch cannot prove for every batch that (((-1) + 24*batch) // (8*batch)) == 2"
+    assert error.help.startswith("cut and fold along axes without the batch in them")
 
 
 # Shapes that do not fit.

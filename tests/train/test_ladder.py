@@ -207,6 +207,17 @@ def test_a_rung_that_cannot_be_reached_says_what_is_needed() -> None:
     assert "live there: " in text
 
 
+def test_a_ladder_with_more_rungs_than_entry_points_says_how_many_there_can_be() -> None:
+    model, sizes = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), [f"{100 - i}MB" for i in range(9)]
+    options: dict[str, Any] = {"method": "tinyol", "kernels": "exact"}
+    with pytest.raises(BadOption, match="a ladder of 9 rungs is too long for this program") as caught:
+        smidgen.compile(model, torch.zeros(2, 6), memory=smidgen.Memory(ladder=sizes), **options)
+    assert caught.value.why == "it would have 17 entry points, and can have 16: each rung adds 1"
+    assert caught.value.help == "at most 8 rungs"
+    job = smidgen.compile(model, torch.zeros(2, 6), memory=smidgen.Memory(ladder=sizes[:8]), **options)
+    assert len(job.rungs) == 9
+
+
 def test_inference_and_evaluation_count_on_every_rung() -> None:
     arenas = {"train": 100, "train@1": 50, "grad@1": 60, "grad": 90, "infer": 70, "evaluate": 55, "zero": 10}
     assert rungs_of(arenas, arenas, 1000) == (Rung("train", 100, 1100), Rung("train@1", 70, 1070))

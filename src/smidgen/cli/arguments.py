@@ -153,6 +153,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
         "keep N samples and learn them again beside new ones; N:inputs, N:f32, N:4 (new ones of a step), or several"
     )
     parser.add_argument("--replay", metavar="N", help=replay)
+    where = "where those samples are: page, outside RAM in the file or on the card of --page-to; default ram"
+    parser.add_argument("--replay-in", choices=["ram", "page"], help=where)
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     slots = "flash reserved for each of two slots of saved state; counts in the device's flash"
     parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help=slots)

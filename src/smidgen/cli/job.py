@@ -76,7 +76,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         args.accumulate,
         args.const,
         args.prices,
-        replay_of(args.replay),
+        replay_of(args.replay, args.replay_in),
     )
     return {
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
@@ -94,9 +94,14 @@ def need_torch(command: str) -> None:
         raise MissingPart(f"{command} needs PyTorch", why=str(error), help=help) from error
 
 
-def replay_of(text: str | None) -> Replay | None:
-    """What `--replay` means: samples, and in any order what is kept, its precision, new samples of a step."""
+def replay_of(text: str | None, where: str | None = None) -> Replay | None:
+    """What `--replay` means: samples, and in any order what is kept, its precision, new samples of a step; and
+    `--replay-in`: where they are."""
     if text is None:
+        if where is not None:
+            raise BadOption(
+                "--replay-in says where samples are kept, but none are", help="--replay 200 --replay-in page"
+            )
         return None
     first, *rest = text.split(":")
     given: dict[str, Any] = {}
@@ -107,7 +112,7 @@ def replay_of(text: str | None) -> Replay | None:
         given[name] = int(part) if name == "fresh" else part
     if not first.isdecimal():
         raise BadOption(f"--replay {text} is not a number of samples", help="--replay 200")
-    return Replay(int(first), **given)
+    return Replay(int(first), **given, where=where or "ram")
 
 
 KIND = "smidgen scheme"  # of a file

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadModelSource, SmidgenError, did_you_mean
 from ..ir import Array
-from ..program.instructions import MAX_RANK
+from ..program.buffer import MAX_RANK
 
 LARGEST_BYTES: Final = 2**27
 """Of one example; a proof keeps twenty of them."""

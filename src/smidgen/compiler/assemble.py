@@ -9,17 +9,17 @@ from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
-from ..ir import ALIGN, REPLAY, Graph, Role
+from ..ir import ALIGN, REPLAY, REPLAY_ROWS, Graph, Role
 from ..methods import Beside, Merge
-from ..program.arrays import FROZEN, INT8, SCALE
+from ..program.arrays import FROZEN, INT8, SCALE, of_whole
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.work import Work
 from . import verify
 from .effort import meter
 from .encode import encode as encode_program
+from .entries import Entries, decided
 from .loss_facts import run_facts
-from .pipeline import Entries, decided
 from .place import arena as place
 from .place.layout import Layout, Slot
 from .plan_facts import facts_of, traffic
@@ -58,6 +58,8 @@ def encode(
     entries = draft.entries
     plan = _plan(entries, draft.layouts, limit, draft.need, price, asked)
     meta = {"plan": plan.to_json(), "state": _state_map(entries, draft.stored), **run_facts(entries.graphs)}
+    if entries.added:
+        meta["added"] = list(entries.added)
     merges = [m for m in entries.merges if isinstance(m, Merge)]
     if merges:
         meta["merges"] = [_merge_fact(entries, merge, draft.stored) for merge in merges]
@@ -112,7 +114,10 @@ def _replay_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any
         return {}
     wanted, shape = entries.replay
     kept = planned(shape, wanted, entries.step_samples or entries.batch)
-    return {"replay": {**facts_of_replay(kept, entries.graphs), "at": stored[REPLAY].offset}}
+    places = {"at": stored[REPLAY].offset}
+    if shape.is_outside:
+        places["page"] = stored[REPLAY_ROWS].offset
+    return {"replay": {**facts_of_replay(kept, entries.graphs), **places}}
 
 
 def outlined(entries: Entries, limit: Limit, sized: Sized) -> Plan:
@@ -270,17 +275,21 @@ def _frozen_elements(entries: Entries) -> int:
 
 
 def _merge_fact(entries: Entries, merge: Merge, stored: Mapping[str, Slot]) -> dict[str, Any]:
-    """Where the constant weight is with which two learned ones are merged, and how to get back to the user's layout."""
-    found = _constant_fact(entries, merge.into, stored)
+    """Where the weight is with which two learned ones are merged, and how to get back to the user's layout."""
+    found = _weight_fact(entries, merge.into, stored)
     if found is None:
-        raise Internal(f"'{merge.into}' is no constant of the program", why="a method merges into it")
+        raise Internal(f"the program does not have '{merge.into}'", why="a method merges into it")
     return {"into": merge.into, "left": merge.left, "right": merge.right, **found}
 
 
-def _constant_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
-    """Where a constant of the user's model is; None if the program does not have it as one."""
-    steps = [[kind, list(arg)] for kind, arg in entries.graphs["train"].layouts.get(name, ())]
+def _weight_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
+    """Where a constant of the user's model is, or how one that learns, all of it or a slice, is laid out; None if the
+    program has neither."""
+    laid = entries.graphs["train"].layouts.get(name, ())
+    steps = [[kind, list(arg)] for kind, arg in of_whole(laid)]
     found = {"aliases": list(entries.aliases[name]), "shape": list(entries.shapes[name]), "steps": steps}
+    if name in entries.learns:
+        return found
     int8 = f"{name}{INT8}"
     if int8 in stored:
         return found | {"base": stored[int8].offset, "scales": stored[f"{name}{SCALE}"].offset}
@@ -291,8 +300,8 @@ def _constant_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> d
 
 def _beside_fact(entries: Entries, beside: Beside, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
     """How a layer goes into the one that it stands beside; None if that is not stored as the user has it."""
-    into = _constant_fact(entries, beside.into, stored)
-    bias = None if beside.into_bias is None else _constant_fact(entries, beside.into_bias, stored)
+    into = _weight_fact(entries, beside.into, stored)
+    bias = None if beside.into_bias is None else _weight_fact(entries, beside.into_bias, stored)
     if into is None or bias is None:
         return None
     return {

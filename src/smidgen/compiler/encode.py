@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,20 +14,25 @@ from ..errors import BadShape, DoesNotFit, Internal
 from ..ir import Array, Batch, Graph, Node, Role, Tensor, at
 from ..ops.build import typed
 from ..ops.registry import Param
+from ..ops.traits import Rows
+from ..program.buffer import MAX_RANK, Buffer
 from ..program.instructions import (
     MAX_OPERANDS,
     MAX_PARAMS,
-    MAX_RANK,
-    Buffer,
     Entry,
     Instruction,
     Operand,
     OperandRegion,
+    StreamTable,
     Word,
 )
 from ..program.program import Program, checked_meta, trimmed
 from ..program.reader import REGION_BYTES
+from .graph.rows import Held, Stream, of_rows, row_bytes, rows_of, rule_of, shared_rows, streamed_inputs, streams
 from .place.layout import Layout, Slot
+
+KINDS: Final = ("each", "window", "spread")
+FORGETS: Final = 16  # as in runtime/rows.h: rows that nobody needs are forgotten before new ones are made
 
 
 def encode(entries: Mapping[str, tuple[Graph, Layout]], batch: int, meta: Mapping[str, Any]) -> Program:
@@ -83,6 +90,7 @@ class EntryCoder:
     def __init__(self, name: str, graph: Graph, layout: Layout, batch: int) -> None:
         self.name, self.graph, self.layout, self.batch = name, graph, layout, batch
         self.outside = {t: i for i, t in enumerate((*graph.inputs, *graph.outputs))}
+        self.held: dict[str, Held] = {}
 
     def entry(self) -> Entry:
         buffers = tuple(
@@ -103,7 +111,9 @@ class EntryCoder:
             node = self.graph.nodes[position]
             if ops.is_loop(node):
                 body = range(position + 1, position + 1 + node.attrs["body"])
-                inner = [step for i in body for step in self._step(i, True)]
+                found = streams(self.graph, node)
+                self.held = {name: held for stream in found for name, held in stream.values.items()}
+                inner = list(self._body(body, found))
                 if inner:
                     yield Instruction("", body=len(inner))
                     yield from inner
@@ -111,6 +121,65 @@ class EntryCoder:
             else:
                 yield from self._step(position, False)
             position += 1
+
+    def _body(self, body: range, found: Sequence[Stream]) -> Iterator[Instruction]:
+        """Of the loop: streams, and nodes between them."""
+        position = body.start
+        for stream in found:
+            first = body.start + stream.first
+            for i in range(position, first):
+                yield from self._step(i, True)
+            yield from self._stream(range(first, first + stream.nodes), stream)
+            position = first + stream.nodes
+        for i in range(position, body.stop):
+            yield from self._step(i, True)
+
+    def _stream(self, nodes: range, stream: Stream) -> Iterator[Instruction]:
+        values: dict[tuple[int, ...], int] = {}
+        rules, steps, shared = (
+            [],
+            list[Instruction](),
+            dict(shared_rows(self.graph, [self.graph.nodes[i] for i in nodes])),
+        )
+        for i in nodes:
+            node = self.graph.nodes[i]
+            for step in self._step(i, True):
+                rule = rule_of(self.graph, node)
+                assert rule is not None
+                moves = self._moves(node, rule, stream)
+                operands = [replace(o, rows=values.setdefault(m, len(values)) + 1 if m else 0)
+                            for o, m in zip_longest(step.operands, moves)]  # fmt: skip
+                steps.append(replace(step, operands=tuple(operands), params=self._row_params(i, rule, step)))
+                kind = KINDS.index(rule.kind) | (0 if node.outs[0] in shared else FORGETS)
+                rules.append((kind, rule.reach, rule.step, rule.pad, *rule.words))
+        if steps:
+            table = StreamTable(stream.iterations, tuple(values), tuple(rules)).words
+            yield Instruction("", body=len(steps), table=table)
+            yield from steps
+
+    def _moves(self, node: Node, rule: Rows, stream: Stream) -> list[tuple[int, ...]]:
+        """How each operand moves; empty if it stays."""
+        by_rows, found = {0, *(1 + k for k in streamed_inputs(self.graph, node))}, list[tuple[int, ...]]()
+        for k, name in enumerate((*node.outs, *node.ins)):
+            if k not in by_rows:
+                found.append(())
+                continue
+            step = rule.outside_bytes if name in self.outside else row_bytes(self.graph[name])
+            v = stream.values.get(name)
+            if v is not None:
+                found.append((v.count, v.step, v.period, v.ahead, v.kept, step))
+            else:
+                rows = rows_of(self.graph[node.outs[0] if name in self.outside else name])
+                found.append((rows, 0, 1, rows, 0, step))
+        return found
+
+    def _row_params(self, position: int, rule: Rows, step: Instruction) -> tuple[Word, ...]:
+        """A window is told of rows when it is run; all else is done for rows as for samples."""
+        if rule.kind != "each":
+            return step.params
+        record, call = ops.get(self.graph.nodes[position].op), of_rows(self.graph, self.graph.nodes[position])
+        params = record.params(call) if rule.params is None else rule.params
+        return tuple(self._word(p, position) for p in params)
 
     def _step(self, position: int, in_loop: bool) -> Iterator[Instruction]:
         node = self.graph.nodes[position]
@@ -147,8 +216,9 @@ class EntryCoder:
             region: OperandRegion = "input" if tensor.role is Role.INPUT else "output"
             return Operand(region, self.outside[name], tensor.bytes(1) if sample else 0)
         slot = self._slot(name)
-        if slot.bytes < tensor.bytes(self.batch):
-            raise Internal(f"'{name}' needs {tensor.bytes(self.batch)} bytes, its slot has {slot.bytes}")
+        wanted = self.held[name].bytes if name in self.held else tensor.bytes(self.batch)
+        if slot.bytes < wanted:
+            raise Internal(f"'{name}' needs {wanted} bytes, its slot has {slot.bytes}")
         found = _at_slot(slot)
         return found if in_loop or not slot.stride else Operand(found.region, found.offset)
 

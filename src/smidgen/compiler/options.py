@@ -30,7 +30,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgG]?)(?:i?[bB]|bytes)?")
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A buffer of `samples` that the job has learned from, in RAM and in whatever the state is saved to: each step
-    learns from new samples and from some of these, so that new classes do not erase old ones.
+    learns from new samples and from some of these, so that new classes do not erase old ones. `where="page"` keeps
+    them outside RAM, where `Memory(page_to=…)` says: a file, a memory card.
 
     `of` is what is kept: "features", what the frozen part of the network makes of a sample, so that old samples do not
     run it again, or "inputs". `precision` is that of their floats: "int8", with a scale for each sample, or "f32".
@@ -40,6 +41,7 @@ class Replay:
     of: str = "features"
     precision: str = "int8"
     fresh: int | None = None
+    where: str = "ram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Memory:
     `False` omits them; by default fast kernels use them, `plan.batch` samples at a time, where that saves both RAM
     and time. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing.
     `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
-    `replay`, a `smidgen.Replay`, keeps samples that were learned, to learn them again beside new ones."""
+    `replay`, a `smidgen.Replay`, keeps samples that were learned, to learn them again beside new ones.
+    `stream=False` runs every layer as a whole, also where rows of it would do."""
 
     budget: int | str | None = None
     page_to: str | os.PathLike[str] | None = None
@@ -68,6 +71,7 @@ class Memory:
     const: str = "f32"
     prices: str = "fixed"
     replay: Replay | None = None
+    stream: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,12 @@ class Options:
     class_names: tuple[str, ...] = ()
     const: str = "f32"  # or int8, where that loses nothing
     replay: Replay | None = None
+    stream: str = ""  # what does not learn may run row by row: with exact or fast kernels, or for the least memory
+
+    @property
+    def least(self) -> Options:
+        """For the least memory."""
+        return replace(self, stream="least") if self.stream else self
 
 
 def checked_options(
@@ -104,6 +114,8 @@ def checked_options(
     accumulate: Any = False,
     const: Any = "f32",
     replay: Any = None,
+    stream: Any = False,
+    kernels: str = "exact",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
@@ -119,6 +131,7 @@ def checked_options(
         class_names=_checked_names(named.names),
         const=_checked_const(const),
         replay=_checked_replay(replay, batch),
+        stream=kernels if _checked_stream(stream) else "",
     )
 
 
@@ -315,6 +328,12 @@ def _checked_const(const: Any) -> str:
     raise BadOption(f"const={const!r} is not understood", help="memory=smidgen.Memory(const='int8'), or 'f32'")
 
 
+def _checked_stream(stream: Any) -> bool:
+    if not isinstance(stream, bool):
+        raise BadOption(f"stream={stream!r:.60} is not understood", help="memory=smidgen.Memory(stream=False)")
+    return stream
+
+
 def _checked_replay(replay: Any, batch: Any) -> Replay | None:
     help = "memory=smidgen.Memory(replay=smidgen.Replay(samples=200))"
     if replay is None:
@@ -323,7 +342,7 @@ def _checked_replay(replay: Any, batch: Any) -> Replay | None:
         raise BadOption(f"replay={replay!r:.60} is not understood", help=help)
     if not is_integer(replay.samples) or not 1 <= replay.samples < 2**31:
         raise BadOption(f"{replay.samples!r:.60} is not a number of samples to keep", help=help)
-    for name, known in (("of", ("features", "inputs")), ("precision", ("int8", "f32"))):
+    for name, known in (("of", ("features", "inputs")), ("precision", ("int8", "f32")), ("where", ("ram", "page"))):
         value = getattr(replay, name)
         if not isinstance(value, str) or value not in known:
             raise BadOption(
@@ -346,6 +365,13 @@ def check_step(replay: Replay | None, step: int) -> None:
         why = f"a step has {step} samples, and all of them would be new"
         raise BadOption(f"Replay(fresh={replay.fresh}) leaves no room for old samples", why=why,
                         help=f"fresh={step - 1} at most, or a larger batch")  # fmt: skip
+
+
+def check_where(replay: Replay | None, page_to: Any) -> None:
+    """Is there a place for samples outside RAM?"""
+    if replay is not None and replay.where == "page" and page_to is None:
+        raise BadOption("Replay(where='page') has no place for samples", why="they live in pages",
+                        help="memory=smidgen.Memory(page_to='page.bin', replay=…), or --page-to page.bin")  # fmt: skip
 
 
 def _no_room() -> BadOption:
@@ -372,8 +398,8 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Classes", "Memory", "Options", "Replay", "check_step", "checked_budget", "checked_classes", "checked_deadline",
-    "checked_device",
+    "Classes", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
+    "checked_deadline", "checked_device",
     "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
     "checked_prices", "checked_seed",
 ]  # fmt: skip

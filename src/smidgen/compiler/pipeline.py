@@ -14,7 +14,7 @@ from ..errors import BadMethod, Internal, NotDifferentiable
 from ..ir import Graph, Role, dead_removed, unnamed_removed
 from ..methods import Method, Update, Wanted
 from ..ops.build import Builder, fetch
-from ..program.plan import Decision
+from .entries import Entries, by_rows, checked, narrowed
 from .graph.check import check
 from .optimizers import DEFAULT, Optimizer, described
 from .options import Options
@@ -26,12 +26,11 @@ from .passes.features import cut_features
 from .passes.feed_late import feed_late
 from .passes.few_axes import few_axes
 from .passes.fold import Folds, frozen
-from .passes.narrow import narrow
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.shared import shared
 from .passes.simplify import Sweeps, simplify_all
-from .passes.slices import axis_of_user, slice_gradients, with_slices
+from .passes.slices import all_is_whole, axis_of_user, slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.stored import read_slices
 from .passes.stream import streams, track
@@ -45,37 +44,6 @@ if TYPE_CHECKING:
     from ..runtime.replay import Shape
     from .imported import Imported
     from .options import Replay
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """All entry points as graphs, before they are placed."""
-
-    graphs: Mapping[str, Graph]
-    batch: int
-    method: str
-    learns: tuple[str, ...]
-    aliases: Mapping[str, tuple[str, ...]]
-    shapes: Mapping[str, tuple[int, ...]]  # of parameters and statistics in the user's layout
-    decisions: tuple[Decision, ...]
-    parameters: tuple[str, ...] = ()  # of the user's model, learning or not
-    optimizer: str = ""  # for people
-    head: Head | None = None  # with spare classes
-    class_names: tuple[str, ...] = ()
-    plain: Mapping[str, Graph] = field(default_factory=dict)  # entries without rematerialisation
-    forward: Mapping[str, Graph] = field(default_factory=dict)  # entries that do not learn, before they were lowered
-    const: str = "f32"
-    step_samples: int = 0  # of a step in micro-batches; 0: up to `batch`, at once
-    updates: tuple[Update, ...] = ()  # of what learns: which part of it
-    merges: tuple[methods.Merge | methods.Beside, ...] = ()
-    replay: tuple[Replay, Shape] | None = None
-    changed: Mapping[str, Graph] = field(default_factory=dict)  # the network as a method left it, if it changed it
-    explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
-
-    @property
-    def all_decisions(self) -> tuple[Decision, ...]:
-        """Those of lowering too. They are made by lowering again without each technique, which takes a while."""
-        return (*self.explain(), *self.decisions)
 
 
 def lower(
@@ -166,7 +134,8 @@ class Lowering:
         def axis(param: str, stored: int) -> int | None:
             return axis_of_user(model.shapes[param], model.forward["train"].layouts.get(param, ()), stored)
 
-        context = methods.Context(model.trainable, model.names, memory, axis, self._device, self._data)
+        given = self._model(options.spare_classes).forward["train"]
+        context = methods.Context(model.trainable, model.names, memory, axis, self._device, self._data, given)
         return context
 
     def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
@@ -178,7 +147,7 @@ class Lowering:
         if keep:
             self._learning[key], self._built[full] = learning, built
         entries = at_batch(built, options.batch or self.imported.batch)
-        return narrowed(entries) if options.const == "int8" else entries
+        return narrowed(by_rows(entries, options.stream), options.const == "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +222,11 @@ class Built:
     merges: tuple[methods.Merge | methods.Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
     changed: Mapping[str, Graph] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
-    head = None
-    if spare_classes:
-        imported, head = add_spare(imported, spare_classes)
+    imported, head = add_spare(imported, spare_classes) if spare_classes else (imported, None)
     captured = {"train": imported.train, "infer": imported.infer}
     if imported.evaluate is not None:
         captured["evaluate"] = imported.evaluate
@@ -300,8 +268,9 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
 def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None) -> _Learning:
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
-    forward = with_slices(model.forward, chosen.updates, model.shapes)
-    wanted = [u.param for u in chosen.updates]
+    updates = all_is_whole(chosen.updates, model.shapes)
+    forward = with_slices(model.forward, updates, model.shapes)
+    wanted = [u.param for u in updates]
     learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:
         raise NotDifferentiable(
@@ -313,7 +282,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
-    sliced = not all(u.is_whole for u in chosen.updates)
+    sliced = not all(u.is_whole for u in updates)
 
     def differentiated(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
         whole, grads = autodiff(graph, imported.loss, list(learns))
@@ -329,7 +298,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     if replay is not None and replay.of == "features" and (parts := cut_features(whole, grads)) is not None:
         whole, folded = parts[0], folded | {"features": parts[1]}
         checked({"train": whole, "features": parts[1]}, "features")
-    updates = tuple(u for u in chosen.updates if u.param in grads)
+    updates = tuple(u for u in updates if u.param in grads)
     return _Learning(model, class_names, name, folded, whole, grads, updates, replay, learn)
 
 
@@ -352,7 +321,7 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
     return replace(
-        built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names,
+        built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names, added=tuple(added),
         updates=learning.updates, merges=merges, replay=kept, changed=model.forward if model.is_changed else {},
     )  # fmt: skip
 
@@ -408,7 +377,7 @@ def at_batch(built: Built, batch: int) -> Entries:
     return Entries(
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
-        updates=built.updates, merges=built.merges, replay=built.replay, changed=built.changed,
+        updates=built.updates, merges=built.merges, replay=built.replay, changed=built.changed, added=built.added,
         explain=functools.cache(partial(savings, built.graphs, built.without, batch)),
     )  # fmt: skip
 
@@ -427,22 +396,3 @@ def lowered(graph: Graph, loop: bool = True, learns: Collection[str] = ()) -> Gr
     late."""
     graph = lean(dead_removed(graph))
     return unnamed_removed(feed_late(few_axes(sample_loop(graph, learns) if loop else graph)))
-
-
-def narrowed(entries: Entries) -> Entries:
-    """With constants in int8 where that loses nothing."""
-    graphs, saved = narrow(entries.graphs)
-    if not saved:
-        return entries
-    why = f"constants are int8 with scales: {saved:,} bytes of flash less, the same bits"
-    return decided(replace(entries, graphs=checked(graphs, "narrow"), const="int8"), Decision("int8", why, 0))
-
-
-def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
-    for graph in graphs.values():
-        check(graph, after)
-    return dict(graphs)
-
-
-def decided(entries: Entries, decision: Decision) -> Entries:
-    return replace(entries, decisions=(*entries.decisions, decision))

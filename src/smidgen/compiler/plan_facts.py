@@ -72,6 +72,7 @@ class _Drawn:
                 self.families.join(node.outs[out], node.ins[source])
             for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
                 self.families.join(gathered, piece)
+        self.families.join_rows()
         self._first_of: dict[str, str] = {}  # family → the first tensor of it
         for name in graph.tensors:
             self._first_of.setdefault(self.families.root(name), name)
@@ -123,10 +124,11 @@ class _Drawn:
         body = self.families.body
         for i, now in self.when.items():
             node = self.graph.nodes[i]
+            turns = [self.when[k] for k in self.families.touched(i) if k in self.when]
             for name in (*node.ins, *node.outs):
                 top = self.families.root(name)
-                first.setdefault(top, now)
-                end = self.when[body[0] - 1] + self.loop[1] if self._outlives(top, i) and self.loop else now
+                first.setdefault(top, turns[0])
+                end = self.when[body[0] - 1] + self.loop[1] if self._outlives(top, i) and self.loop else turns[-1]
                 last[top] = max(last.get(top, 0), end)
             for name in node.outs if not ops.is_loop(node) else ():
                 made.setdefault(self.families.root(name), (node.ins[0] if ops.border(node) == "in" else name, now))

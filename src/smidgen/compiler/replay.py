@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import BadOption
-from ..ir import REPLAY, Batch, DType, Graph, Role, Tensor, batch_axis
+from ..ir import REPLAY, REPLAY_ROWS, Batch, DType, Graph, Role, Tensor, batch_axis
 from ..program.loss import LABELS
 from ..program.plan import Decision
 from ..runtime.library import REPLAY_PARTS
@@ -34,7 +34,9 @@ def shape_of(train: Graph, wanted: Replay, seed: int) -> Shape:
     if wanted.samples < classes:
         raise BadOption(f"Replay(samples={wanted.samples}) is too small", why=f"there are {classes} classes, and each "
                         "needs a place", help=f"samples={4 * classes}, for instance")  # fmt: skip
-    found = Shape(wanted.samples, classes, (*parts, _part(target, Kind.RAW)), seed=seed)
+    ignore = int(facts["ignore"]) if classes and facts["mean"] and facts.get("alone") else None
+    found = Shape(wanted.samples, classes, (*parts, _part(target, Kind.RAW)), seed=seed,
+                  is_outside=wanted.where == "page", ignore=ignore)  # fmt: skip
     if not found.bytes:
         raise BadOption(f"Replay(samples={wanted.samples}) is more than a program can address", help="fewer samples")
     return found
@@ -55,9 +57,10 @@ def _other(wanted: Replay) -> str:
 def with_buffer(graph: Graph, shape: Shape) -> Graph:
     """With room for the samples. No instruction reads it, so it comes after all passes, behind all other state: an
     empty buffer is zeros, which a program file leaves out at the end."""
-    room = Tensor(REPLAY, (shape.bytes,), DType.U8, Role.SETTING)
-    empty = np.broadcast_to(np.uint8(0), (shape.bytes,))
-    return graph.with_(tensors={**graph.tensors, REPLAY: room}, data={**graph.data, REPLAY: empty})
+    sizes = {REPLAY: shape.bytes, **({REPLAY_ROWS: shape.page_bytes} if shape.is_outside else {})}
+    rooms = {n: Tensor(n, (size,), DType.U8, Role.SETTING, paged=n == REPLAY_ROWS) for n, size in sizes.items()}
+    empty = {name: np.broadcast_to(np.uint8(0), (size,)) for name, size in sizes.items()}
+    return graph.with_(tensors={**graph.tensors, **rooms}, data={**graph.data, **empty})
 
 
 def planned(shape: Shape, wanted: Replay, step: int) -> Shape:
@@ -77,6 +80,8 @@ def decision(shape: Shape, train: Graph, is_cut: bool, wanted: Replay) -> Decisi
     nothing = "" if is_cut or wanted.of == "inputs" else ", since nothing before what learns is frozen"
     kinds = " and ".join(dict.fromkeys(part.kind.name.lower() for part in shape.parts[:-1]))
     kept = f"{numbers:,} numbers of {what}{where} each, {kinds}{nothing}; {shape.bytes:,} bytes of state"
+    if shape.is_outside:
+        kept += f", {shape.page_bytes:,} in pages"
     return Decision("replay", f"keeps {shape.samples:,} samples to learn again: {kept}", 0)
 
 

@@ -19,8 +19,10 @@ from ..ops.build import typed
 from ..program.instructions import Instruction, Word
 from ..program.program import Program
 from ..runtime import library
+from .graph.rows import streams
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
+from .verify_rows import Stream
 
 NOBODY = 0
 Extents = dict[tuple[str, tuple[Word, ...], int, int, tuple[int, int, int]], Sequence[int] | None]
@@ -77,7 +79,7 @@ def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, 
     known: Extents = {}
     for entry, graph in graphs.items():
         for n in sorted({1, program.batch}):
-            _Replay(program, entry, graph, layouts[entry], n, known).run()
+            Replay(program, entry, graph, layouts[entry], n, known).run()
 
 
 def _check_shared_places(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout]) -> None:
@@ -91,7 +93,7 @@ def _check_shared_places(graphs: Mapping[str, Graph], layouts: Mapping[str, Layo
                     raise UnsafeLayout(f"'{tensor.name}' is at another place in '{entry}' than elsewhere")
 
 
-class _Replay:
+class Replay:
     """One entry, run once for n samples, values reduced to their identity."""
 
     def __init__(
@@ -104,12 +106,12 @@ class _Replay:
             "page": program.page_bytes,
         }  # fmt: skip
         self.shadow = {region: _Shadow() for region in self.sizes}  # of constants, places are compared, not replayed
-        self.ids: dict[tuple[str, int], int] = {}  # (tensor, loop iteration or -1) → identity of its value
+        self.ids: dict[tuple[str, int, int], int] = {}  # (tensor, loop iteration or -1, row or -1) → identity of it
         self.shows: dict[str, str] = {}  # view → tensor
         self.body_tensors: set[str] = set()
         self.index = -1
         self.position = 0
-        self.written: set[tuple[int, int]] = set()  # (buffer, sample) of the caller's outputs
+        self.written: set[tuple[int, ...]] = set()  # (buffer, sample), in a stream with a row, of the caller's outputs
         self.started: list[tuple[Access, Access]] = []  # memory that is being filled, and the page it comes from
 
     def run(self) -> None:
@@ -136,14 +138,23 @@ class _Replay:
 
     # -- what values are called ------------------------------------------------------------------------------
 
-    def _value(self, tensor: str) -> int:
-        while tensor in self.shows:
-            tensor = self.shows[tensor]
-        key = (tensor, self.index if tensor in self.body_tensors else -1)
+    def value(self, tensor: str) -> int:
+        tensor = self.base(tensor)
+        key = (tensor, self.index if tensor in self.body_tensors else -1, -1)
         return self.ids.setdefault(key, len(self.ids) + 1)
 
+    def base(self, tensor: str) -> str:
+        """What a view is of."""
+        while tensor in self.shows:
+            tensor = self.shows[tensor]
+        return tensor
+
+    def row_value(self, tensor: str, row: int) -> int:
+        """In a stream."""
+        return self.ids.setdefault((tensor, self.index, row), len(self.ids) + 1)
+
     def _called(self, ident: int) -> str:
-        found = next((key for key, i in self.ids.items() if i == ident), ("nothing", -1))
+        found = next((key for key, i in self.ids.items() if i == ident), ("nothing", -1, -1))
         return f"'{found[0]}'" + (f" of sample {found[1]}" if found[1] >= 0 else "")
 
     def _view(self, node: Node) -> bool:
@@ -155,21 +166,64 @@ class _Replay:
     # -- replay ----------------------------------------------------------------------------------------------
 
     def _loop(self, loop: Node, body: Sequence[Node], steps: Sequence[Instruction], cursor: int) -> int:
-        working = [node for node in body if not ops.get(node.op).is_view]
+        found = {stream.first: stream.nodes for stream in streams(self.graph, loop)}
+        working = sum(not ops.get(node.op).is_view for node in body) + len(found)
         head = self._at(steps, cursor, loop)
-        if head != Instruction("", body=len(working)):
-            raise self._unsafe("the program's loop is not the graph's", loop, "")
+        if head != Instruction("", body=working):
+            raise self.unsafe("the program's loop is not the graph's", loop, "")
         self.body_tensors = {o for node in body for o in node.outs}
         for index in range(self.n):
-            self.index, at_ = index, cursor + 1
-            for node in body:
-                if not self._view(node):
-                    self._step(node, self._at(steps, at_, node), 1)
+            self.index, at_, k = index, cursor + 1, 0
+            while k < len(body):
+                if k in found:
+                    at_ = self._stream(body, k, found[k], steps, at_)
+                    k += found[k]
+                    continue
+                if not self._view(body[k]):
+                    self._step(body[k], self._at(steps, at_, body[k]), 1)
                     at_ += 1
+                k += 1
         for gathered, piece in zip(loop.outs, loop.attrs["yields"], strict=True):
             self._gather(loop, gathered, piece)
         self.index = -1
-        return cursor + 1 + len(working)
+        return cursor + 1 + working
+
+    def _stream(self, body: Sequence[Node], first: int, count: int, steps: Sequence[Instruction], at_: int) -> int:
+        """Row by row for the first sample and the last one; those between them move by the same strides."""
+        nodes = body[first : first + count]
+        working = [node for node in nodes if not self._view(node)]
+        self.position = self.graph.nodes.index(nodes[0])
+        head = self._at(steps, at_, nodes[0])
+        stream = Stream(self, working, head, steps[at_ + 1 : at_ + 1 + len(working)])
+        made = {node.outs[0] for node in nodes if self.base(node.outs[0]) in {n.outs[0] for n in working}}
+        others = [n for n in self.graph.nodes if not any(n is node for node in nodes)]
+        wholes = [t for t in made if self.graph[t].role is Role.VALUE
+                  and any(t in n.ins or t in n.attrs.get("yields", ()) for n in others)]  # fmt: skip
+        if self.index in (0, self.n - 1):
+            stream.replay()
+            stream.finish(sorted(wholes))
+        else:
+            for name in wholes:
+                stream.write_whole(name)
+        return at_ + 1 + len(working)
+
+    def kernel_needs(self, step: Instruction, params: Sequence[int], run: tuple[int, int, int]) -> Sequence[int] | None:
+        asked = step.kernel, tuple(params), 0, len(step.operands), run
+        if asked not in self.known:
+            self.known[asked] = library.kernel_needs(step.kernel, list(params), len(step.operands), run)
+        return self.known[asked]
+
+    def check_region(self, node: Node, name: str, region: str, start: int, count: int) -> None:
+        self._check_bounds(node, Access(name, "i", region, start, count))
+
+    def check_whole(self, node: Node, name: str, region: str, start: int, count: int) -> None:
+        """What is not made in the stream."""
+        self._check_read(node, Access(name, "i", region, start, count))
+
+    def write_outside(self, node: Node, name: str, buffer: int, row: int) -> None:
+        if (key := (buffer, self.index, row)) in self.written:
+            raise self.unsafe(f"output '{name}' is written twice", node, "")
+        self.written.add(key)
 
     def _gather(self, loop: Node, gathered: str, piece: str) -> None:
         """After the last iteration every sample's piece must stand at its place in the gathered tensor."""
@@ -177,11 +231,11 @@ class _Replay:
         per_sample = self.graph[gathered].bytes(1)
         for index in range(self.n):
             self.index = index
-            wanted = self._value(piece)
+            wanted = self.value(piece)
             part = self.shadow[slot.region].read(slot.offset + self.index * per_sample, per_sample)
             if any(value != wanted for value in part):
-                raise self._unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part, wanted))
-        self.shadow[slot.region].write(slot.offset, self.n * per_sample, self._value(gathered))
+                raise self.unsafe(f"'{gathered}' lost sample {self.index}", loop, self._found(part, wanted))
+        self.shadow[slot.region].write(slot.offset, self.n * per_sample, self.value(gathered))
 
     def _step(self, node: Node, step: Instruction, n: int) -> None:
         accesses = self._accesses(node, step, n)
@@ -211,10 +265,10 @@ class _Replay:
         same = [(t, p) for t, p in self.started if (t.region, t.start, t.bytes) == (to.region, to.start, to.bytes)]
         pair = same[0] if same else None
         if pair is None or (pair[1].start, pair[1].bytes) != (page.start, page.bytes):
-            raise self._unsafe(f"'{to.tensor}' is waited for, but was not started", node, "")
+            raise self.unsafe(f"'{to.tensor}' is waited for, but was not started", node, "")
         self.started.remove(pair)
         self._check_read(node, page)
-        self.shadow[to.region].write(to.start, to.bytes, self._value(self._before(node, to.tensor)))
+        self.shadow[to.region].write(to.start, to.bytes, self.value(self._before(node, to.tensor)))
 
     def _check_started(self, node: Node, accesses: Sequence[Access]) -> None:
         """A page arrives at any time between start and wait."""
@@ -222,14 +276,14 @@ class _Replay:
             for to, page in self.started:
                 if a.overlaps(to) or (a.kind in "ou" and a.overlaps(page)):
                     name = a.tensor or "scratch"
-                    raise self._unsafe(f"'{name}' meets '{to.tensor}', which is on its way from its page", node, "")
+                    raise self.unsafe(f"'{name}' meets '{to.tensor}', which is on its way from its page", node, "")
 
     def _accesses(self, node: Node, step: Instruction, n: int) -> list[Access]:
         """The instruction's operands beside the tensors that the node says they are."""
         record = ops.get(node.op)
         kernel = record.kernel(typed(self.graph, node))
         if step.kernel != kernel:
-            raise self._unsafe(f"kernel '{step.kernel}' where '{kernel}' is meant", node, "")
+            raise self.unsafe(f"kernel '{step.kernel}' where '{kernel}' is meant", node, "")
         shared = {node.ins[i] for i in record.shares.values()}
         kinds = ["u" if k in record.shares else "o" for k in range(len(node.outs))]
         names = [*node.outs, *(i for i in node.ins if i not in shared)]
@@ -239,9 +293,9 @@ class _Replay:
         run = (n if self.index < 0 else self.n, self.n, max(self.index, 0))
         needs = self._needs(kernel, step, n, run)
         if extra not in (0, 1) or needs is None:
-            raise self._unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
-        if step.guard or step.unit or any(op.outer or op.ring for op in step.operands):
-            raise self._unsafe(f"kernel '{kernel}' has a guard, a unit, rings or strides of outer loops", node, "")
+            raise self.unsafe(f"kernel '{kernel}' refuses its parameters", node, "")
+        if step.guard or step.unit or any(op.outer for op in step.operands):
+            raise self.unsafe(f"kernel '{kernel}' has a guard, a unit or strides of outer loops", node, "")
         index = max(self.index, 0)
         return [
             Access(name, kind, op.region, op.offset + index * op.stride, need)
@@ -261,9 +315,9 @@ class _Replay:
         if a.region in self.sizes:
             if a.start < 0 or a.end > self.sizes[a.region]:
                 why = f"{a.region.upper()} has {self.sizes[a.region]} bytes, '{a.tensor}' ends at {a.end}"
-                raise self._unsafe("an access outside its region", node, why)
+                raise self.unsafe("an access outside its region", node, why)
             if a.kind in "ous" and a.region == "const":
-                raise self._unsafe(f"'{a.tensor}' is written to CONST", node, "")
+                raise self.unsafe(f"'{a.tensor}' is written to CONST", node, "")
 
     def _check_overlaps(self, node: Node, accesses: Sequence[Access]) -> None:
         """What is written may meet another operand only where the op says that it can work in place."""
@@ -274,7 +328,7 @@ class _Replay:
                     continue
                 in_place = a is accesses[0] and a.start == other.start and a.bytes == other.bytes
                 if not (in_place and other.kind == "i" and other.tensor in allowed):
-                    raise self._unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
+                    raise self.unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
 
     def _check_read(self, node: Node, a: Access) -> None:
         if a.region not in self.shadow:
@@ -285,20 +339,20 @@ class _Replay:
                 tensor = self.shows[tensor]
             slot = self.slots[tensor]
             if (a.start, slot.region) != (slot.offset, "const") or a.bytes > self.graph[tensor].bytes(1):
-                raise self._unsafe(f"constant '{tensor}' is read where it is not", node, "")
+                raise self.unsafe(f"constant '{tensor}' is read where it is not", node, "")
             return
-        part, wanted = self.shadow[a.region].read(a.start, a.bytes), self._value(tensor)
+        part, wanted = self.shadow[a.region].read(a.start, a.bytes), self.value(tensor)
         if any(value != wanted for value in part):
-            raise self._unsafe(f"'{tensor}' is overwritten before it is read", node, self._found(part, wanted))
+            raise self.unsafe(f"'{tensor}' is overwritten before it is read", node, self._found(part, wanted))
 
     def _before(self, node: Node, out: str) -> str:
         return node.ins[ops.get(node.op).shares[node.outs.index(out)]]
 
     def _write(self, node: Node, a: Access) -> None:
         if a.region in self.shadow:
-            self.shadow[a.region].write(a.start, a.bytes, self._value(a.tensor))
+            self.shadow[a.region].write(a.start, a.bytes, self.value(a.tensor))
         elif (key := (a.start, self.index)) in self.written:
-            raise self._unsafe(f"output '{a.tensor}' is written twice", node, "")
+            raise self.unsafe(f"output '{a.tensor}' is written twice", node, "")
         else:
             self.written.add(key)
 
@@ -317,7 +371,7 @@ class _Replay:
             part = self.shadow[slot.region].read(slot.offset, count)
             if any(value != NOBODY for value in part):
                 raise UnsafeLayout(f"'{tensor.name}' and {self._called(max(part))} share memory")
-            self.shadow[slot.region].write(slot.offset, count, self._value(tensor.name))
+            self.shadow[slot.region].write(slot.offset, count, self.value(tensor.name))
         end, before = 0, ""
         for tensor in sorted(self.graph.of_role(Role.CONST), key=lambda t: self.slots[t.name].offset):
             start, count = self.slots[tensor.name].offset, tensor.bytes(1)
@@ -338,7 +392,7 @@ class _Replay:
             origin |= made
         newest = {first: latest for latest, first in origin.items()}
         for tensor in kept:
-            slot, wanted = self.slots[tensor.name], self._value(newest[tensor.name])
+            slot, wanted = self.slots[tensor.name], self.value(newest[tensor.name])
             part = self.shadow[slot.region].read(slot.offset, tensor.bytes(1))
             if any(value != wanted for value in part):
                 raise UnsafeLayout(f"'{tensor.name}' is damaged", why=self._found(part, wanted))
@@ -347,12 +401,12 @@ class _Replay:
 
     def _at(self, steps: Sequence[Instruction], cursor: int, node: Node) -> Instruction:
         if cursor >= len(steps):
-            raise self._unsafe("the program ends before the graph", node, "")
+            raise self.unsafe("the program ends before the graph", node, "")
         return steps[cursor]
 
     def _found(self, part: Sequence[int], wanted: int) -> str:
         return f"found {self._called(next(value for value in part if value != wanted))} there"
 
-    def _unsafe(self, what: str, node: Node, why: str) -> UnsafeLayout:
+    def unsafe(self, what: str, node: Node, why: str = "") -> UnsafeLayout:
         place = f"{node.src or node.op} ({self.entry}, node {self.position} '{node.op}', {self.n} samples)"
         return UnsafeLayout(what, at=place, why=why, help="a bug in smidgen's planner: please report the model")

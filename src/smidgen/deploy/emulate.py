@@ -139,12 +139,11 @@ def run_on_board(
     _check_main(folder)
     with tempfile.TemporaryDirectory() as place:
         trained, predicted = write_data(Path(place) / "data.bin", program, steps, predictions, state, new)
-        marks = _plugin_marks(elf, program) if count else None
-        plugin = f"{_plugin()},out={Path(place) / 'counts'},{marks},calls={calls:d}" if marks and _plugin() else ""
+        plugin = counting(elf, program, Path(place) / "counts", calls) if count else ""
         status, said = execute(elf, machine or facts["machine"], Path(place), plugin)
         if status:
             raise _failed(elf, status, said)
-        counts = _read_counts(Path(place) / "counts", program, trained, new) if plugin else None
+        counts = read_counts(Path(place) / "counts", program, trained, new) if plugin else None
         return read_result((Path(place) / "result.bin").read_bytes(), program, len(trained), predicted, counts)
 
 
@@ -209,6 +208,12 @@ def read_result(data: bytes, program: Program, steps: int, predicted: Sequence[i
 # -- instructions ----------------------------------------------------------------------------------------------------
 
 
+def counting(elf: Path, program: Program, out: Path, calls: bool = False) -> str:
+    """What `execute` takes as plugin to have instructions counted into a file; empty without the tools for that."""
+    marks = _plugin_marks(elf, program)
+    return f"{_plugin()},out={out},{marks},calls={calls:d}" if marks and _plugin() else ""
+
+
 @functools.cache
 def _plugin() -> str:
     """The plugin, compiled by the machine's own compiler; empty if there is none."""
@@ -241,7 +246,8 @@ def _plugin_marks(elf: Path, program: Program) -> str:
     return ",".join(words)
 
 
-def _read_counts(path: Path, program: Program, trained: Sequence[int], new: int | None = None) -> Counts:
+def read_counts(path: Path, program: Program, trained: Sequence[int] = (), new: int | None = None) -> Counts:
+    """Of the file that the plugin wrote; the first runs belong to steps of so many samples."""
     runs: list[int] = []
     kernels: dict[str, tuple[int, int]] = {}
     calls: list[tuple[tuple[str, int], ...]] = []
@@ -274,4 +280,6 @@ def _entries(n: int, batch: int) -> int:
     return 1 if n <= batch else -(-n // batch) + 2
 
 
-__all__ = ["BoardRun", "Counts", "Sections", "execute", "make", "run_on_board", "sections"]
+__all__ = [
+    "BoardRun", "Counts", "Sections", "counting", "execute", "make", "read_counts", "run_on_board", "sections",
+]  # fmt: skip

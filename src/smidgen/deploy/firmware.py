@@ -21,6 +21,7 @@ from ..devices.firmware_sources import (
     PAGE_SOURCES,
     PORT,
     PORT_FILES,
+    ROW_SOURCES,
     RUNTIME_HEADERS,
     RUNTIME_SOURCES,
 )  # fmt: skip
@@ -28,7 +29,8 @@ from ..devices.overhead import MESSAGE_BYTES, PAGER_BYTES, Limits, kernel_source
 from ..devices.room import Limit, Need, Overhead, assigned, check_slots
 from ..errors import BadOption, BadProgram, CannotWrite, DoesNotFit
 from ..ir import LR
-from ..program.program import Buffer, Program
+from ..program.buffer import Buffer
+from ..program.program import Program
 from ..runtime.build import HERE, inplace_inputs, table_source
 from ..train.classes import c_initializer
 from ..train.replay import c_initializer as c_initializer_of_replay
@@ -98,7 +100,8 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         files[f"boards/{board.name}/link.ld"] = _linker_script(board, stack, banks)
     kernels = sorted(kernel_sources(all_programs, core.name))
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
-    sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *(PAGE_SOURCES if sizes.pages else ()))
+    optional = (*(PAGE_SOURCES if sizes.pages else ()), *(ROW_SOURCES if sizes.streams else ()))
+    sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *optional)
     for name in (*sources, *RUNTIME_HEADERS, *MORE_HEADERS, *(PAGE_HEADERS if sizes.pages else ())):
         files[f"smidgen/{name}"] = (HERE / name).read_text()
     for name in (*kernels, *headers):
@@ -214,7 +217,7 @@ def config_header(sizes: Limits) -> str:
         " * may need larger ones; it is refused otherwise. */",
         f"#define SMG_MAX_KERNELS {sizes.kernels}", f"#define SMG_MAX_ENTRIES {sizes.entries}",
         f"#define SMG_MAX_WORDS {sizes.words}", f"#define SMG_MESSAGE_BYTES {MESSAGE_BYTES}", "#define SMG_RULES 0",
-        f"#define SMG_PAGES {int(sizes.pages)}", "",
+        f"#define SMG_PAGES {int(sizes.pages)}", f"#define SMG_ROWS {int(sizes.streams)}", "",
     ])  # fmt: skip
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from ..errors import RunFailed
 from ..ir import Array
 from ..program.arrays import as_buffer, check_number_of_arrays
-from ..program.program import Buffer, Program
-from .emulate import execute
+from ..program.buffer import Buffer
+from ..program.program import Program
+from .emulate import Counts, counting, execute, read_counts
 from .firmware import manifest
 
 NUMBERS: Final = {"learn": 1, "observe": 2, "detect": 3, "restart": 4}
@@ -30,10 +31,11 @@ class StreamRun:
     usual: tuple[float, float, float]  # drift; mean and deviation of scores
     state: bytes
     stack_used: int
+    counts: Counts | None  # of each that was told, in order, then of the report
 
 
-def run_stream(folder: Path, program: Program, told: Iterable[Told]) -> StreamRun:
-    """Needs a project that was built with `make MAIN=stream.c`."""
+def run_stream(folder: Path, program: Program, told: Iterable[Told], *, count: bool = False) -> StreamRun:
+    """Needs a project that was built with `make MAIN=stream.c`. `count` counts instructions."""
     facts = manifest(folder)
     elf = folder / f"{facts['boards'][-1]}.elf"
     options = folder / "build" / "options"
@@ -48,11 +50,13 @@ def run_stream(folder: Path, program: Program, told: Iterable[Told]) -> StreamRu
                 for data in _inputs(program, entry, arrays):
                     file.write(data)
             file.write(struct.pack("<i", 0))
-        status, text = execute(elf, facts["machine"], Path(place))
+        plugin = counting(elf, program, Path(place) / "counts") if count else ""
+        status, text = execute(elf, facts["machine"], Path(place), plugin)
         if status:
             why = (text.strip().splitlines() or [""])[-1].removeprefix("error: ")
             raise RunFailed(f"{elf.name} ended with status {status}", at="the emulated board", why=why)
-        return _answers((Path(place) / "result.bin").read_bytes(), program, said)
+        counts = read_counts(Path(place) / "counts", program) if plugin else None
+        return _answers((Path(place) / "result.bin").read_bytes(), program, said, counts)
 
 
 def _buffers(program: Program, entry: str, direction: str) -> list[Buffer]:
@@ -67,7 +71,7 @@ def _inputs(program: Program, entry: str, arrays: Sequence[Array]) -> list[bytes
     return [as_buffer(array, buffer).tobytes() for array, buffer in zip(arrays, buffers, strict=True)]
 
 
-def _answers(data: bytes, program: Program, told: Sequence[str]) -> StreamRun:
+def _answers(data: bytes, program: Program, told: Sequence[str], counts: Counts | None) -> StreamRun:
     at = 0
     found: list[tuple[Array, ...]] = []
     for entry in told:
@@ -80,7 +84,7 @@ def _answers(data: bytes, program: Program, told: Sequence[str]) -> StreamRun:
     usual = struct.unpack_from("<3f", data, at)
     state = data[at + 12 : at + 12 + program.state_bytes]
     (stack,) = struct.unpack_from("<I", data, at + 12 + program.state_bytes)
-    return StreamRun(tuple(found), (usual[0], usual[1], usual[2]), state, stack)
+    return StreamRun(tuple(found), (usual[0], usual[1], usual[2]), state, stack, counts)
 
 
 __all__ = ["NUMBERS", "StreamRun", "run_stream"]

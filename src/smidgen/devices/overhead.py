@@ -7,7 +7,7 @@ call graphs (stack.py); a test holds it to the sources. A kernel that is not in 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import Internal
 from ..ir import Batch
+from ..program.instructions import EACH, FORGETS, Instruction, StreamTable
 from ..program.program import Program
 from ..runtime.replay import Shape
 from . import stack
@@ -31,8 +32,9 @@ class Limits:
 
     kernels: int
     entries: int
-    words: int  # parameters of one instruction, if some grow with the batch
+    words: int  # parameters of one instruction, if some grow with the batch or a stream sets some
     pages: bool = False
+    streams: bool = False
     rows_bytes: int = 0  # of the new samples of a step with replay
 
     @property
@@ -50,21 +52,36 @@ class Limits:
 def limits(programs: Sequence[Program]) -> Limits:
     """Room for each of the programs, one at a time; an odd number of kernels would leave a gap."""
     blocks = [b for p in programs for b in p.blocks if any(isinstance(w, Batch) for w in b)]
+    blocks += [i.params for p in programs for i in windows(p)]
     kernels = max(len(p.kernels) for p in programs)
     rows = [shape.rows_bytes(shape.fresh) for p in programs if (shape := replay_shape(p)) is not None]
     return Limits(
         kernels + kernels % 2, max(len(p.entries) for p in programs), max(map(len, blocks), default=1), pages(programs),
-        max(rows, default=0),
+        streams(programs), max(rows, default=0),
     )  # fmt: skip
 
 
 def replay_shape(program: Program) -> Shape | None:
     said = program.meta.get("replay")
-    return None if said is None else Shape.from_json(said, said["at"])
+    return None if said is None else Shape.from_json(said)
 
 
 def pages(programs: Sequence[Program]) -> bool:
     return any(p.page_bytes for p in programs)
+
+
+def streams(programs: Sequence[Program]) -> bool:
+    return any(i.is_stream for p in programs for e in p.entries.values() for i in e.code)
+
+
+def windows(program: Program) -> Iterator[Instruction]:
+    """Instructions of streams that are told how many rows there are."""
+    for entry in program.entries.values():
+        for at, head in enumerate(entry.code):
+            table = StreamTable.of(head.table, head.body) if head.is_stream else None
+            if table is not None:
+                body = entry.code[at + 1 : at + 1 + head.body]
+                yield from (step for step, rule in zip(body, table.rules, strict=True) if rule[0] & ~FORGETS != EACH)
 
 
 @cache
@@ -95,7 +112,7 @@ def kernel_sources(programs: Sequence[Program], core: str) -> set[str]:
 def stack_bytes(programs: Sequence[Program], core: str) -> int:
     """The deepest of: opening and everything outside kernels; checking a kernel's parameters; running a kernel."""
     facts, _, kernels = _facts(programs, core)
-    way = stack.way_of(pages(programs), any("replay" in p.meta for p in programs))
+    way = stack.way_of(pages(programs), any("replay" in p.meta for p in programs), streams(programs))
     ways = facts[way] if way else facts
     run = max((facts["kernels"][name][0] for name in kernels), default=0)
     check = max((facts["kernels"][name][1] for name in kernels), default=0)

@@ -15,14 +15,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..devices.cores import CORES
 from ..errors import Internal, MissingPart
 from ..runtime.build import HERE, table_source
-from .firmware_sources import COMPILER_FLAGS, PAGE_SOURCES, PORT, PORT_FILES, REPLAY_SOURCES, RUNTIME_SOURCES
+from .firmware_sources import (
+    COMPILER_FLAGS,
+    PAGE_SOURCES,
+    PORT,
+    PORT_FILES,
+    REPLAY_SOURCES,
+    ROW_SOURCES,
+    RUNTIME_SOURCES,
+)
 
 CROSS = "arm-none-eabi-"
 # Function → what it calls through a pointer. The calls in vm.c and check.c are those of kernels, which depend on the
@@ -34,6 +42,15 @@ POINTERS = {
     "copy_rows": ("read_input",),
     "stage": ("read_input",),  # with copy_rows in it
     "smg_replay_step": ("read_input",),
+    "write_piece": ("write_blocks",),
+    "put_bytes": ("write_blocks",),  # with write_piece in it, as the next two may have
+    "put_int8": ("write_blocks",),
+    "smg_put_sample": ("write_blocks",),
+    "read_piece": ("read_blocks",),
+    "get_bytes": ("read_blocks",),
+    "check_part": ("read_blocks",),
+    "smg_check_sample": ("read_blocks",),
+    "smg_replay_read": ("read_blocks",),
     "watched_write": ("write_output",),
     "smg_sink_end": ("smg_sink_end_store", "smg_sink_end_sgd", "smg_sink_end_momentum", "smg_sink_end_adam"),
     "conv2d": ("conv", "smg_depthwise"),
@@ -82,7 +99,7 @@ PAGING = """
 #define NET_PAGE_STATE_BYTES 512
 """
 REPLAYING = """
-#define NET_REPLAY {0, 4, 2, 1, 2, 0, 2, {{4, 1}, {4, 2}}}
+#define NET_REPLAY {0, 4, 2, 1, 2, 0, -100, 0, 0, 2, {{4, 1}, {4, 2}}}
 #define NET_REPLAY_ENTRY "features"
 #define NET_REPLAY_ROWS_BYTES 20
 """
@@ -246,48 +263,59 @@ def measured_now(core: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
 
 def measured(core: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Facts of one core, and the sources of every kernel. Firmware that does not page is built without the code for it,
-    and so is that without replay: each is measured on its own."""
+    and so is that without replay or streams: each is measured on its own."""
     ways: dict[str, dict[str, Any]] = {}
     kernels: dict[str, Any] = {}
     sources: dict[str, list[str]] = {}
-    for pages, replays in itertools.product((True, False), (True, False)):
-        part = folder / f"pages{pages}{replays}"
-        part.mkdir()
-        found, own = measured_with(core, part, pages, replays)
-        kernels |= found.pop("kernels")
-        sources |= own
-        ways[way_of(pages, replays)] = found
+    for pages in (True, False):
+        objects = _compiled(core, sorted(HERE.glob("kernels/*.c")), folder / f"kernels{pages}", [_flag("PAGES", pages)])
+        for replays, streams in itertools.product((True, False), repeat=2):
+            way = way_of(pages, replays, streams)
+            found, own = _measured_with(core, folder / f"way_{way.replace(' ', '_')}", objects, pages, replays, streams)
+            kernels |= found.pop("kernels")
+            sources |= own
+            ways[way] = found
     return {**ways.pop(""), "kernels": kernels, **ways}, sources
 
 
-def way_of(pages: bool, replays: bool) -> str:
+def way_of(pages: bool, replays: bool, streams: bool) -> str:
     """What the facts of such firmware are called; those of the plain one have no name."""
-    return " ".join(["paging"] * pages + ["replay"] * replays)
+    return " ".join(["paging"] * pages + ["replay"] * replays + ["streams"] * streams)
 
 
-def measured_with(
-    core: str, folder: Path, pages: bool, replays: bool = False
-) -> tuple[dict[str, Any], dict[str, list[str]]]:  # fmt: skip
-    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages + REPLAYING * replays)
-    (folder / "any_board.c").write_text(ANY_BOARD)
-    kernels = sorted(HERE.glob("kernels/*.c"))
-    names = (*RUNTIME_SOURCES, *(PAGE_SOURCES if pages else ()), *(REPLAY_SOURCES if replays else ()))
-    port = [PORT / name for name in sorted((*PORT_FILES, "main.c")) if name.endswith(".c")]
-    paths = [*(HERE / name for name in names), *kernels, *port, folder / "any_board.c"]
-    flags = [*CORES[core].flags, *COMPILER_FLAGS, f"-DSMG_PAGES={int(pages)}"]
-    flags += [f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
+def _flag(name: str, value: bool) -> str:
+    return f"-DSMG_{name}={int(value)}"
+
+
+def _compiled(core: str, paths: Sequence[Path], folder: Path, more: Sequence[str]) -> list[Path]:
+    """Object files in `folder`; a file of a kernel may have the name of one of the runtime."""
+    flags = [*CORES[core].flags, *COMPILER_FLAGS, *more, f"-I{HERE}", f"-I{PORT}", f"-I{folder}"]
+    folder.mkdir(exist_ok=True)
 
     def compiled(path: Path) -> Path:
-        out = folder / f"{path.stem}.o" if path.parent.name != "kernels" else folder / f"kernels_{path.stem}.o"
+        out = folder / (f"kernels_{path.stem}.o" if path.parent.name == "kernels" else f"{path.stem}.o")
         _run("gcc", *flags, "-fcallgraph-info=su", "-c", path, "-o", out)
         return out
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compiled, paths))
-    symbols = _run("nm", *objects)
-    kernel_names = sorted(set(re.findall(r" R smg_kernel_(\w+)$", symbols, re.MULTILINE)))
+        return list(pool.map(compiled, paths))
+
+
+def _measured_with(
+    core: str, folder: Path, kernels: Sequence[Path], pages: bool, replays: bool, streams: bool
+) -> tuple[dict[str, Any], dict[str, list[str]]]:  # fmt: skip
+    """With these parts of the runtime; `kernels` are object files."""
+    folder.mkdir()
+    (folder / "net_program.h").write_text(ANY_PROGRAM + PAGING * pages + REPLAYING * replays)
+    (folder / "any_board.c").write_text(ANY_BOARD)
+    kernel_names = sorted(set(re.findall(r" R smg_kernel_(\w+)$", _run("nm", *kernels), re.MULTILINE)))
     (folder / "table.c").write_text(table_source(kernel_names, {}))
-    objects.append(compiled(folder / "table.c"))
+    names = [*RUNTIME_SOURCES]
+    for wanted, more in ((pages, PAGE_SOURCES), (replays, REPLAY_SOURCES), (streams, ROW_SOURCES)):
+        names += more if wanted else ()
+    port = [PORT / name for name in sorted((*PORT_FILES, "main.c")) if name.endswith(".c")]
+    paths = [*(HERE / name for name in names), *port, folder / "any_board.c", folder / "table.c"]
+    objects = [*kernels, *_compiled(core, paths, folder, [_flag("PAGES", pages), _flag("ROWS", streams)])]
     linked = folder / "all.elf"
     link = [*CORES[core].flags, "-nostartfiles", "--specs=nano.specs", "-Wl,-e,board_reset", "-Wl,--no-gc-sections"]
     _run("gcc", *link, *objects, "-o", linked)

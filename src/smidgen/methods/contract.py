@@ -5,7 +5,7 @@ A method knows graphs, parameters and prices in bytes; it imports neither planne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -39,12 +39,16 @@ class Update:
             self._check_slice(self.indices)
 
     def _check_slice(self, indices: Any) -> None:
-        """Numbers and arrays of numpy are taken as plain ones."""
-        some = isinstance(indices, (Sequence, np.ndarray)) and not isinstance(indices, str)
-        axis, *found = [_plain(i) for i in (self.axis, *(indices if some else ()))]
+        """Numbers, arrays and tensors are taken as plain ones."""
+        given = indices.tolist() if hasattr(indices, "tolist") else indices
+        some = isinstance(given, (Sequence, Set)) and not isinstance(given, str)
+        axis, *found = [_plain(i) for i in (self.axis, *(given if some else ()))]
         if not found or min(axis, *found) < 0 or len(set(found)) != len(found):
-            why = "an axis is a number from 0, indices are different numbers from 0, at least one of them"
-            raise CannotUpdate(f"Update('{self.param}') is not a valid slice", why=why)
+            raise CannotUpdate(
+                f"Update('{self.param}', axis={self.axis!r:.20}, indices={indices!r:.40}) is not a valid slice",
+                why="an axis is a number from 0, indices are different numbers from 0, at least one of them",
+                help=f"Update('{self.param}', axis=0, indices=range(8)), or (0, 3)",
+            )
         object.__setattr__(self, "axis", axis)
         object.__setattr__(self, "indices", tuple(sorted(found)))
 
@@ -105,6 +109,11 @@ class Context:
     axis: Callable[[str, int], int | None] = lambda param, stored: None  # as it is stored → of the user's model
     device: Device | None = None
     data: Any = None  # the user's samples, or samples and labels
+    given: Graph | None = None  # the forward graph of training before any method changed it
+
+    def before(self, graph: Graph) -> Graph:
+        """The network that `graph` was made of: layers are counted there."""
+        return graph if self.given is None else self.given
 
 
 def count_of(argument: str, usual: int) -> int:
@@ -123,6 +132,7 @@ class Method:
     costs: ClassVar[str] = ""  # what it adds to a step of inference
     after: ClassVar[str] = ""  # whom
     argument: ClassVar[str] = ""  # of a method that takes one: what `name:…` is followed by, as in last:k
+    late: ClassVar[int] = 0  # of several methods, those with a smaller number change the network first
     streams: ClassVar[bool] = False  # it learns while inferring: the network runs as in inference, and the program gets
     # entry points for a stream of samples
 

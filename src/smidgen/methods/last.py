@@ -28,7 +28,7 @@ class LastLayer(Method):
     keeps, costs = "the input of the last layer", "the gradient of one layer"
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
-        return last(graph, 1)
+        return last(context.before(graph), 1)
 
 
 @register
@@ -51,7 +51,7 @@ class Last(Method):
         return cls(count_of(argument, 1))
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
-        return last(graph, self.k)
+        return last(context.before(graph), self.k)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.k}"

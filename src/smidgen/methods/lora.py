@@ -53,7 +53,7 @@ class Lora(Method):
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         added = [u.param for u in uses(graph) if u.param.endswith((DOWN, UP))]
-        return [*map(Update, dict.fromkeys(added)), *last(graph, 1)]
+        return [*map(Update, dict.fromkeys(added)), *last(context.before(graph), 1)]
 
     def merges(self, graph: Graph) -> Sequence[Merge]:
         names = [t.name.removesuffix(DOWN) for t in graph.of_role(Role.PARAM) if t.name.endswith(DOWN)]
@@ -93,7 +93,8 @@ def with_adapter(graph: Graph, use: Use, rank: int) -> Graph:
         b.stored(names[1], np.zeros(up), Role.PARAM)
     thin = b.add(node.op, node.ins[0], names[0], **node.attrs)
     y = node.outs[0]
-    added = b.add("add", y, b.add(node.op, thin, names[1]), name=f"{y}.with_lora")
+    size = {k: v for k, v in node.attrs.items() if k == "out_hw"}  # of a transposed convolution
+    added = b.add("add", y, b.add(node.op, thin, names[1], **size), name=f"{y}.with_lora")
     after = [n.with_(ins=tuple(added if i == y else i for i in n.ins)) for n in graph.nodes[use.position + 1 :]]
     b.nodes = [*before, *b.nodes, *after]
     return b.graph()

@@ -38,16 +38,19 @@ def open_parts(wanted: Wanted, names: Iterable[str]) -> list[int]:
 
 
 def adapted(parts: Sequence[Part], graphs: Mapping[str, Graph], loss: str) -> dict[str, Graph]:
-    """The forward graphs as every method, in order, changes them; the same objects where none does."""
-    found = dict(graphs)
-    for method in parts:
-        if isinstance(method, Method):
-            changed = {name: method.adapt(graph) for name, graph in found.items()}
-            for name, graph in found.items():
-                _check_adapted(method, graph, changed[name], loss)
-            if any(changed[name] is not graph for name, graph in found.items()):
-                _check_shared(method, changed.values())
-            found = changed
+    """The forward graphs as every method changes them, in order; the same objects where none does."""
+    found, before = dict(graphs), dict[type[Method], Method]()
+    for method in sorted((part for part in parts if isinstance(part, Method)), key=lambda one: one.late):
+        changed = {name: method.adapt(graph) for name, graph in found.items()}
+        for name, graph in found.items():
+            _check_adapted(method, graph, changed[name], loss)
+        if any(changed[name] is not graph for name, graph in found.items()):
+            _check_shared(method, changed.values())
+            other = before.setdefault(type(method), method)
+            if other is not method:
+                what = f"'{other}' and '{method}' cannot both change the network"
+                raise CannotUpdate(what, why="both add the same parameters to it", help="leave one of them out")
+        found = changed
     return found
 
 
@@ -93,6 +96,11 @@ def merged(updates: Iterable[Update]) -> list[Update]:
     found: dict[str, Update] = {}
     for update in updates:
         known = found.setdefault(update.param, update)
+        if None not in (known.axis, update.axis) and known.axis != update.axis:
+            raise CannotUpdate(
+                f"'{update.param}' cannot learn in slices of two axes", why=f"{known} and {update}: a slice is of one",
+                help=f"one of the two, or Update('{update.param}'), which trains both and all else of it",
+            )  # fmt: skip
         if known.axis != update.axis:
             raise CannotUpdate(
                 f"two updates of '{update.param}' contradict each other", why=f"{known} and {update}",

@@ -109,7 +109,7 @@ class SparseUpdate(Method):
                 "sparse_update has no scheme", why="a search for one needs samples with labels, and a limit of RAM",
                 help=f"data=(x, y) and budget='256KB', or method='sparse_update:{EXAMPLE}'",
             )  # fmt: skip
-        found = layers(graph, context)
+        found = layers(context.before(graph), context)
         return [] if not found else updates_of(Scheme.of(self.scheme), found)
 
     def __str__(self) -> str:
@@ -143,8 +143,9 @@ def weight_update(number: int, share: Fraction, found: Sequence[Layer]) -> Updat
             f"layer {number}, '{layer.weight}', has no axis of input channels",
             why="its channels are in groups, or its weight is used in another shape", help=f"w{number}:1",
         )  # fmt: skip
-    if number == len(found) - 1:
-        raise CannotUpdate(f"layer {number} is the classifier, which learns whole", help=f"leave w{number} out")
+    if layer.weight == found[-1].weight:
+        what = "is" if number == len(found) - 1 else "has the weight of"
+        raise CannotUpdate(f"layer {number} {what} the classifier, which learns whole", help=f"leave w{number} out")
     return Update(layer.weight, layer.axis, tuple(range(max(1, int(layer.channels * share)))))
 
 

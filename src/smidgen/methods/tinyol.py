@@ -44,6 +44,7 @@ class TinyOL(Method):
     costs: ClassVar[str] = "one layer, and five numbers for each of its inputs"
     after: ClassVar[str] = "Ren et al. 2021 (TinyOL)"
     argument: ClassVar[str] = "part"
+    late: ClassVar[int] = 2  # beside or behind everything else
     streams: ClassVar[bool] = True
 
     part: str = ""

@@ -40,6 +40,7 @@ class TinyTL(Method):
     costs: ClassVar[str] = "the modules, and gradients back to the first bias"
     after: ClassVar[str] = "Cai et al. 2020 (TinyTL)"
     argument: ClassVar[str] = "part"
+    late: ClassVar[int] = 1  # its modules are no layers to adapt
 
     part: str = ""
 
@@ -65,7 +66,7 @@ class TinyTL(Method):
         found = uses(graph)
         modules = [Update(u.param) for u in found if u.param.startswith(f"{PREFIX}.")]
         biases = [Update(u.param) for u in found if u.role in ("bias", "shift") and self.part != "residual"]
-        return [*modules, *biases, *last(graph, 1)]
+        return [*modules, *biases, *last(context.before(graph), 1)]
 
     def __str__(self) -> str:
         return f"{self.name}:{self.part}" if self.part else self.name

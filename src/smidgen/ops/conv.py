@@ -16,7 +16,7 @@ from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
-from .traits import Channels, Stored, Taken
+from .traits import Channels, Rows, Stored, Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -80,6 +80,26 @@ def _params(x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any]) -> Sequence[
     return [
         *x, y[3], y[1], y[2], w[1], w[2], *at.stride, at.padding[0][0], at.padding[1][0], *at.dilation, at.groups,
     ]  # fmt: skip
+
+
+WORDS = {1: (1, 5, 11), 2: (2, 6, 12)}
+"""Axis → parameters that tell the size of the image, of the output, and padding before it."""
+
+
+def _rows(call: Call, axis: int) -> Rows | None:
+    at, w = Window.of(call.attrs), call.ins[1].shape
+    if axis not in WORDS:
+        return None
+    k, stride, dilation, pad = axis - 1, at.stride[axis - 1], at.dilation[axis - 1], at.padding[axis - 1][0]
+    return Rows("window", dilation * (_fixed(w)[1 + k] - 1) + 1, stride, pad, WORDS[axis])
+
+
+def _transpose_rows(call: Call, axis: int) -> Rows | None:
+    """The image is the result."""
+    found = _rows(call, axis)
+    return found and Rows(
+        "spread", found.reach, found.step, found.pad, (found.words[1], found.words[0], found.words[2])
+    )
 
 
 # The numpy meaning: windows as a strided view, then one product of matrices per group; depthwise tap by tap.
@@ -234,7 +254,7 @@ def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
     operands={1: "weight", 2: "bias"}, zero_bias=True,
-    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"),
+    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"), rows=_rows,
     channels=_channels,
     scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,
@@ -328,7 +348,7 @@ def _transpose_scaled(w: Array, a: Array, attrs: Mapping[str, Any]) -> Array:
 define(
     "conv_transpose2d", doc="y[N,H,W,C] = conv2d_dx(x[N,h,w,O], w[O,kh,kw,C/groups]) (+ b[C]), of size out_hw",
     operands={1: "weight", 2: "bias"}, zero_bias=True, scaled_weight=_transpose_scaled,
-    stored=Stored(1, int8="conv_transpose2d_w8", slice="conv_transpose2d_put"),
+    stored=Stored(1, int8="conv_transpose2d_w8", slice="conv_transpose2d_put"), rows=_transpose_rows,
     channels=_transpose_channels,
     infer=_transpose_infer, ref=_transpose_ref, vjp=_transpose_vjp,
     kernels={"f32": "conv_transpose2d_f32"},

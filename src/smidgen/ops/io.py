@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import Array, Batch, Tensor
 from .registry import NOT_DIFFERENTIABLE, Call, N, Param, Run, Spec, case, define
 from .strides import copy_params, strides
-from .traits import Layout
+from .traits import Layout, Rows
 
 
 def _feed_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -32,10 +32,34 @@ def _feed_params(call: Call) -> Sequence[Param]:
     return copy_params(call.outs[0].shape, [outside[p] for p in call["perm"]], strides(call.outs[0].shape))
 
 
+def _outside_rows(inside: Tensor, outside: Tensor, perm: Sequence[int], axis: int, entering: bool) -> Rows:
+    """The rows of what is inside are wherever its axis is outside."""
+    far = strides(outside.shape)
+    if entering:  # axes of what is inside, in their order
+        dims, out, near = inside.shape, [far[p] for p in perm], strides(inside.shape)
+    else:  # axes of what is outside, in their order
+        dims, out, near = tuple(inside.shape[p] for p in perm), far, [strides(inside.shape)[p] for p in perm]
+    row = axis if entering else list(perm).index(axis)
+    step = int(out[row])  # type: ignore[arg-type]
+    dims = tuple(N if i == row else d for i, d in enumerate(dims) if i)  # without the samples
+    src, dst = (out[1:], near[1:]) if entering else (near[1:], out[1:])
+    return Rows("each", params=copy_params(dims, src, dst), outside_bytes=step * inside.dtype.bytes)
+
+
+def _feed_rows(call: Call, axis: int) -> Rows | None:
+    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0
+    return _outside_rows(call.outs[0], call.ins[0], call["perm"], axis, True) if fits else None
+
+
+def _fetch_rows(call: Call, axis: int) -> Rows | None:
+    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0
+    return _outside_rows(call.ins[0], call.outs[0], call["perm"], axis, False) if fits else None
+
+
 define(
     "feed", doc="brings a buffer of the caller, or one sample of it, into the arena; y = transpose(x, perm)",
     infer=_feed_infer, ref=_feed_ref, vjp=lambda b, node, dys: [None], needs_run=True,
-    border="in", layout=Layout("enter"),
+    border="in", layout=Layout("enter"), rows=_feed_rows,
     kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_feed_params,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 7), perm=(0, 1)), case((4, 3), perm=(1, 0))],
 )  # fmt: skip
@@ -57,7 +81,7 @@ def _fetch_params(call: Call) -> Sequence[Param]:
 define(
     "fetch", doc="hands a value, or one sample of it, to a buffer of the caller; y = transpose(x, perm)",
     infer=_fetch_infer, ref=lambda x, perm, sample=False: (np.array(np.transpose(x, perm), order="C"),),
-    vjp=NOT_DIFFERENTIABLE, border="out", layout=Layout("leave"),
+    vjp=NOT_DIFFERENTIABLE, border="out", layout=Layout("leave"), rows=_fetch_rows,
     kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_fetch_params,
     cases=[case((N, 4, 5, 3), perm=(0, 3, 1, 2)), case((), perm=())],
 )  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, ceil_div, size
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
+from .traits import Rows
 
 Pair = tuple[int, int]
 
@@ -102,6 +103,23 @@ def unpacked(packed: Array, shape: tuple[int, ...], bits: int) -> Array:
     return (ones.astype(np.int32) << np.arange(bits)).sum(axis=2).reshape(shape)  # type: ignore[no-any-return]
 
 
+def _rows(call: Call, axis: int) -> Rows | None:
+    if axis not in (1, 2):
+        return None
+    k, dilation = axis - 1, call.attrs.get("dilation", (1, 1))
+    reach = dilation[k] * (call["kernel"][k] - 1) + 1
+    return Rows("window", reach, call["stride"][k], call["padding"][k], (1 + k, 4 + k, 10 + k))
+
+
+def _avg_rows(call: Call, axis: int) -> Rows | None:
+    """Not where windows divide by what they cover of the padding: of some rows that is unknown."""
+    found = _rows(call, axis)
+    if found is None or not call["count_include_pad"] or call.attrs.get("divisor"):
+        return found
+    reach = (call["out_hw"][axis - 1] - 1) * found.step + found.reach
+    return found if not found.pad and reach <= int(call.ins[0].shape[axis]) else None  # type: ignore[arg-type]
+
+
 # max_pool2d
 
 
@@ -176,7 +194,7 @@ define(
     "max_pool2d_plain", doc="y = largest value of each window",
     infer=lambda ins, attrs: [(_max_infer("max_pool2d_plain", ins, attrs), DType.F32)],
     ref=lambda x, **attrs: _max_pool2d_ref(x, **attrs)[:1], vjp=_max_pool2d_vjp,
-    kernels={"f32": "max_pool2d_plain_f32"}, params=_max_params, macs=_window_macs,
+    kernels={"f32": "max_pool2d_plain_f32"}, params=_max_params, macs=_window_macs, rows=_rows,
     cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1])],
 )  # fmt: skip
 
@@ -315,7 +333,7 @@ _AVG_ATTRS: list[dict[str, Any]] = [
 define(
     "avg_pool2d", doc="y = sum of each window / divisor or its size, with the padding it covers if count_include_pad",
     infer=_avg_pool2d_infer, ref=_avg_pool2d_ref, vjp=_avg_pool2d_vjp,
-    kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs,
+    kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs, rows=_avg_rows,
     params=lambda call: [*call.ins[0].shape, *call["out_hw"], *call["kernel"], *call["stride"], *call["padding"],
                          *_avg_tail(call)],
     cases=[*[case((N, 7, 5, 3), **a) for a in _AVG_ATTRS], case((2, 7, 5, 35), **_AVG_ATTRS[1])],

@@ -24,6 +24,7 @@ from .traits import (
     Norm,
     OperandRole,
     Page,
+    Rows,
     Slices,
     Statistics,
     Stored,
@@ -157,6 +158,7 @@ class Op:
     page: Page = ""
     border: Border = ""
     loops: bool = False  # repeats the next nodes for each sample
+    rows: Callable[[Call, int], Rows | None] | None = None  # (call, axis of the rows) → how it makes some of them
     # What passes may do with it.
     layout: Layout | None = None  # with axes in another order
     rearranges: Callable[[Attrs], Step] | None = None  # the step by which a stored tensor is laid out like the result

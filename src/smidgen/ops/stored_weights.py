@@ -17,7 +17,7 @@ from ..ir import Array, Dim, DType, Tensor, size
 from . import conv, gather, matrix
 from .registry import NOT_DIFFERENTIABLE, Call, N, Op, Param, Spec, case, define, get
 from .strides import show
-from .traits import Stored, signature
+from .traits import Rows, Stored, signature
 
 PANEL: Final = 2048
 """Numbers of a panel of columns, if four of them have no more; runtime/kernels/weights.h."""
@@ -136,6 +136,9 @@ class _Reading:
         w, learned, axis = call.ins[self.at].shape, call.ins[self.at + len(self.form.types) - 2].shape, call["axis"]
         return [w[axis], learned[axis], size(w[axis + 1 :])]
 
+    def rows(self, call: Call, axis: int) -> Rows | None:
+        return None if self.op.rows is None else self.op.rows(self._own(call), axis)
+
     def macs(self, call: Call) -> Dim:
         return self.op.macs(self._own(call))
 
@@ -173,6 +176,7 @@ def _define(name: str, room: Callable[[Sequence[int], int], int], cases: Sequenc
             reading.name, doc=f"{name} {form.doc}",
             infer=reading.infer, ref=reading.named_ref(), vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
             params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
+            rows=None if op.rows is None else reading.rows,
             stored=None if form.int8 else Stored(reading.at, int8=f"{name}_w8_put"),
             cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],
         )  # fmt: skip

@@ -98,6 +98,26 @@ class Stored:
     slice: str | None = None  # all of it, a slice that replaces a part along the attribute `axis`, its indices
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How an op whose operands exist only a few rows at a time makes some rows of its result. A row is one index of the
+    first axis that is longer than 1, so that rows lie one behind the other.
+
+    window  row r needs rows r·step - pad to r·step - pad + reach - 1 of input 0, and those outside it count as padding;
+            the kernel is told how many rows it has of x and of y, and how many of the padding are above them
+    spread  the inverse: row r of input 0 reaches rows r·step - pad to r·step - pad + reach - 1
+    each    row r needs row r of all inputs that have as many rows; the kernel takes rows for samples
+    """
+
+    kind: Literal["each", "window", "spread"]
+    reach: int = 1
+    step: int = 1
+    pad: int = 0
+    words: tuple[int, int, int] = (0, 0, 0)  # parameters that tell rows of x, rows of y, and padding
+    params: Sequence[Any] | None = None  # of the kernel for N rows, if they are not those for N samples
+    outside_bytes: int = 0  # from row to row of the caller's buffer
+
+
 Target = Literal["classes", "yes_no", "values"]
 """What a loss compares the model's output with: the number of a class for each row of scores; yes or no (1 or 0) for
 each score; a number for each element."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import BadData, BadOption
 from ..ir import Array, DType, Quant, Step, batch_axis
-from .instructions import Buffer
+from .buffer import Buffer
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 
@@ -163,6 +163,11 @@ def laid_shape(shape: tuple[int, ...], steps: Sequence[Step]) -> tuple[int, ...]
     return shape
 
 
+def of_whole(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps of a tensor of which a slice learns, for all of it."""
+    return tuple(step for step in steps if step[0] != "take")
+
+
 def _after(shape: tuple[int, ...], kind: str, arg: tuple[int, ...]) -> tuple[int, ...]:
     if kind == "take":
         return (*shape[: arg[0]], len(arg) - 1, *shape[arg[0] + 1 :])
@@ -230,5 +235,5 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 __all__ = [
     "FROZEN", "INT8", "SCALE", "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
-    "laid", "laid_shape", "listed", "number_of_samples", "rows", "steps_of", "to_numpy", "unlaid",
+    "laid", "laid_shape", "listed", "number_of_samples", "of_whole", "rows", "steps_of", "to_numpy", "unlaid",
 ]  # fmt: skip

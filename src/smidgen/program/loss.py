@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BadData
 from ..ir import Array, DType
-from .instructions import Buffer
+from .buffer import Buffer
 
 LABELS, YES_OR_NO = "cross_entropy", "bce_with_logits"  # kinds of loss in a program's facts
 

@@ -17,6 +17,7 @@ KINDS: Final = {
     "fuse": "weight gradients go into the optimizer tile by tile",
     "bits": "thresholds keep one bit an element for the backward pass",
     "loop": "a frozen prefix runs sample by sample",
+    "stream": "what does not learn runs row by row, so that its maps never exist as a whole",
     "cheap": "activations that cost next to nothing are recomputed, whatever the limit",
     "recompute": "rematerialisation: results are recomputed instead of kept",
     "page": "tensors leave RAM for a while",

@@ -14,14 +14,17 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import files
 from ..errors import BadProgram, DoesNotFit, Internal
-from .instructions import Buffer, Entry, Instruction, Operand, Word
+from .buffer import Buffer
 from .lazy_json import Description
 from .reader import Reader
 from .writer import Writer, crc_of, is_made_of, packed_json
+
+if TYPE_CHECKING:
+    from .instructions import Entry, Instruction, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,9 @@ class Program:
 
     @property
     def blocks(self) -> tuple[tuple[Word, ...], ...]:
-        """Different lists of parameters, in the order of their first use."""
-        return tuple(dict.fromkeys(i.params for e in self.entries.values() for i in e.code if i.kernel))
+        """Different lists of parameters, and tables of streams, in the order of their first use."""
+        steps = (i for e in self.entries.values() for i in e.code if not i.is_loop)
+        return tuple(dict.fromkeys(i.table or i.params for i in steps))
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -95,9 +99,11 @@ class Program:
     def from_bytes(data: bytes | memoryview) -> Program:
         """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime. What
         may be large of a view is not copied."""
+        from .instruction_reader import entries
+
         try:
             reader = Reader(data)
-            program = _program(reader, reader.entries(), reader.meta())
+            program = _program(reader, entries(reader), reader.meta())
             canonical = is_made_of(data, Writer(program).parts())
         except (struct.error, IndexError) as e:
             raise BadProgram("the file refers to something outside itself") from e
@@ -150,7 +156,7 @@ def _named(path: str | os.PathLike[str]) -> Iterator[None]:
         raise BadProgram(e.what, at=str(path), why=e.why, help=e.help) from e
 
 
-class _Stored(Mapping[str, Entry]):
+class _Stored(Mapping[str, "Entry"]):
     """Entry points of a mapped file: their buffers, and all the rest as soon as one is taken out."""
 
     def __init__(self, data: memoryview, buffers: Mapping[str, tuple[Buffer, ...]]) -> None:
@@ -198,4 +204,4 @@ def checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-__all__ = ["Buffer", "Entry", "Instruction", "Operand", "Program", "checked_meta", "trimmed", "trimmed_bytes"]
+__all__ = ["Program", "checked_meta", "trimmed", "trimmed_bytes"]

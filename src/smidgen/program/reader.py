@@ -5,30 +5,24 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import BadProgram
 from ..ir import Batch, DType
-from .instructions import MAX_OPERANDS, MAX_PARAMS, MAX_RANK, SCALED_RANK, Buffer, Entry, Instruction, Operand, Word
+from .buffer import MAX_RANK, SCALED_RANK, Buffer
 from .lazy_json import Description, Unusual, decoded
 from .writer import (
     BUFFER,
-    COUNTED,
     CRC_FROM,
     ENTRY,
     HEADER,
     HEADER_BYTES,
-    LEVELS,
-    LOOP,
     MAGIC,
     OUTPUT,
     PAGES,
-    REGIONS,
-    RINGS,
     SCALED,
     SECTIONS,
-    TAG,
     VERSION,
 )
 
@@ -91,21 +85,11 @@ class Reader:
             "const": const, "state": self.state_bytes, "arena": self.arena_bytes, "page": self.page_bytes,
         }  # fmt: skip
 
-    def entries(self) -> dict[str, Entry]:
-        kernels = [self._name(offset) for (offset,) in struct.iter_unpack("<I", self.parts["kernels"])]
-        if not all(kernels):
-            raise BadProgram("a kernel has no name")
-        entries: dict[str, Entry] = {}
-        for name, own, start, words in self._entries():
-            code = struct.unpack_from(f"<{words}I", self.parts["code"], 4 * start)
-            entries[name] = Entry(own, tuple(self._code(code, kernels, own)))
-        return entries
-
     def buffers(self) -> dict[str, tuple[Buffer, ...]]:
         """Of each entry point, without a look at its instructions."""
-        return {name: own for name, own, _, _ in self._entries()}
+        return {name: own for name, own, _, _ in self.listed()}
 
-    def _entries(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
+    def listed(self) -> Iterator[tuple[str, tuple[Buffer, ...], int, int]]:
         """Name, buffers, first code word, code words."""
         buffers = [self._buffer(*fields) for fields in BUFFER.iter_unpack(self.parts["buffers"])]
         self._check_types({buffer.dtype for buffer in buffers})
@@ -113,7 +97,7 @@ class Reader:
             own = tuple(buffers[first : first + inputs + outputs])
             if len(own) != inputs + outputs or 4 * (start + words) > len(self.parts["code"]):
                 raise BadProgram("an entry point refers to something outside the file")
-            yield self._name(name), own, start, words
+            yield self.name_at(name), own, start, words
 
     def meta(self) -> dict[str, Any]:
         with _described():
@@ -130,7 +114,7 @@ class Reader:
     def _meta_text(self) -> bytes:
         return bytes(self.parts["meta"])
 
-    def _name(self, offset: int) -> str:
+    def name_at(self, offset: int) -> str:
         end = self.parts["strings"].find(b"\0", offset)
         if end < 0:
             raise BadProgram("a name does not end")
@@ -148,7 +132,7 @@ class Reader:
         if dtype is None or kind & ~(OUTPUT | SCALED) or not shaped:
             raise BadProgram("a buffer has an unknown type or shape")
         shape = tuple(Batch(d) if i == axis else d for i, d in enumerate(dims[:rank]))
-        found = Buffer(self._name(name), dtype, shape, "output" if kind & OUTPUT else "input", scale, offset)
+        found = Buffer(self.name_at(name), dtype, shape, "output" if kind & OUTPUT else "input", scale, offset)
         if kind & SCALED and found.wrong_scale:
             raise BadProgram(found.wrong_scale)
         return found
@@ -161,70 +145,3 @@ class Reader:
             raise BadProgram("the program has a type that this runtime does not know")
         if used != set(listed):
             raise BadProgram("the table of types is not that of the buffers")
-
-    def _code(self, words: Sequence[int], kernels: Sequence[str], buffers: Sequence[Buffer]) -> Iterator[Instruction]:
-        """Open loops are counted here; whether the runtime does what an instruction asks for, it says itself."""
-        position, open_ = 0, list[int]()
-        while position < len(words):
-            head, second = words[position], words[position + 1]
-            number, count, flags = head & 0xFFFF, head >> 16 & 0xFF, head >> 24
-            position += 2
-            open_ = [left - 1 for left in open_ if left]
-            if number == LOOP:
-                times = words[position : position + count]
-                if flags or count not in (0, 1, 3) or len(times) != count or not second:
-                    raise BadProgram("a loop is not understood")
-                if open_ and second > open_[-1]:
-                    raise BadProgram("a loop ends behind the loop around it")
-                position += count
-                open_.append(second)
-                yield Instruction("", (), (), second, *times)
-                continue
-            levels, rings, tagged = flags & LEVELS, bool(flags & RINGS), bool(flags & TAG)
-            unknown = flags & ~(LEVELS | RINGS | TAG)
-            if number >= len(kernels) or count > MAX_OPERANDS or unknown or levels > len(open_):
-                raise BadProgram("an instruction is not understood")
-            own = words[position : position + count * (1 + levels + rings) + tagged]
-            if len(own) != count * (1 + levels + rings) + tagged:
-                raise BadProgram("the code ends within an instruction")
-            position += len(own)
-            places, more = own[:count], own[count:]
-            strides = [tuple(more[k * count + i] for k in range(levels)) for i in range(count)]
-            ring = more[levels * count : (levels + 1) * count] if rings else [0] * count
-            operands = tuple(
-                self._operand(place, steps, bytes_, buffers)
-                for place, steps, bytes_ in zip(places, strides, ring, strict=True)
-            )
-            tag = own[-1] if tagged else 0
-            if tag >> 24:
-                raise BadProgram("an instruction is not understood")
-            yield Instruction(kernels[number], operands, self._block(second), guard=tag & 0xFFFF, unit=tag >> 16)
-        if any(open_):
-            raise BadProgram("the code ends within a loop")
-
-    def _operand(self, word: int, strides: tuple[int, ...], ring: int, buffers: Sequence[Buffer]) -> Operand:
-        region = next((r for r, number in REGIONS.items() if number == word >> 29), None)
-        offset = word & 0x1FFFFFFF
-        if region is None or (region == "none" and offset):
-            raise BadProgram("an operand is in an unknown region")
-        if region in ("input", "output"):
-            if offset >= len(buffers) or buffers[offset].direction != region:
-                raise BadProgram("an operand names a buffer that does not exist")
-        elif region not in COUNTED:
-            offset *= 4
-            if region == "page" and not self.page_bytes:
-                raise BadProgram("an operand pages, and the program has no pages")
-            if offset > self.sizes["state" if region == "list" else region]:
-                raise BadProgram("an operand lies outside its region")
-        return Operand.at(region, offset, strides, ring)
-
-    def _block(self, start: int) -> tuple[Word, ...]:
-        params = self.parts["params"]
-        (head,) = struct.unpack_from("<I", params, 4 * start)
-        count, scaled = head & 0xFFFF, head >> 16
-        if count > MAX_PARAMS or scaled > 1:
-            raise BadProgram("a parameter block is not understood")
-        maps = -(-count // 32) if scaled else 0
-        bits = struct.unpack_from(f"<{maps}I", params, 4 * start + 4)
-        words = struct.unpack_from(f"<{count}i", params, 4 * (start + 1 + maps))
-        return tuple(Batch(w) if scaled and bits[i // 32] >> i % 32 & 1 else w for i, w in enumerate(words))

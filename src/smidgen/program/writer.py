@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import DoesNotFit
 from ..ir import Batch, DType, batch_axis
-from .instructions import MAX_RANK, SCALED_RANK, Buffer, Instruction, Operand, OperandRegion, Word
+from .buffer import MAX_RANK, SCALED_RANK, Buffer
 
 if TYPE_CHECKING:
+    from .instructions import Instruction, Operand, OperandRegion, Word
     from .program import Program
 
 Bytes = bytes | bytearray | memoryview
@@ -29,7 +30,8 @@ ENTRY: Final = struct.Struct("<7I")
 BUFFER: Final = struct.Struct("<IBBBB8I")
 OUTPUT, SCALED = 1, 2  # kinds of a buffer
 LOOP: Final = 0xFFFF
-LEVELS, TAG, RINGS = 3, 4, 8  # flags of an instruction
+STREAM: Final = 0xFFFE
+LEVELS, TAG, ROWS = 3, 4, 8  # flags of an instruction
 MAX_ENTRIES: Final = 16
 MAX_KERNELS: Final = 192
 
@@ -136,13 +138,15 @@ class Writer:
                 raise DoesNotFit(f"a loop has phase {i.phase} and period {i.period}", why=why)
             more = [i.count, i.period, i.phase] if i.period else [i.count] if i.count else []
             return struct.pack(f"<{2 + len(more)}I", LOOP | len(more) << 16, i.body, *more)
+        if i.is_stream:
+            return struct.pack("<3I", STREAM | 1 << 16, i.body, self._block[i.table])
         levels = max((o.levels for o in i.operands), default=0)
-        rings = any(o.ring for o in i.operands)
+        rows = any(o.rows for o in i.operands)
         words = [operand_word(o) for o in i.operands]
         words += [o.strides[k] if k < o.levels else 0 for k in range(levels) for o in i.operands]
-        words += [o.ring for o in i.operands] if rings else []
+        words += [o.rows for o in i.operands] if rows else []
         words += [i.guard | i.unit << 16] if i.guard or i.unit else []
-        flags = levels | TAG * bool(i.guard or i.unit) | RINGS * rings
+        flags = levels | TAG * bool(i.guard or i.unit) | ROWS * rows
         head = struct.pack("<HBBI", self._kernel[i.kernel], len(i.operands), flags, self._block[i.params])
         return head + struct.pack(f"<{len(words)}I", *words)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BadProgram
 from ..ir import COUNTER, LR
-from ..program.instructions import Buffer
+from ..program.buffer import Buffer
 from ..program.plan import Plan
 from ..program.program import Program
 from ..program.writer import HEADER, SECTIONS, VERSION

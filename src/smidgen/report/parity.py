@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..compiler.entries import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
-from ..compiler.pipeline import Entries
 from ..compiler.torch_import.translate import LOSSES
 from ..ir import Array, Graph
 from ..program.arrays import unlaid

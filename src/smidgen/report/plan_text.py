@@ -198,8 +198,9 @@ def _learning(plan: Plan) -> str:
 
 
 def _replay_text(plan: Plan) -> str:
-    kept = next((d.why.partition(";")[0] for d in plan.decisions if d.kind == "replay"), "")
-    return f"{plan.replay_bytes:,} bytes of the state: {printable(kept)}"
+    kept, _, places = next((d.why for d in plan.decisions if d.kind == "replay"), "").partition(";")
+    outside = places.partition(", ")[2]  # of the state come first
+    return f"{plan.replay_bytes:,} bytes of the state{', ' + printable(outside) if outside else ''}: {printable(kept)}"
 
 
 def _joules_text(joules: float) -> str:

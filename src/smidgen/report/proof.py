@@ -12,8 +12,8 @@ import torch
 
 from .. import api, ops
 from ..compiler.assemble import encode
+from ..compiler.entries import Entries
 from ..compiler.optimizers import SGD, Adam, Optimizer
-from ..compiler.pipeline import Entries
 from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
 from ..ir import Array

@@ -1,46 +1,23 @@
 /* Proves that an entry point, run on n samples, stays inside its memory: the second half of opening a file, and
  * repeated when n changes. Kernels say what they touch (EXTENT); this file holds them and the operands to it. */
-#include "format.h"
+#include "check.h"
 
-#if SMG_PAGES
-typedef struct {
-    uint32_t to, bytes, page; /* words of the operands, and how much goes to `to` */
-} Started;
-#endif
-
-typedef struct {
-    SmgContext *x;
-    int entry;
-    uint32_t instruction;
-    const char *kernel;
-    unsigned flags; /* of the kernel */
-    const uint32_t *record;
-    int32_t n;     /* samples at hand */
-    int32_t scale; /* n as it enters sizes: 1 inside a loop over samples */
-    int32_t count; /* iterations of the loop around it, else 1 */
-    int counted;   /* that loop says itself how often it runs */
-#if SMG_PAGES
-    int in_loop, pending;
-    Started started[SMG_MAX_STARTED]; /* pages on their way, `pending` of them */
-#endif
-} Check;
-
-static SmgStatus refuse_as(const Check *c, SmgFault fault, const char *why) {
+SmgStatus smg_refuse_as(const SmgCheck *c, SmgFault fault, const char *why) {
     return smg_say_at(c->x, fault, c->entry, c->instruction, c->kernel, why);
 }
 
-static SmgStatus refuse(const Check *c, const char *why) { return refuse_as(c, SMG_FAULT_PROGRAM, why); }
+SmgStatus smg_refuse(const SmgCheck *c, const char *why) { return smg_refuse_as(c, SMG_FAULT_PROGRAM, why); }
 
-static SmgStatus refuse_operand_as(const Check *c, SmgFault fault, unsigned operand, const char *why) {
-    refuse_as(c, fault, "operand ");
+SmgStatus smg_refuse_operand_as(const SmgCheck *c, SmgFault fault, unsigned operand, const char *why) {
+    smg_refuse_as(c, fault, "operand ");
     smg_add_number(c->x, operand);
     smg_add_text(c->x, " ");
     smg_add_text(c->x, why);
     return SMG_BAD_PROGRAM;
 }
 
-static SmgStatus refuse_operand(const Check *c, unsigned operand, const char *why) {
-    return refuse_operand_as(c, SMG_FAULT_PROGRAM, operand, why);
+SmgStatus smg_refuse_operand(const SmgCheck *c, unsigned operand, const char *why) {
+    return smg_refuse_operand_as(c, SMG_FAULT_PROGRAM, operand, why);
 }
 
 int smg_roles(const char *s, unsigned operands, SmgRole *roles) {
@@ -75,61 +52,74 @@ static int is_page(SmgRole role) { return role.letter == 'P' || role.letter == '
 #endif
 
 /* Bytes of the operand's region from its start, or a refusal. */
-static SmgStatus available(const Check *c, unsigned operand, uint32_t word, SmgRole role, uint64_t *bytes) {
+static SmgStatus available(const SmgCheck *c, unsigned operand, uint32_t word, SmgRole role, uint64_t *bytes) {
     const uint32_t region = word >> 29, at = word & 0x1fffffffu;
     const int writes = role.letter != 'i';
     if (region == R_NONE) {
         *bytes = 0;
-        if (word != SMG_NONE || !role.optional) { return refuse_operand(c, operand, RULE("must not be absent")); }
+        if (word != SMG_NONE || !role.optional) { return smg_refuse_operand(c, operand, RULE("must not be absent")); }
         return SMG_OK;
     }
-    if (region == R_LIST) { return refuse_operand_as(c, SMG_FAULT_LATER, operand, "is an index list"); }
+    if (region == R_LIST) { return smg_refuse_operand_as(c, SMG_FAULT_LATER, operand, "is an index list"); }
     if (region == R_INPUT || region == R_OUTPUT) {
         const uint32_t inputs = c->record[E_INPUTS], outputs = c->record[E_OUTPUTS];
         if (region == R_INPUT ? role.letter != 'i' || at >= inputs
                               : role.letter != 'o' || at < inputs || at >= inputs + outputs) {
-            return refuse_operand(c, operand, RULE("is no such buffer of the caller"));
+            return smg_refuse_operand(c, operand, RULE("is no such buffer of the caller"));
         }
         const uint32_t *b = smg_section(c->x, S_BUFFERS) + (size_t)(c->record[E_BUFFER] + at) * BUFFER_WORDS;
         /* Bytes of the caller may lie anywhere; only kernels that move single bytes can take them there. */
         if (smg_types[b[B_KIND] & 0xff].bytes < 4 && !(c->flags & SMG_BYTES)) {
-            return refuse_operand(c, operand, RULE("is not aligned for this kernel"));
+            return smg_refuse_operand(c, operand, RULE("is not aligned for this kernel"));
         }
         *bytes = smg_buffer_size(b, c->n);
         return SMG_OK;
     }
 #if SMG_PAGES
-    if ((region == R_PAGE) != is_page(role)) { return refuse_operand(c, operand, RULE("is not where pages are")); }
+    if ((region == R_PAGE) != is_page(role)) { return smg_refuse_operand(c, operand, RULE("is not where pages are")); }
     if (region == R_PAGE) {
         const uint64_t pages = smg_page_bytes(c->x), from = (uint64_t)at * 4;
-        if (!pages) { return refuse_operand(c, operand, RULE("pages, and the program has no pages")); }
-        if (c->in_loop) { return refuse_operand(c, operand, RULE("pages inside a loop")); }
-        if (at % (SMG_PAGE_ALIGN / 4)) { return refuse_operand(c, operand, RULE("does not start where pages start")); }
-        if (from > pages) { return refuse_operand(c, operand, RULE("starts behind its region")); }
+        if (!pages) { return smg_refuse_operand(c, operand, RULE("pages, and the program has no pages")); }
+        if (c->in_loop) { return smg_refuse_operand(c, operand, RULE("pages inside a loop")); }
+        if (at % (SMG_PAGE_ALIGN / 4)) {
+            return smg_refuse_operand(c, operand, RULE("does not start where pages start"));
+        }
+        if (from > pages) { return smg_refuse_operand(c, operand, RULE("starts behind its region")); }
         *bytes = pages - from;
         return SMG_OK;
     }
     if ((role.letter == 'b' || role.letter == 'w') && region != R_ARENA) {
-        return refuse_operand(c, operand, RULE("must be in the arena"));
+        return smg_refuse_operand(c, operand, RULE("must be in the arena"));
     }
 #endif
-    if (region > R_ARENA) { return refuse_operand(c, operand, RULE("is in an unknown region")); }
+    if (region > R_ARENA) { return smg_refuse_operand(c, operand, RULE("is in an unknown region")); }
     if ((writes && region == R_CONST) || (role.letter == 's' && region != R_ARENA)) {
-        return refuse_operand(c, operand, RULE("must not be written there"));
+        return smg_refuse_operand(c, operand, RULE("must not be written there"));
     }
     const uint64_t size = smg_words(c->x)[F_CONST + region], start = (uint64_t)at * 4;
-    if (start > size) { return refuse_operand(c, operand, RULE("starts behind its region")); }
+    if (start > size) { return smg_refuse_operand(c, operand, RULE("starts behind its region")); }
     *bytes = size - start;
     return SMG_OK;
 }
 
 /* Bytes from the start of an operand to the end of what all iterations touch. */
-static uint64_t span(const Check *c, uint64_t need, uint32_t stride) {
+static uint64_t span(const SmgCheck *c, uint64_t need, uint32_t stride) {
     return need ? smg_add(need, smg_mul((uint64_t)c->count - 1, stride)) : 0;
 }
 
+/* In a stream: are rows made in the place of rows of the same value? */
+static int in_place(const SmgCheck *c, const uint32_t *code, unsigned i, unsigned j) {
+#if SMG_ROWS
+    const uint32_t *rows = smg_code_rows(code);
+    return (!rows || rows[i] == rows[j]) && (!c->rule || smg_rows_kind(c->rule) == SMG_ROWS_EACH);
+#else
+    (void)c, (void)code, (void)i, (void)j;
+    return 1;
+#endif
+}
+
 /* A written operand shares no byte with another one, but for output 0 of a kernel that works in place. */
-static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles,
+static SmgStatus check_overlap(const SmgCheck *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles,
                                uint32_t inplace) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
@@ -141,7 +131,7 @@ static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint6
             if (i == j || ops[i] >> 29 != ops[j] >> 29 || ops[i] >> 29 == R_NONE) { continue; }
             const uint32_t step_i = strides ? strides[i] : 0, step_j = strides ? strides[j] : 0;
             const uint32_t at_i = ops[i] & 0x1fffffffu, at_j = ops[j] & 0x1fffffffu;
-            const int may = i == 0 && j >= outputs && inplace >> (j - outputs) & 1;
+            const int may = i == 0 && j >= outputs && inplace >> (j - outputs) & 1 && in_place(c, code, i, j);
             if (may && at_i == at_j && step_i == step_j) { continue; }
             int apart;
             if (ops[i] >> 29 == R_OUTPUT) {
@@ -155,7 +145,7 @@ static SmgStatus check_overlap(const Check *c, const uint32_t *code, const uint6
                 apart = !len_a || !len_b || a + len_a <= b || b + len_b <= a;
             }
             if (!apart) {
-                refuse_operand(c, i, RULE("overlaps operand "));
+                smg_refuse_operand(c, i, RULE("overlaps operand "));
                 smg_add_number(c->x, j);
                 return SMG_BAD_PROGRAM;
             }
@@ -170,7 +160,7 @@ static int is_apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) 
 }
 
 /* From start to wait, nobody touches the memory that a page goes to, and nobody writes the page. */
-static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles) {
+static SmgStatus check_started(SmgCheck *c, const uint32_t *code, const uint64_t *need, const SmgRole *roles) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     if (roles[0].letter == 'w') {
@@ -179,7 +169,7 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
                (c->started[k].to != ops[0] || c->started[k].page != ops[1] || c->started[k].bytes != need[0])) {
             k++;
         }
-        if (k == c->pending) { return refuse(c, RULE("no such page was started")); }
+        if (k == c->pending) { return smg_refuse(c, RULE("no such page was started")); }
         c->started[k] = c->started[--c->pending];
     }
     for (unsigned i = 0; i < operands; i++) {
@@ -187,55 +177,45 @@ static SmgStatus check_started(Check *c, const uint32_t *code, const uint64_t *n
         const uint64_t at = (uint64_t)(ops[i] & 0x1fffffffu) * 4, bytes = span(c, need[i], strides ? strides[i] : 0);
         if (region != R_ARENA && roles[i].letter != 'P') { continue; }
         for (int k = 0; k < c->pending; k++) {
-            const Started *s = &c->started[k];
+            const SmgStarted *s = &c->started[k];
             const uint64_t from = (uint64_t)((region == R_ARENA ? s->to : s->page) & 0x1fffffffu) * 4;
             if (bytes && s->bytes && !is_apart(at, bytes, from, s->bytes)) {
-                return refuse_operand(c, i, RULE("is used by a page that is on its way"));
+                return smg_refuse_operand(c, i, RULE("is used by a page that is on its way"));
             }
         }
     }
     if (roles[0].letter == 'b') {
-        if (c->pending == SMG_MAX_STARTED) { return refuse(c, RULE("too many pages are on their way")); }
-        c->started[c->pending++] = (Started){ops[0], (uint32_t)need[0], ops[1]};
+        if (c->pending == SMG_MAX_STARTED) { return smg_refuse(c, RULE("too many pages are on their way")); }
+        c->started[c->pending++] = (SmgStarted){ops[0], (uint32_t)need[0], ops[1]};
     }
     return SMG_OK;
 }
 #endif
 
-static SmgStatus check_instruction(Check *c, const uint32_t *code) {
+/* What an instruction touches with these parameters: 0, or -1 if its kernel refuses them. */
+static int extent(const SmgCheck *c, const uint32_t *code, const int32_t *p, uint32_t params, uint64_t *need) {
+    const SmgRun run = {c->n, c->n, 0};
+    const SmgKernel *kernel = smg_kernels[c->x->kernels[smg_code_kernel(code)]];
+    return kernel->extent(p, (int)params, (int)smg_code_operands(code), run, need);
+}
+
+#if SMG_ROWS
+uint32_t smg_single_bytes(const SmgCheck *c, const uint32_t *code, const uint32_t *block) {
+    uint64_t need[SMG_MAX_OPERANDS] = {0};
+    const int32_t *p = smg_scaled(c->x, block, 1);
+    uint32_t found = 0;
+    if (!p || extent(c, code, p, block[0] & 0xffffu, need)) { return 0; }
+    for (unsigned i = 0; i < smg_code_operands(code); i++) { found |= (uint32_t)(need[i] % 4 != 0) << i; }
+    return found;
+}
+#endif
+
+SmgStatus smg_check_call(SmgCheck *c, const uint32_t *code, const int32_t *p, uint32_t params, const SmgRole *roles) {
     SmgContext *x = c->x;
     const unsigned operands = smg_code_operands(code);
-    const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
-    SmgRole roles[SMG_MAX_OPERANDS] = {{0, 0}};
-    uint64_t need[SMG_MAX_OPERANDS] = {0};
-    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) {
-        return refuse(c, RULE("unknown kernel number"));
-    }
     const int number = x->kernels[smg_code_kernel(code)];
-    const SmgKernel *kernel = smg_kernels[number];
-    c->kernel = kernel->name;
-    c->flags = kernel->flags;
-    if (smg_roles(kernel->signature, operands, roles)) { return refuse(c, RULE("wrong number of operands")); }
-
-    if (code[1] >= params_words) { return refuse(c, RULE("the parameters lie outside their section")); }
-    const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
-    const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
-    if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1]) {
-        return refuse(c, RULE("the parameters lie outside their section"));
-    }
-    if (maps && params > SMG_MAX_WORDS) {
-        return refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
-    }
-    if (kernel->params >= 0 && params != (uint32_t)kernel->params) {
-        return refuse(c, RULE("wrong number of parameters"));
-    }
-    const int32_t *p = smg_scaled(x, block, c->scale);
-    if (!p) { return refuse(c, RULE("a size does not fit 32 bits")); }
-    const SmgRun run = {c->n, c->n, 0};
-    if (kernel->extent(p, (int)params, (int)operands, run, need)) {
-        return refuse(c, RULE("the parameters are out of range"));
-    }
-
+    uint64_t need[SMG_MAX_OPERANDS] = {0};
+    if (extent(c, code, p, params, need)) { return smg_refuse(c, RULE("the parameters are out of range")); }
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     /* In a loop with a count of its own every iteration writes memory that none before it wrote. The count is then paid
      * for in memory: a short file cannot ask for hours of work. */
@@ -246,9 +226,17 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
         const SmgStatus status = available(c, i, ops[i], roles[i], &bytes);
         if (status) { return status; }
         /* Words are read at multiples of four bytes; an operand with an odd size consists of bytes. */
-        if (stride % 4 && need[i] % 4 == 0) { return refuse_operand(c, i, RULE("advances by an odd stride")); }
+        int single = need[i] % 4 != 0;
+#if SMG_ROWS
+        if (c->rule) {
+            single = c->single >> i & 1;
+            const SmgStatus moves = smg_check_moves(c, code, i, &need[i]);
+            if (moves) { return moves; }
+        }
+#endif
+        if (stride % 4 && !single) { return smg_refuse_operand(c, i, RULE("advances by an odd stride")); }
         if (need[i] == SMG_TOO_MUCH || span(c, need[i], stride) > bytes) {
-            refuse_operand(c, i, RULE("needs "));
+            smg_refuse_operand(c, i, RULE("needs "));
             smg_add_number(x, span(c, need[i], stride));
             smg_add_text(x, " bytes and has ");
             smg_add_number(x, bytes);
@@ -256,7 +244,7 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
         }
         if (need[i] && stride >= need[i] && roles[i].letter == 'o') { again = 0; }
     }
-    if (again) { return refuse(c, RULE("writes nothing new in a loop with a count")); }
+    if (again) { return smg_refuse(c, RULE("writes nothing new in a loop with a count")); }
 #if SMG_PAGES
     for (unsigned i = 0; i < operands; i++) {
         if (is_page(roles[i])) { x->paging |= 1u << c->entry; }
@@ -269,17 +257,50 @@ static SmgStatus check_instruction(Check *c, const uint32_t *code) {
     return check_overlap(c, code, need, roles, smg_kernel_inplace[number]);
 }
 
+static SmgStatus check_instruction(SmgCheck *c, const uint32_t *code) {
+    SmgContext *x = c->x;
+    const uint32_t params_words = smg_section_bytes(x, S_PARAMS) / 4;
+    SmgRole roles[SMG_MAX_OPERANDS] = {{0, 0}};
+    if (smg_code_kernel(code) >= smg_section_bytes(x, S_KERNELS) / 4) {
+        return smg_refuse(c, RULE("unknown kernel number"));
+    }
+    const SmgKernel *kernel = smg_kernels[x->kernels[smg_code_kernel(code)]];
+    c->kernel = kernel->name;
+    c->flags = kernel->flags;
+    if (smg_roles(kernel->signature, smg_code_operands(code), roles)) {
+        return smg_refuse(c, RULE("wrong number of operands"));
+    }
+    if (code[1] >= params_words) { return smg_refuse(c, RULE("the parameters lie outside their section")); }
+    const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
+    const uint32_t params = block[0] & 0xffffu, maps = block[0] >> 16 ? (params + 31) / 32 : 0;
+    if (block[0] >> 16 > 1 || params > SMG_MAX_PARAMS || 1 + maps + params > params_words - code[1]) {
+        return smg_refuse(c, RULE("the parameters lie outside their section"));
+    }
+    if (maps && params > SMG_MAX_WORDS) {
+        return smg_refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
+    }
+    if (kernel->params >= 0 && params != (uint32_t)kernel->params) {
+        return smg_refuse(c, RULE("wrong number of parameters"));
+    }
+#if SMG_ROWS
+    if (c->rule) { return smg_check_rows(c, code, block, roles); }
+#endif
+    const int32_t *p = smg_scaled(x, block, c->scale);
+    if (!p) { return smg_refuse(c, RULE("a size does not fit 32 bits")); }
+    return smg_check_call(c, code, p, params, roles);
+}
+
 /* A loop that this runtime can run: `left` instructions are left of the one around it. */
-static SmgStatus check_loop(Check *c, const uint32_t *code, uint32_t left) {
+static SmgStatus check_loop(SmgCheck *c, const uint32_t *code, uint32_t left) {
     const uint32_t words = smg_code_words(code);
     int is_samples;
     if (smg_code_flags(code) || words > 5 || words == 4) {
-        return refuse(c, RULE("a loop with fields it cannot have"));
+        return smg_refuse(c, RULE("a loop with fields it cannot have"));
     }
-    if (words > 2 && code[2] > INT32_MAX) { return refuse(c, RULE("a loop with a negative count")); }
-    if (code[1] == 0) { return refuse(c, RULE("a loop around nothing")); }
-    if (left) { return refuse_as(c, SMG_FAULT_LATER, "a loop inside a loop"); }
-    if (words == 5) { return refuse_as(c, SMG_FAULT_LATER, "a loop with a period"); }
+    if (words > 2 && code[2] > INT32_MAX) { return smg_refuse(c, RULE("a loop with a negative count")); }
+    if (code[1] == 0) { return smg_refuse(c, RULE("a loop around nothing")); }
+    if (left) { return smg_refuse_as(c, SMG_FAULT_LATER, "a loop inside a loop"); }
+    if (words == 5) { return smg_refuse_as(c, SMG_FAULT_LATER, "a loop with a period"); }
     c->count = smg_loop_count(code, c->n, &is_samples);
     c->counted = !is_samples;
     c->scale = is_samples ? 1 : c->n;
@@ -287,32 +308,43 @@ static SmgStatus check_loop(Check *c, const uint32_t *code, uint32_t left) {
 }
 
 /* Of an instruction that is no loop: what it says of itself beside kernel and operands. */
-static SmgStatus check_flags(const Check *c, const uint32_t *code, int in_loop) {
+static SmgStatus check_flags(const SmgCheck *c, const uint32_t *code, int in_loop) {
     const uint32_t flags = smg_code_flags(code), levels = flags & FLAG_LEVELS;
-    if (flags & ~(uint32_t)FLAGS_ALL) { return refuse_as(c, SMG_FAULT_LATER, "flags of a later version"); }
-    if (flags & FLAG_RINGS) { return refuse_as(c, SMG_FAULT_LATER, "operands in rings"); }
-    if (flags & FLAG_TAG && code[smg_code_words(code) - 1]) {
-        return refuse_as(c, SMG_FAULT_LATER, "an instruction with a guard, or for another unit");
+    if (flags & ~(uint32_t)FLAGS_ALL) { return smg_refuse_as(c, SMG_FAULT_LATER, "flags of a later version"); }
+#if SMG_ROWS
+    if (flags & FLAG_ROWS && !c->rule) { return smg_refuse(c, RULE("rows outside a stream")); }
+#else
+    if (flags & FLAG_ROWS || smg_code_kernel(code) == SMG_STREAM) {
+        return smg_refuse_as(c, SMG_FAULT_ROOM, "this build has no streams");
     }
-    if (levels > 1) { return refuse_as(c, SMG_FAULT_LATER, "strides of a loop inside a loop"); }
-    return levels && !in_loop ? refuse(c, RULE("strides outside a loop")) : SMG_OK;
+#endif
+    if (flags & FLAG_TAG && code[smg_code_words(code) - 1]) {
+        return smg_refuse_as(c, SMG_FAULT_LATER, "an instruction with a guard, or for another unit");
+    }
+    if (levels > 1) { return smg_refuse_as(c, SMG_FAULT_LATER, "strides of a loop inside a loop"); }
+    return levels && !in_loop ? smg_refuse(c, RULE("strides outside a loop")) : SMG_OK;
 }
 
 SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     uint32_t left = 0; /* instructions of the loop around */
-    Check c = {.x = x, .entry = entry, .kernel = "", .record = record, .n = n};
+    SmgCheck c = {.x = x, .entry = entry, .kernel = "", .record = record, .n = n};
     x->checked[entry] = 0;
     for (; at < end; c.instruction++) {
         SmgStatus status;
         c.kernel = "";
         if (end - at < 2 || smg_code_words(at) > (uint64_t)(end - at)) {
-            return refuse(&c, RULE("the code ends within an instruction"));
+            return smg_refuse(&c, RULE("the code ends within an instruction"));
         }
         if (smg_code_kernel(at) == SMG_LOOP) {
             status = check_loop(&c, at, left);
             left = at[1];
+#if SMG_ROWS
+        } else if (smg_code_kernel(at) == SMG_STREAM) {
+            status = smg_check_stream(&c, at, left);
+            left -= left ? 1 : 0;
+#endif
         } else {
             if (!left) {
                 c.count = 1;
@@ -322,19 +354,25 @@ SmgStatus smg_check_entry(SmgContext *x, int entry, int32_t n) {
 #if SMG_PAGES
             c.in_loop = left != 0;
 #endif
+#if SMG_ROWS
+            c.rule = c.table ? smg_stream_of(c.table).rule + c.place++ : NULL;
+#endif
             status = check_flags(&c, at, left != 0);
             if (!status) { status = check_instruction(&c, at); }
             left -= left ? 1 : 0;
+#if SMG_ROWS
+            if (c.table && !--c.left) { c.table = NULL; }
+#endif
         }
         if (status) { return status; }
         at += smg_code_words(at);
     }
     c.kernel = "";
-    if (left) { return refuse(&c, RULE("the code ends within a loop")); }
+    if (left) { return smg_refuse(&c, RULE("the code ends within a loop")); }
 #if SMG_PAGES
-    if (c.pending) { return refuse(&c, RULE("a page was started that nobody waits for")); }
+    if (c.pending) { return smg_refuse(&c, RULE("a page was started that nobody waits for")); }
 #endif
-    if (c.instruction != record[E_INSTRUCTIONS]) { return refuse(&c, RULE("the number of instructions is wrong")); }
+    if (c.instruction != record[E_INSTRUCTIONS]) { return smg_refuse(&c, RULE("the number of instructions is wrong")); }
     x->checked[entry] = n;
     return SMG_OK;
 }

@@ -11,13 +11,15 @@
  * kernel       name
  * code         kernel | operands << 16 | flags << 24, parameter block, operands,
  *              [for each loop around it, the innermost first, a stride in bytes for each operand],
- *              [a ring for each operand: the bytes after which its strides begin anew, or 0],
+ *              [in a stream for each operand: 1 + the number of its value in the stream's table, or 0],
  *              [guard u16 | unit << 16]
- *              flags: bits 0 and 1 the number of strides, bit 2 guard and unit, bit 3 rings
+ *              flags: bits 0 and 1 the number of strides, bit 2 guard and unit, bit 3 values of a stream
  * loop         SMG_LOOP | words << 16, body, [count], [period, phase]: the next `body` instructions run `count` times,
  *              or once per sample if count is 0 or not there; in those iterations i of the loop around it for which
  *              i % period == phase, or in all if there is no period. Loops and instructions in a body count alike.
  *              Inside a loop over samples sizes are those of one sample, in others those of all
+ * stream       SMG_STREAM | 1 << 16, body, table: the next `body` instructions, inside a loop over samples, run row by
+ *              row as the table says (rows.h), which is a block of parameters
  * operand      region << 29 | offset in words, or number of the entry's buffer; R_LIST is an index list in STATE
  * parameters   a block: count | scaled << 16, [bitmap, one bit a word: it is multiplied by n], words
  * name         offset in strings, which end with a zero each
@@ -25,8 +27,8 @@
  *              the zeros at the end. Every tensor there starts at a multiple of SMG_PAGE_ALIGN and has a word behind
  *              it for its checksum (kernels/page.c)
  *
- * What is reserved for later is refused with SMG_FAULT_LATER: loops in loops, periods, rings, guards, units, index
- * lists, types that this runtime does not know. */
+ * What is reserved for later is refused with SMG_FAULT_LATER: loops in loops, periods, guards, units, index lists,
+ * types that this runtime does not know. */
 #ifndef SMG_FORMAT_H
 #define SMG_FORMAT_H
 #include "kernel.h"
@@ -52,11 +54,12 @@ enum { E_NAME, E_INPUTS, E_OUTPUTS, E_BUFFER, E_CODE, E_WORDS, E_INSTRUCTIONS, E
 enum { B_NAME, B_KIND, B_DIMS, B_SCALE = B_DIMS + 6, B_OFFSET, BUFFER_WORDS };
 enum { BUFFER_OUTPUT = 1, BUFFER_SCALED = 2 };
 enum { R_CONST, R_STATE, R_ARENA, R_INPUT, R_OUTPUT, R_PAGE, R_LIST, R_NONE };
-enum { FLAG_STRIDES = 1, FLAG_LEVELS = 3, FLAG_TAG = 4, FLAG_RINGS = 8, FLAGS_ALL = 15 };
+enum { FLAG_STRIDES = 1, FLAG_LEVELS = 3, FLAG_TAG = 4, FLAG_ROWS = 8, FLAGS_ALL = 15 };
 #define SMG_MAGIC        0x47444d53u /* "SMDG" */
 #define SMG_CRC_FROM     16u
 #define SMG_HEADER_BYTES ((F_TABLE + 2 * SECTIONS) * 4u)
 #define SMG_LOOP         0xffffu
+#define SMG_STREAM       0xfffeu
 #define SMG_NONE         ((uint32_t)R_NONE << 29)
 
 /* This build's kernels, and for each a bit per input that may be the same memory as output 0: kernels that check
@@ -90,7 +93,14 @@ static inline const char *smg_name(const SmgContext *x, uint32_t offset) {
 static inline unsigned smg_code_kernel(const uint32_t *code) { return code[0] & 0xffffu; }
 static inline unsigned smg_code_operands(const uint32_t *code) { return code[0] >> 16 & 0xffu; }
 static inline unsigned smg_code_flags(const uint32_t *code) { return code[0] >> 24; }
-/* Also of a loop. */
+/* Does it run those behind it instead of a kernel? */
+static inline int smg_code_repeats(const uint32_t *code) { return smg_code_kernel(code) >= SMG_STREAM; }
+/* In a stream: 1 + the number of the value that each operand is part of, or 0. NULL: all 0. */
+static inline const uint32_t *smg_code_rows(const uint32_t *code) {
+    const uint32_t flags = smg_code_flags(code), operands = smg_code_operands(code);
+    return flags & FLAG_ROWS ? code + 2 + operands * (1 + (flags & FLAG_LEVELS)) : NULL;
+}
+/* Also of a loop or stream. */
 static inline uint32_t smg_code_words(const uint32_t *code) {
     const uint32_t flags = smg_code_flags(code), operands = smg_code_operands(code);
     return 2 + operands * (1 + (flags & FLAG_LEVELS) + (flags >> 3 & 1)) + (flags >> 2 & 1);

@@ -7,5 +7,5 @@ const char *smg_probe_kernel_at(const SmgContext *x, int entry, uint32_t instruc
     const uint32_t *record = smg_entry_record(x, entry), *code = smg_section(x, S_CODE) + record[E_CODE];
     if (instruction >= record[E_INSTRUCTIONS]) { return NULL; }
     for (; instruction; instruction--) { code += smg_code_words(code); }
-    return smg_code_kernel(code) == SMG_LOOP ? NULL : smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
+    return smg_code_repeats(code) ? NULL : smg_kernels[x->kernels[smg_code_kernel(code)]]->name;
 }

@@ -71,6 +71,16 @@ class CBuffer(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
 
 
+PAGED = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class CPager(ctypes.Structure):
+    """SmgPager of smidgen.h, without start and wait."""
+
+    _fields_ = [("self", ctypes.c_void_p), ("read", PAGED), ("write", PAGED), ("start", ctypes.c_void_p),
+                ("wait", ctypes.c_void_p)]  # fmt: skip
+
+
 class CReplayPart(ctypes.Structure):
     _fields_ = [("elements", ctypes.c_uint32), ("kind", ctypes.c_uint32)]
 
@@ -79,7 +89,9 @@ class CReplay(ctypes.Structure):
     """SmgReplay of replay.h."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("at", "samples", "classes", "fresh", "step", "seed", "parts")),
+        *((name, ctypes.c_uint32) for name in ("at", "samples", "classes", "fresh", "step", "seed")),
+        ("ignore", ctypes.c_int32),
+        *((name, ctypes.c_uint32) for name in ("outside", "page", "parts")),
         ("part", CReplayPart * REPLAY_PARTS),
     ]
 
@@ -135,6 +147,7 @@ def _declare(lib: ctypes.CDLL) -> None:
     handle, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     run = [handle, number, ctypes.POINTER(CBuffer), number, CSamples]
     word, buffer = ctypes.c_uint32, [ctypes.POINTER(CReplay), handle]
+    stored = [*buffer, handle]  # with the pager
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "smg_posix_open": (handle, [text, text, size, ctypes.c_uint, ctypes.POINTER(number), text]),
         "smg_posix_close": (None, [handle]),
@@ -150,6 +163,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_posix_stack_used": (number, [*run, ctypes.POINTER(size)]),
         "smg_posix_page_to": (number, [handle, text, text]),
         "smg_posix_paged": (None, [handle, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]),
+        "smg_posix_pager": (handle, [handle]),
         "smg_posix_page_read": (text, [handle, size, ctypes.c_void_p, size]),
         "smg_posix_page_write": (text, [handle, size, ctypes.c_void_p, size]),
         "smg_page_bytes": (ctypes.c_uint32, [handle]),
@@ -172,12 +186,13 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_stack_bytes": (size, []),
         "smg_replay_bytes": (word, buffer[:1]),
         "smg_replay_rows_bytes": (word, [buffer[0], word]),
-        "smg_replay_check": (text, buffer),
+        "smg_replay_page_bytes": (word, buffer[:1]),
+        "smg_replay_check": (text, stored),
         "smg_replay_held": (word, buffer),
         "smg_replay_held_of": (word, [*buffer, word]),
         "smg_replay_seen_of": (word, [*buffer, word]),
-        "smg_replay_add": (number, [*buffer, handle]),
-        "smg_replay_draw": (word, [*buffer, word, handle]),
+        "smg_replay_add": (number, [*stored, handle]),
+        "smg_replay_draw": (text, [*stored, word, handle]),
         "smg_replay_share": (word, [*buffer, word, number]),
         "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 4, number, number, ctypes.c_int64, handle, handle]),
     }

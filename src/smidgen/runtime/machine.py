@@ -215,6 +215,12 @@ class Machine:
         self._lib.smg_posix_paged(self._open().handle, ctypes.byref(read), ctypes.byref(written))
         return Paged(read.value, written.value)
 
+    @property
+    def pager(self) -> int | None:
+        """The SmgPager of a program that pages, for functions of the library."""
+        found: int | None = self._lib.smg_posix_pager(self._open().handle)
+        return found
+
     def read_page(self, offset: int, count: int) -> Array:
         """Bytes of state in PAGE."""
         found = np.empty(count, np.uint8)

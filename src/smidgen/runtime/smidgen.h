@@ -7,11 +7,11 @@
  *     SmgBuffer io[] = {{images, sizeof images}, {labels, sizeof labels}, {&loss, sizeof loss}};
  *     if (smg_run(&x, smg_entry(&x, "train"), io, 3, (SmgSamples){8, 8, 0})) fail(smg_error(&x));
  *
- * Nothing is allocated, nothing is global, no library but memcpy, memset and strcmp is used. All RAM is the context,
- * the two regions, and at most SMG_STACK_BYTES of stack in any call (beside what a channel or pager of the caller's
- * takes). A file is checked completely when it is opened: whatever its bytes are, a program that opens touches only
- * its own regions and the caller's buffers. A context may be used by one thread at a time. The file must stay where it
- * is, unchanged, while it is open. */
+ * Nothing is allocated, nothing is global, no library but memcpy, memmove, memset and strcmp is used. All RAM is the
+ * context, the two regions, and at most SMG_STACK_BYTES of stack in any call (beside what a channel or pager of the
+ * caller's takes). A file is checked completely when it is opened: whatever its bytes are, a program that opens touches
+ * only its own regions and the caller's buffers. A context may be used by one thread at a time. The file must stay
+ * where it is, unchanged, while it is open. */
 #ifndef SMIDGEN_H
 #define SMIDGEN_H
 #include <stddef.h>
@@ -44,6 +44,9 @@ extern "C" {
 #endif
 #ifndef SMG_PAGES
 #define SMG_PAGES 1 /* 0: without the code for programs that page, which are refused then */
+#endif
+#ifndef SMG_ROWS
+#define SMG_ROWS 1 /* 0: without the code for programs that stream, which are refused then */
 #endif
 #ifndef SMG_RULES
 #define SMG_RULES 1 /* 0: one text for all rules of the file format, two kilobytes less */

@@ -1,5 +1,6 @@
 /* Runs what load.c and check.c have proved safe: fetch an instruction, point at its operands, call its kernel. */
 #include "format.h"
+#include "rows.h"
 
 const SmgTypeInfo smg_types[SMG_TYPE_COUNT] = {
     {"f32", 4}, {"i32", 4}, {"u8", 1}, {"i8", 1}, {"i16", 2}, {"f16", 2}, {"bf16", 2},
@@ -129,20 +130,45 @@ static int unbacked(const Outside *outside, const uint32_t *code) {
 }
 
 /* The same as running the copying kernel, with the channel in place of operand `which`: 0 the output, 1 the input. */
-static SmgFault through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which,
-                                int32_t iteration, unsigned flags) {
-    const uint32_t *ops = code + 2, stride = smg_code_flags(code) & FLAG_STRIDES ? ops[2 + which] : 0;
-    const int buffer = (int)(ops[which] & 0x1fffffffu);
-    const size_t start = (size_t)iteration * stride;
+static SmgFault through_channel(const Outside *outside, const uint32_t *code, const SmgCall *c, int which, size_t start,
+                                unsigned flags) {
+    const int buffer = (int)(code[2 + which] & 0x1fffffffu);
     const unsigned width = flags & SMG_BYTES ? 1 : 4;
     const int failed = smg_channel_copy(outside->channel, buffer, which == 0, start, c->op[1 - which], c->p, width);
     if (!failed) { return SMG_NO_FAULT; }
     return which ? SMG_FAULT_CHANNEL_READ : SMG_FAULT_CHANNEL_WRITE;
 }
 
-/* One instruction; `scale` is the n in its sizes: 1 inside a loop, where `iteration` moves the operands. */
-static SmgFault execute(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, int32_t scale,
-                        int32_t iteration) {
+/* Where the operands of an instruction are: `scale` is the n in its sizes, 1 inside a loop, where `iteration` moves
+ * them; in a stream they have moved by `rows` bytes on top of that. */
+typedef struct {
+    int32_t scale, iteration;
+#if SMG_ROWS
+    const SmgRowRule *rule; /* NULL outside of streams */
+    const SmgTurn *turn;
+    const size_t *rows;
+#endif
+} Where;
+
+static size_t moved(const Where *w, const uint32_t *strides, unsigned operand) {
+    const size_t bytes = strides ? (size_t)w->iteration * strides[operand] : 0;
+#if SMG_ROWS
+    return w->rule ? bytes + w->rows[operand] : bytes;
+#else
+    return bytes;
+#endif
+}
+
+/* The parameters of an instruction. */
+static const int32_t *parameters(SmgContext *x, const uint32_t *block, const Where *w) {
+    const int32_t *p = smg_scaled(x, block, w->scale);
+#if SMG_ROWS
+    if (w->rule && smg_rows_kind(w->rule) != SMG_ROWS_EACH) { return smg_put_turn(x, block, p, w->rule, w->turn); }
+#endif
+    return p;
+}
+
+static SmgFault execute(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, const Where *w) {
     const unsigned operands = smg_code_operands(code);
     const uint32_t *ops = code + 2, *strides = smg_code_flags(code) & FLAG_STRIDES ? ops + operands : NULL;
     const uint32_t *block = smg_section(x, S_PARAMS) + code[1];
@@ -160,18 +186,83 @@ static SmgFault execute(SmgContext *x, const uint32_t *code, const Outside *outs
 #endif
         default: break;
         }
-        if (start && strides) { start += (size_t)iteration * strides[i]; }
-        c->op[i] = start;
+        c->op[i] = start ? start + moved(w, strides, i) : NULL;
     }
     c->operands = (int32_t)operands;
     c->params = (int32_t)(block[0] & 0xffffu);
-    c->p = smg_scaled(x, block, scale);
+    c->p = parameters(x, block, w);
     const unsigned k = x->kernels[smg_code_kernel(code)];
     const int which = outside->channel ? unbacked(outside, code) : -1;
-    if (which >= 0) { return through_channel(outside, code, c, which, iteration, smg_kernels[k]->flags); }
+    if (which >= 0) {
+        const size_t start = moved(w, strides, (unsigned)which);
+        return through_channel(outside, code, c, which, start, smg_kernels[k]->flags);
+    }
     const SmgKernelFn fast = x->runs ? ((const SmgKernelFn *)x->runs)[k] : NULL;
     return (fast ? fast : smg_kernels[k]->run)(c);
 }
+
+#if SMG_ROWS
+static uint8_t *memory_of(SmgContext *x, uint32_t operand) {
+    return (operand >> 29 == R_STATE ? x->state : x->arena) + (size_t)(operand & 0x1fffffffu) * 4;
+}
+
+/* Forgets rows of the value that an instruction adds to: those still needed move to the front. */
+static void forget(uint8_t *rows, const SmgRowValue *v, int32_t i) {
+    const int32_t before = smg_rows_begin(v, i - 1), begin = smg_rows_begin(v, i), end = smg_rows_end(v, i - 1);
+    if (begin > before && end > begin) {
+        const size_t bytes = (size_t)v->bytes;
+        memmove(rows, rows + (size_t)(begin - before) * bytes, (size_t)(end - begin) * bytes);
+    }
+}
+
+/* An instruction of a stream, in iteration i of the stream and `sample` of the loop around it. */
+static SmgFault make_rows(SmgContext *x, const uint32_t *code, const Outside *outside, SmgCall *c, const SmgStream *s,
+                          const SmgRowRule *rule, int32_t i, int32_t sample) {
+    const unsigned operands = smg_code_operands(code);
+    const uint32_t *strides = smg_code_flags(code) & FLAG_STRIDES ? code + 2 + operands : NULL;
+    const uint32_t *numbers = smg_code_rows(code);
+    const SmgRowValue *out = &s->value[numbers[0] - 1];
+    const int32_t from = i ? smg_rows_end(out, i - 1) : 0, end = smg_rows_end(out, i);
+    if (i && rule->kind & SMG_ROWS_FORGETS && !is_outside(code[2])) {
+        forget(memory_of(x, code[2]) + (strides ? (size_t)sample * strides[0] : 0), out, i);
+    }
+    if (from == end) { return SMG_NO_FAULT; }
+    const int is_each = smg_rows_kind(rule) == SMG_ROWS_EACH;
+    const int32_t count = is_each ? out->count : s->value[numbers[1] - 1].count;
+    const SmgTurn turn = smg_turn(rule, from, end - from, count);
+    size_t rows[SMG_MAX_OPERANDS];
+    for (unsigned k = 0; k < operands; k++) {
+        const SmgRowValue *v = numbers[k] ? &s->value[numbers[k] - 1] : NULL;
+        const int32_t row = k ? turn.first : from;
+        rows[k] = v ? (size_t)(row - smg_rows_begin(v, i)) * (size_t)v->bytes : 0;
+    }
+    const Where w = {is_each ? end - from : 1, sample, rule, &turn, rows};
+    return execute(x, code, outside, c, &w);
+}
+
+static SmgFault run_stream(SmgContext *x, const uint32_t *head, const Outside *outside, SmgCall *c, int32_t sample,
+                           uint32_t *instruction) {
+    const SmgStream s = smg_stream_of(smg_section(x, S_PARAMS) + head[2]);
+    const uint32_t body = head[1], *first = head + smg_code_words(head);
+    for (int32_t i = 0; i < s.iterations; i++) {
+        const uint32_t *at = first;
+        for (uint32_t k = 0; k < body; k++) {
+            const SmgFault fault = make_rows(x, at, outside, c, &s, &s.rule[k], i, sample);
+            if (fault) {
+                *instruction = k;
+                return fault;
+            }
+            at += smg_code_words(at);
+        }
+    }
+    return SMG_NO_FAULT;
+}
+
+static const uint32_t *behind(const uint32_t *at, uint32_t instructions) {
+    for (; instructions; instructions--) { at += smg_code_words(at); }
+    return at;
+}
+#endif
 
 static SmgStatus stopped(SmgContext *x, int entry, uint32_t instruction, const uint32_t *code, const SmgCall *c,
                          SmgFault fault) {
@@ -227,7 +318,7 @@ static SmgStatus check_channel(SmgContext *x, int entry, const Outside *outside)
     const uint32_t *record = smg_entry_record(x, entry);
     const uint32_t *at = smg_section(x, S_CODE) + record[E_CODE], *end = at + record[E_WORDS];
     for (uint32_t instruction = 0; at < end; instruction++) {
-        if (smg_code_kernel(at) == SMG_LOOP) {
+        if (smg_code_repeats(at)) {
             at += smg_code_words(at);
             continue;
         }
@@ -283,7 +374,7 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
     SmgFault fault;
     for (uint32_t instruction = 0; at < end; instruction++) {
         if (smg_code_kernel(at) != SMG_LOOP) {
-            fault = execute(x, at, &outside, &c, n, 0);
+            fault = execute(x, at, &outside, &c, &(const Where){.scale = n});
             if (fault) { return stopped(x, entry, instruction, at, &c, fault); }
             at += smg_code_words(at);
             continue;
@@ -292,10 +383,25 @@ SmgStatus smg_run_channel(SmgContext *x, int entry, const SmgBuffer *buffers, in
         const int32_t times = smg_loop_count(at, n, &is_samples);
         const uint32_t body = at[1], *first = at + smg_code_words(at);
         for (int32_t iteration = 0; iteration < times; iteration++) {
+            const Where where = {.scale = is_samples ? 1 : n, .iteration = iteration};
             at = first;
             if (is_samples) { c.run.index = before + iteration; }
             for (uint32_t i = 0; i < body; i++) {
-                fault = execute(x, at, &outside, &c, is_samples ? 1 : n, iteration);
+#if SMG_ROWS
+                if (smg_code_kernel(at) == SMG_STREAM) {
+                    uint32_t inside = 0;
+                    const uint32_t *next = at + smg_code_words(at);
+                    fault = run_stream(x, at, &outside, &c, iteration, &inside);
+                    if (fault) {
+                        const uint32_t number = instruction + 2 + i + inside;
+                        return stopped(x, entry, number, behind(next, inside), &c, fault);
+                    }
+                    i += at[1];
+                    at = behind(next, at[1]);
+                    continue;
+                }
+#endif
+                fault = execute(x, at, &outside, &c, &where);
                 if (fault) { return stopped(x, entry, instruction + 1 + i, at, &c, fault); }
                 at += smg_code_words(at);
             }

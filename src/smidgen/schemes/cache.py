@@ -21,7 +21,7 @@ from ..devices.room import Limit
 from ..errors import CannotWrite
 from ..ir import Array
 
-VERSION: Final = 1  # of what a search does
+VERSION: Final = 2  # of what a search does
 
 
 def folder() -> Path:
@@ -35,7 +35,8 @@ def key_of(lowering: Lowering, options: Options, limit: Limit, data: tuple[Array
     """Of everything that a search depends on."""
     graph = lowering.imported.train
     asked = options.batch, repr(options.optimizer), options.bn, *([options.replay] if options.replay else [])
-    key = hashlib.sha256(repr((VERSION, limit.ram_bytes, *asked)).encode())
+    learns = [p.name for p in lowering.imported.parameters if p.requires_grad], options.spare_classes
+    key = hashlib.sha256(repr((VERSION, limit.ram_bytes, *asked, *learns)).encode())
     for node in graph.nodes:
         key.update(repr((node.op, node.ins, node.outs, sorted(node.attrs.items()))).encode())
     for name in sorted(graph.data):

@@ -19,8 +19,9 @@ from ..devices.room import Limit
 from ..errors import BadData, DoesNotFit
 from ..ir import Array
 from ..methods import SparseUpdate, Update
-from ..methods.layers import Layer, layers
+from ..methods.layers import layers
 from ..methods.sparse_update import Scheme, updates_of, weight_update
+from ..methods.uses import uses
 from ..program.arrays import to_numpy
 from .evolve import Part, best_parts
 from .gains import Gains, Told, Trial
@@ -82,9 +83,9 @@ def found_scheme(
 ) -> Found:
     """`known` holds accuracies that an interrupted search has found; `keep` is called after each new one."""
     x, y = checked_data(data)
-    searching = _Searching(lowering, options, limit, goal, Gains(lowering, options, x, y, trial or Trial()),
-                           {} if known is None else known, told, keep)  # fmt: skip
-    return searching.run()
+    learned = replace(options, spare_classes=0, class_names=())  # nothing learns of classes that nobody added
+    gains = Gains(lowering, learned, x, y, trial or Trial())
+    return _Searching(lowering, options, limit, goal, gains, {} if known is None else known, told, keep).run()
 
 
 @dataclass
@@ -100,21 +101,21 @@ class _Searching:
 
     def run(self) -> Found:
         context = self.lowering.context(self.options)
-        self.layers = layers(self.lowering.forward(self.options)["train"], context)
+        train = self.lowering.forward(self.gains.options)["train"]
+        self.layers, self.uses = layers(train, context), uses(train)
         if not self.layers:
             raise BadData("the network has no layer whose weights could learn")
-        self.memory = context.memory
+        self.memory, self.trainable = context.memory, frozenset(context.trainable)
         self.rows: list[Row] = []
         head = self._scheme(Scheme())
         self._plan(Scheme())  # where not even the classifier fits, this says what is needed
         room = max(0, self.limit.ram_bytes - self.memory(head))
         self.done, self.total = 0, 5 + BIASES + len(MEASURED) * (len(self.layers) - 1) + FINALISTS
-        at = self.layers[-1].position
-        rate = self.known.get("rate") or self.gains.best_rate(head, at)
+        rate = self.known.get("rate") or self.gains.best_rate(head, self._first(head))
         self.known["rate"] = rate
         self.gains.trial = replace(self.gains.trial, rate=rate)
         self._step(4, "learning rate")
-        self.before = self._accuracy("head", head, at)
+        self.before = self._accuracy("head", head)
         genes = [self._biases(room), *self._weights(room)]
         finalists = list(self._planned(best_parts(genes, room)))
         best = max(finalists, key=lambda one: (one["accuracy"], -one["ram_bytes"]))
@@ -125,15 +126,16 @@ class _Searching:
 
     def _biases(self, room: int) -> list[Part]:
         most = len(self.layers) - 1
-        found = [Part("", 0.0, 0)]
-        head_bytes = self.memory(self._scheme(Scheme()))
+        found, before = [Part("", 0.0, 0)], self._scheme(Scheme())
+        head_bytes = self.memory(before)
         for count in sorted({max(1, round(most * i / BIASES)) for i in range(1, BIASES + 1)} if most else ()):
-            scheme = Scheme(count)
-            updates = self._scheme(scheme)
-            cost = self.memory(updates) - head_bytes
+            updates = self._scheme(Scheme(count))
+            if {*updates} <= {*before}:  # the layers have no biases, or these do not learn
+                continue
+            cost, before = self.memory(updates) - head_bytes, updates
             if cost > room:
                 break
-            found.append(self._row(f"b{count}", updates, self.layers[most - count].position, cost))
+            found.append(self._row(f"b{count}", updates, cost))
         return found
 
     def _weights(self, room: int) -> Iterator[list[Part]]:
@@ -142,17 +144,24 @@ class _Searching:
         head_bytes = self.memory(head)
         for number in reversed(range(len(self.layers) - 1)):
             layer = self.layers[number]
+            if not self._is_new(number):
+                continue
             shares = SHARES if layer.axis is not None else (Fraction(1),)
             costs = self._costs(number, shares, head, head_bytes)
             measured: dict[Fraction, float] = {}
             for share in shares:
                 if share in (*MEASURED, shares[-1]) and costs[share] <= room:
                     updates = [*head, weight_update(number, share, self.layers)]
-                    row = self._row(f"{number}:{share}", updates, layer.position, costs[share])
-                    measured[share] = row.gain
+                    measured[share] = self._row(f"{number}:{share}", updates, costs[share]).gain
             fitting = [share for share in shares if costs[share] <= room]
             parts = [Part(f"{number}:{s}", _between(s, measured), costs[s]) for s in fitting if measured]
             yield [Part("", 0.0, 0), *parts]
+
+    def _is_new(self, number: int) -> bool:
+        """May the weight of this layer learn, and is it neither the classifier's nor one of a layer before?"""
+        weight = self.layers[number].weight
+        others = {layer.weight for layer in (*self.layers[:number], self.layers[-1])}
+        return weight in self.trainable and weight not in others
 
     def _costs(self, number: int, shares: Sequence[Fraction], head: list[Update], base: int) -> dict[Fraction, int]:
         """The first and the last are planned, the others lie on the line between them."""
@@ -162,14 +171,14 @@ class _Searching:
             return ends
         return {s: round(ends[low] + (ends[high] - ends[low]) * float((s - low) / (high - low))) for s in shares}
 
-    def _row(self, name: str, updates: list[Update], position: int, cost: int) -> Part:
-        row = Row(name, self._accuracy(name, updates, position) - self.before, cost)
+    def _row(self, name: str, updates: list[Update], cost: int) -> Part:
+        row = Row(name, self._accuracy(name, updates) - self.before, cost)
         self.rows.append(row)
         return Part(name, row.gain, row.bytes)
 
-    def _accuracy(self, name: str, updates: list[Update], position: int) -> float:
+    def _accuracy(self, name: str, updates: list[Update]) -> float:
         if name not in self.known:
-            self.known[name] = self.gains.of(updates, position)
+            self.known[name] = self.gains.of(updates, self._first(updates))
             self.keep()
         self._step(1, name)
         return self.known[name]
@@ -179,7 +188,14 @@ class _Searching:
         self.told(min(self.done, self.total), self.total, what)
 
     def _scheme(self, scheme: Scheme) -> list[Update]:
-        return updates_of(scheme, self.layers)
+        """What of it may learn; where nothing may, the planner says so."""
+        return [update for update in updates_of(scheme, self.layers) if update.param in self.trainable]
+
+    def _first(self, updates: Sequence[Update]) -> int:
+        """The position from which on something learns."""
+        names = {update.param for update in updates}
+        own = [layer.position for layer in self.layers if {layer.weight, layer.bias} & names]
+        return min([*own, *(use.position for use in self.uses if use.param in names)])
 
     # -- together --------------------------------------------------------------------------------------------------
 
@@ -200,7 +216,7 @@ class _Searching:
             name = f"scheme {scheme}"
             if name not in self.known:
                 longer = replace(self.gains.trial, epochs=2 * self.gains.trial.epochs)
-                self.known[name] = self.gains.of(updates, _first(self.layers, updates), longer)
+                self.known[name] = self.gains.of(updates, self._first(updates), longer)
                 self.keep()
             self._step(1, str(scheme))
             yield {"scheme": str(scheme), "ram_bytes": made.need.ram_bytes, "accuracy": self.known[name]}
@@ -227,12 +243,6 @@ def _between(share: Fraction, measured: Mapping[Fraction, float]) -> float:
         return measured[near] * float(min(share / near, Fraction(1)))
     weight = float((share - low) / (high - low))
     return (1 - weight) * measured[low] + weight * measured[high]
-
-
-def _first(found: Sequence[Layer], updates: Sequence[Update]) -> int:
-    """The position from which on something learns."""
-    names = {update.param for update in updates}
-    return min(layer.position for layer in found if {layer.weight, layer.bias} & names)
 
 
 __all__ = ["Found", "Row", "checked_data", "found_scheme"]

@@ -14,7 +14,7 @@ from ..compiler.optimizers import SGD
 from ..compiler.options import Options
 from ..compiler.pipeline import Lowering
 from ..errors import BadData, NotFinite
-from ..ir import Array
+from ..ir import Array, Role
 from ..methods import Update
 from ..methods.cuts import cuts
 from ..train.job import Job
@@ -114,7 +114,8 @@ def _job(lowering: Lowering, options: Options, updates: Sequence[Update], rate: 
 
 
 def _features(lowering: Lowering, options: Options, inputs: Array) -> Array:
-    last = [Update(p.name) for p in lowering.imported.parameters if p.requires_grad][-1:]
+    used = {t.name for t in lowering.imported.train.of_role(Role.PARAM)}
+    last = [Update(p.name) for p in lowering.imported.parameters if p.requires_grad and p.name in used][-1:]
     found: Any = _job(lowering, options, last, 0.01).predict(inputs)
     return np.asarray(found)
 

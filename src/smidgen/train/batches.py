@@ -22,7 +22,7 @@ from ..program.arrays import (
     number_of_samples,
     to_numpy,
 )
-from ..program.instructions import Buffer
+from ..program.buffer import Buffer
 from ..program.loss import LossFacts, check_labels
 
 CHUNK: Final = 1 << 20  # numbers looked at in one go, so that checking takes little memory

@@ -74,7 +74,7 @@ class Classes:
 
     def without_spare(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Parameters with the rows of classes in use."""
-        rows = self._rows()
+        rows = {*self._rows(), *self.parameters}
         return {name: value[: self.count] if name in rows else value for name, value in values.items()}
 
     def with_spare(self, values: Mapping[str, Any]) -> dict[str, Any]:

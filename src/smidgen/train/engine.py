@@ -15,13 +15,14 @@ import numpy as np
 from ..errors import BadCheckpoint, BadData, BadOption, RunFailed, SmidgenError
 from ..ir import Array
 from ..program.arrays import rows
+from ..program.buffer import Buffer
 from ..program.loss import LossFacts
-from ..program.program import Buffer, Program
+from ..program.program import Program
 from ..program.rungs import Rung, entry_at
 from ..runtime.library import Fault, release_freed
 from ..runtime.machine import Machine
 from .kernel_choice import allowed, limits_of, rungs
-from .state import State
+from .state import PAGE_HELP, State
 from .validate import classes_of, described, meant, replay_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .snapshots import Kept
 
 T = TypeVar("T")
-PAGE_HELP = 'page_to="page.bin" on a disk that works'
 
 
 class Engine:

@@ -27,8 +27,9 @@ from ..program.arrays import (
     number_of_samples,
     to_numpy,
 )
+from ..program.buffer import Buffer
 from ..program.loss import check_labels
-from ..program.program import Buffer, Program
+from ..program.program import Program
 from ..program.rungs import Rung
 from ..runtime.machine import Paged
 from .engine import Engine
@@ -311,7 +312,10 @@ class Job:
         """What was learned, as the model has it: what a method added beside a weight is merged into it."""
         from .merge import all_merged
 
-        return all_merged(self.program, self.engine.state.facts, self.state_dict())
+        with self.engine.machine.lock:
+            self.engine.state.check_whole()
+            found = all_merged(self.program, self.engine.state.facts, self.engine.state.learned())
+        return found if self.engine.classes is None else self.engine.classes.without_spare(found)
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Set learned parameters and statistics; names that this program does not learn are ignored, but not all of
@@ -347,7 +351,7 @@ class Job:
         from .to_torch import load_into
 
         statistics = [k for n, f in self.engine.state.facts.items() if f["role"] == "stat" for k in (n, *f["aliases"])]
-        load_into(model, self._merged(), statistics, self.step, self._counted)
+        load_into(model, self._merged(), statistics, self.step, self._counted, self.program.meta.get("added", ()))
 
     @property
     def mapped_bytes(self) -> int:

@@ -16,8 +16,8 @@ from ..errors import BadData, CannotStream
 from ..ir import Array
 from ..program.arguments import is_number
 from ..program.arrays import as_buffer, check_number_of_arrays, check_numbers, listed, number_of_samples, rows, to_numpy
+from ..program.buffer import Buffer
 from ..program.loss import check_labels
-from ..program.program import Buffer
 
 if TYPE_CHECKING:
     from .job import Job

@@ -23,7 +23,7 @@ def checked_merges(program: Program, state: Mapping[str, Mapping[str, Any]]) -> 
     for fact in found:
         try:
             left, right = (state[fact[side]]["stored"] for side in ("left", "right"))
-            stored = _is_inside(program, fact)
+            stored = _is_there(program, state, fact)
             fits = left[0] * right[-1] == math.prod(stored) and math.prod(left[1:]) == math.prod(right[:-1])
         except _MALFORMED as error:
             raise BadProgram("what the program says of merged weights is malformed", why=f"{error!r:.80}") from error
@@ -36,12 +36,16 @@ OUTSIDE: Final = "a weight that is merged lies outside the program, or does not 
 _MALFORMED: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
-def _is_inside(program: Program, fact: Mapping[str, Any]) -> tuple[int, ...]:
-    """The stored shape of the constant that the fact is about; BadProgram unless the program has it."""
+def _is_there(program: Program, state: Mapping[str, Mapping[str, Any]], fact: Mapping[str, Any]) -> tuple[int, ...]:
+    """The stored shape of the weight that the fact is about, a constant or one that learns itself; BadProgram unless
+    the program has it."""
     stored = laid_shape(tuple(fact["shape"]), steps_of(fact))
-    places = [(fact["base"], (1 if "scales" in fact else 4) * math.prod(stored))]
-    places += [(fact["scales"], 4 * stored[0])] if "scales" in fact else []
-    inside = all(type(at) is int and 0 <= at <= program.const_bytes - count for at, count in places)
+    if "base" in fact:
+        places = [(fact["base"], (1 if "scales" in fact else 4) * math.prod(stored))]
+        places += [(fact["scales"], 4 * stored[0])] if "scales" in fact else []
+        inside = all(type(at) is int and 0 <= at <= program.const_bytes - count for at, count in places)
+    else:
+        inside = state[fact["into"]]["role"] == "param" and tuple(state[fact["into"]]["shape"]) == tuple(fact["shape"])
     if not inside or not all(type(name) is str for name in (fact["into"], *fact["aliases"])):
         raise BadProgram(OUTSIDE, why=f"{fact!r:.80}")
     return stored
@@ -52,7 +56,7 @@ def checked_beside(program: Program, state: Mapping[str, Mapping[str, Any]]) -> 
     found: Merges = program.meta.get("beside", [])
     for fact in found:
         try:
-            _is_inside(program, fact["into"]), _is_inside(program, fact["into_bias"])
+            _is_there(program, state, fact["into"]), _is_there(program, state, fact["into_bias"])
             weight, bias, moments, seen = (
                 tuple(state[fact[k]]["shape"]) for k in ("weight", "bias", "moments", "seen")
             )
@@ -74,10 +78,9 @@ def merged(learned: Mapping[str, Array], merges: Merges, const: bytes) -> dict[s
     for fact in merges:
         left, right = (learned[fact[side]].astype(np.float64) for side in ("left", "right"))
         product = left.reshape(left.shape[0], -1) @ right.reshape(-1, right.shape[-1])
-        shape = laid_shape(tuple(fact["shape"]), steps_of(fact))
-        whole = _base(fact, shape, const).astype(np.float64) + product.reshape(shape)
-        value = unlaid(whole.astype(np.float32), fact["shape"], steps_of(fact))
-        found |= dict.fromkeys((fact["into"], *fact["aliases"]), value)
+        added = product.reshape(laid_shape(tuple(fact["shape"]), steps_of(fact)))
+        whole = _base(fact, learned, const) + unlaid(added, fact["shape"], steps_of(fact))
+        found |= dict.fromkeys((fact["into"], *fact["aliases"]), whole.astype(np.float32))
     return found
 
 
@@ -97,9 +100,7 @@ def merged_beside(learned: Mapping[str, Array], layers: Merges, const: bytes) ->
             (fact["into"], scaled, steps_of({"steps": fact["laid"]})),
             (fact["into_bias"], shift, []),
         ):
-            shape = laid_shape(tuple(into["shape"]), steps_of(into))
-            whole = unlaid(_base(into, shape, const).astype(np.float64), into["shape"], steps_of(into))
-            whole += unlaid(value, into["shape"], steps)
+            whole = _base(into, learned, const) + unlaid(value, into["shape"], steps)
             found |= dict.fromkeys((into["into"], *into["aliases"]), whole.astype(np.float32))
     return found
 
@@ -112,13 +113,17 @@ def all_merged(
     return merged_beside(merged(learned, merges, program.const), layers, program.const)
 
 
-def _base(fact: Mapping[str, Any], shape: tuple[int, ...], const: bytes) -> Array:
+def _base(fact: Mapping[str, Any], learned: Mapping[str, Array], const: bytes) -> Array:
+    """The weight without what was added, in the user's layout."""
+    if "base" not in fact:
+        return learned[fact["into"]].astype(np.float64)
+    shape = laid_shape(tuple(fact["shape"]), steps_of(fact))
     kind = np.int8 if "scales" in fact else np.float32
     base = np.frombuffer(const, kind, math.prod(shape), fact["base"]).reshape(shape)
-    if "scales" not in fact:
-        return base
-    scale = np.frombuffer(const, np.float32, shape[0], fact["scales"])
-    return base.astype(np.float32) * scale.reshape(-1, *(1,) * (len(shape) - 1))
+    if "scales" in fact:
+        scale = np.frombuffer(const, np.float32, shape[0], fact["scales"])
+        base = base.astype(np.float32) * scale.reshape(-1, *(1,) * (len(shape) - 1))
+    return unlaid(base.astype(np.float64), fact["shape"], steps_of(fact))
 
 
 __all__ = ["Merges", "all_merged", "checked_beside", "checked_merges", "merged", "merged_beside"]

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import BadData
 from ..ir import Array, batch_axis
 from ..program.arrays import rows
-from ..program.instructions import Buffer
+from ..program.buffer import Buffer
 
 Run = Callable[..., None]
 """An entry point with inputs, outputs, samples and those of the whole batch, as a Machine has it."""

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import BadData, BadOption, RunFailed, SmidgenError
-from ..ir import REPLAY, Array
+from ..ir import REPLAY, REPLAY_ROWS, Array
 from ..program.arguments import is_integer
 from ..program.arrays import as_buffer, check_number_of_arrays, check_numbers, listed, number_of_samples, rows
+from ..program.buffer import Buffer
 from ..program.loss import check_labels
-from ..program.program import Buffer, Program
+from ..program.program import Program
 from ..runtime import replay as native
 from ..runtime.machine import Machine
 from ..runtime.replay import Added, Shape
 from .sample_rows import check_rows
+from .state import PAGE_HELP
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -31,10 +33,14 @@ def shape_of(program: Program, facts: Facts) -> Shape | None:
     said = program.meta.get("replay")
     if said is None:
         return None
-    shape = Shape.from_json(said, said["at"])
-    place = facts[REPLAY]
-    if place["offset"] != shape.at or list(place["stored"]) != [shape.bytes] or shape.at % 4:
-        raise ValueError("its replay buffer is not that of its state")
+    shape = Shape.from_json(said)
+    places = [(facts[REPLAY], shape.at, shape.bytes, "state")]
+    if shape.is_outside:
+        places.append((facts[REPLAY_ROWS], shape.page, shape.page_bytes, "page"))
+    for place, at, count, region in places:
+        found = place["offset"], list(place["stored"]), place.get("region", "state")
+        if found != (at, [count], region) or at % 4:
+            raise ValueError("its replay buffer is not that of its state")
     inputs = [b for b in program.entry_buffers("train") if b.direction == "input"]
     if [(b.shape(1), b.dtype) for b in inputs] != [(part.shape, part.dtype) for part in shape.parts]:
         raise ValueError("its replay buffer does not hold what it trains on")
@@ -54,8 +60,8 @@ def sample_buffers(program: Program) -> list[Buffer]:
 def c_initializer(shape: Shape) -> str:
     """What `SmgReplay` of runtime/replay.h is initialised with."""
     parts = ", ".join(f"{{{part.elements}, {int(part.kind)}}}" for part in shape.parts)
-    numbers = (shape.at, shape.samples, shape.classes, shape.fresh, shape.step, shape.seed, len(shape.parts))
-    return f"{{{', '.join(map(str, numbers))}, {{{parts}}}}}"
+    numbers = ("INT32_MIN" if number == native.NO_LABEL else str(number) for number in shape.numbers)
+    return f"{{{', '.join(numbers)}, {{{parts}}}}}"
 
 
 def calls_of(program: Program, shape: Shape, steps: Sequence[int], new: int) -> list[int]:
@@ -74,8 +80,9 @@ class Replaying:
     """The buffer of an open program, and steps with it. Whoever calls holds the machine's lock."""
 
     def __init__(self, program: Program, machine: Machine, state: State, shape: Shape) -> None:
-        self.program, self.machine, self.shape = program, machine, shape
-        self.buffer = native.Buffer(shape, state.memory[shape.at : shape.at + shape.bytes])
+        self.program, self.machine, self.shape, self._state = program, machine, shape, state
+        pager = machine.pager if shape.is_outside else None
+        self.buffer = native.Buffer(shape, state.memory[shape.at : shape.at + shape.bytes], pager)
         self.of = "features" if "features" in program.entries else "inputs"
         self._checked_rows = False
 
@@ -84,7 +91,8 @@ class Replaying:
         if state is None:
             return self.buffer.wrong()
         kept = np.frombuffer(state, np.uint8, self.shape.bytes, self.shape.at).copy()
-        return native.Buffer(self.shape, kept).wrong()
+        pages = np.frombuffer(state, np.uint8)[self.program.state_bytes :]
+        return native.Buffer(self.shape, kept, native.ArrayPager(pages) if self.shape.is_outside else None).wrong()
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -123,7 +131,7 @@ class Replaying:
         k = self.buffer.share(n, "grad" in self.program.entries)
         both = new
         if k:
-            both = [np.concatenate([a, b]) for a, b in zip(new, self.buffer.draw(k), strict=True)]
+            both = [np.concatenate([a, b]) for a, b in zip(new, self.draw(k), strict=True)]
         try:
             loss = step(both, n + k)
         except SmidgenError:
@@ -133,9 +141,19 @@ class Replaying:
             self.offer(new, n)
         return loss
 
+    def draw(self, k: int) -> list[Array]:
+        try:
+            return self.buffer.draw(k)
+        except OSError as error:
+            help = 'job.resume("run.ckpt"), or job.replay.clear() to begin with an empty buffer'
+            raise RunFailed("samples to replay cannot be read from their pages", why=str(error), help=help) from error
+
     def offer(self, new: Sequence[Array], n: int) -> int:
         """How many were kept."""
         found = self.buffer.add(new, n)
+        if Added.NOT_WRITTEN in found:
+            self._state.is_partial = True  # what was at its place may be damaged
+            raise RunFailed("a sample to replay cannot be written to its page", help=PAGE_HELP)
         if Added.DAMAGED in found:
             raise RunFailed("the replay buffer is damaged", why=self.wrong(), help="job.replay.clear(), or job.resume")
         return found.count(Added.KEPT)
@@ -154,7 +172,8 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {count}" for name, count in self.counts.items())
-        parts = f"{len(self)} of {self.samples} samples, {self.of}, {self.bytes:,} bytes"
+        paged = f" and {self.page_bytes:,} in pages" if self.page_bytes else ""
+        parts = f"{len(self)} of {self.samples} samples, {self.of}, {self.bytes:,} bytes{paged}"
         return f"<replay: {parts}{f'; {held}' if held else ''}>"
 
     @property
@@ -166,6 +185,11 @@ class ReplayBuffer:
     def bytes(self) -> int:
         """Of RAM; they are part of plan.state_bytes."""
         return self._replay.shape.bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Outside RAM, where Replay(where="page") keeps the samples; they are part of plan.page_bytes."""
+        return self._replay.shape.page_bytes
 
     @property
     def of(self) -> str:
@@ -217,7 +241,7 @@ class ReplayBuffer:
             self._engine.state.check_whole()
             if not len(self):
                 raise BadData("the replay buffer is empty", help="job.replay.add(x, y), or job.train_step(x, y)")
-            *parts, target = self._replay.buffer.draw(int(k))
+            *parts, target = self._replay.draw(int(k))
         return (parts[0] if len(parts) == 1 else tuple(parts)), target
 
     def clear(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import BadData
 from ..ir import Array
 from ..program.arrays import rows
-from ..program.instructions import Buffer
+from ..program.buffer import Buffer
 from ..program.program import Program
 
 

@@ -17,6 +17,7 @@ from ..program.program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
 PART = 1 << 16  # numbers at a time
+PAGE_HELP = 'page_to="page.bin" on a disk that works'
 CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
 
 
@@ -295,4 +296,4 @@ class State:
             self.view(COUNTER)[1] = step
 
 
-__all__ = ["State", "checked_facts"]
+__all__ = ["PAGE_HELP", "State", "checked_facts"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import BadData, BadOption, MissingPart, did_you_mean
@@ -10,10 +10,11 @@ from ..ir import Array
 
 
 def load_into(
-    model: Any, learned: Mapping[str, Array], statistics: Sequence[str], step: int, counted: dict[int, tuple[int, int]]
-) -> None:
+    model: Any, learned: Mapping[str, Array], statistics: Sequence[str], step: int, counted: dict[int, tuple[int, int]],
+    added: Collection[str] = (),
+) -> None:  # fmt: skip
     """`statistics` are names of running ones that the program updates; `counted`: id of a batch counter → what was
-    written into it last, at which step."""
+    written into it last, at which step; `added`: names of what a method added to the network."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -23,6 +24,9 @@ def load_into(
         raise BadOption(f"load_into takes a torch.nn.Module, not a {type(model).__name__}", help="pass the module")
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     for name, value in learned.items():
+        if name not in own and name in added:
+            raise BadData(f"'{name}' is no part of the model", why="the method added it, and it cannot be merged",
+                          help="job.save keeps all that was learned; job.state_dict() has it by name")  # fmt: skip
         if name not in own:
             raise BadData(f"the model has no '{name}'", help=did_you_mean(name, own))
         if tuple(own[name].shape) != value.shape:

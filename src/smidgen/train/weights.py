@@ -38,7 +38,7 @@ def _safetensors() -> Any:
 def export(path: Path, values: Mapping[str, Array], *, method: str, step: int) -> None:
     """The file appears complete or not at all; the same values give the same bytes."""
     facts = {"format": "pt", "smidgen": _version(), "method": method, "step": str(step)}
-    tensors = {name: np.ascontiguousarray(value) for name, value in values.items()}
+    tensors = {name: np.asarray(value, order="C") for name, value in values.items()}
     files.write(path, *_sorted(_safetensors().numpy.save(tensors, facts)))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from ...devices.room import Limit, Need, Overhead, arena_room, fits, host_overhead
 from ...program.program import Program
 from ..assemble import Asked, Price, Sized, encode, sized
-from ..pipeline import Entries
+from ..entries import Entries
 from ..place import arena
 from ..planner.cost import Spent, spent
 from ..planner.goal import Goal
@@ -90,10 +90,11 @@ def step_spent(entries: Entries, goal: Goal) -> Spent:
     def of(name: str) -> Spent:
         return spent(entries.graphs[name], entries.batch, goal.prices)
 
+    replayed = _features_spent(entries, goal).plus(_rows_spent(entries, goal))
     if not entries.step_samples:
-        return of("train").plus(_features_spent(entries, goal))
+        return of("train").plus(replayed)
     whole, rest = divmod(entries.step_samples, entries.batch)
-    parts = of("zero").plus(of("apply")).plus(of("grad"), whole).plus(_features_spent(entries, goal))
+    parts = of("zero").plus(of("apply")).plus(of("grad"), whole).plus(replayed)
     return parts.plus(spent(entries.graphs["grad"], rest, goal.prices)) if rest else parts
 
 
@@ -104,6 +105,18 @@ def _features_spent(entries: Entries, goal: Goal) -> Spent:
     wanted, shape = entries.replay
     new = planned(shape, wanted, entries.step_samples or entries.batch).fresh
     return spent(entries.graphs["features"], new, goal.prices)
+
+
+def _rows_spent(entries: Entries, goal: Goal) -> Spent:
+    """By samples that are kept in PAGE: each old one is compared with its checksum, then read; new ones are written."""
+    page = goal.prices.page
+    if entries.replay is None or page is None or not entries.replay[1].is_outside:
+        return Spent()
+    wanted, shape = entries.replay
+    step = planned(shape, wanted, entries.step_samples or entries.batch)
+    each = step.page_bytes // step.samples
+    seconds = (step.step - step.fresh) * 2 * page.in_seconds(each) + step.fresh * page.out_seconds(each)
+    return Spent(seconds, seconds * page.watts)
 
 
 def infer_spent(entries: Entries, goal: Goal) -> Spent:

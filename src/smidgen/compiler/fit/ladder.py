@@ -11,10 +11,12 @@ from ...errors import BadOption
 from ...program.plan import Decision
 from ...program.program import Program
 from ...program.rungs import STEPS, entry_at
+from ...program.writer import MAX_ENTRIES
 from ...runtime.work import Work
 from ..assemble import Asked, Price, encode
+from ..entries import Entries
 from ..options import Options
-from ..pipeline import Entries, Lowering
+from ..pipeline import Lowering
 from ..planner.goal import Goal, Search
 from .candidate import Candidate, candidate
 from .search import best_for, checked_fit, in_time
@@ -34,6 +36,7 @@ def encode_ladder(
         top = best_for(limit, lowering, options, goal, search)
     else:
         top = candidate(None, in_time(lowering, options, goal), goal)
+    _check_length(budgets, top.entries)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Candidate] = []
@@ -50,6 +53,19 @@ def encode_ladder(
              for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
     size = replace(top.sized, rooms={**top.sized.rooms, **rooms})
     return encode(joined(top, rungs), limit, sized=size, price=top.price or Price(top.step), asked=asked)
+
+
+def _check_length(budgets: Sequence[int], entries: Entries) -> None:
+    """A program has room for so many entry points, and each rung adds its steps."""
+    each = sum(name in entries.graphs for name in STEPS)
+    most = (MAX_ENTRIES - len(entries.graphs)) // each
+    if len(budgets) > most:
+        count = len(entries.graphs) + each * len(budgets)
+        raise BadOption(
+            f"a ladder of {len(budgets)} rungs is too long for this program",
+            why=f"it would have {count} entry points, and can have {MAX_ENTRIES}: each rung adds {each}",
+            help=f"at most {most} rungs" + (", or Memory(accumulate=False) for more" if each > 1 else ""),
+        )
 
 
 def joined(top: Candidate, rungs: Sequence[Candidate]) -> Entries:

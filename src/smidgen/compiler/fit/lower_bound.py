@@ -14,7 +14,7 @@ from ...devices.room import Limit
 from ...errors import SmidgenError
 from ...ir import ceil_div
 from ..effort import Effort
-from ..pipeline import Entries
+from ..entries import Entries
 from ..planner.goal import Goal
 from ..planner.problem import Problem, problem_of, profile
 from .candidate import counts_in, plain_cost, room_for

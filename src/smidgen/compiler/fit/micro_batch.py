@@ -13,10 +13,11 @@ from ...ir import Graph, Role, at, ceil_div
 from ...program.plan import Decision
 from ...terminal import bytes_text
 from ..assemble import Sized, sized
+from ..entries import Entries, decided
 from ..loss_facts import loss_facts
 from ..options import Options
 from ..passes.additive import counts_labels, takes_statistics
-from ..pipeline import Entries, Lowering, decided
+from ..pipeline import Lowering
 from ..planner.goal import Goal, Search
 from .candidate import Candidate
 from .paged_state import paged_state

@@ -12,8 +12,9 @@ from ...devices.room import Limit, fits
 from ...ir import Role, Tensor
 from ...program.plan import Decision
 from ...terminal import bytes_text
+from ..entries import Entries, checked
 from ..passes.page import page_state, times_read
-from ..pipeline import Entries, checked, lowered
+from ..pipeline import lowered
 from ..planner.goal import QUICK, Goal, Search
 from .candidate import Candidate, counts_in, step_spent
 from .squeeze import squeezed

@@ -14,9 +14,10 @@ from ...program.plan import Decision
 from ...terminal import bytes_text, seconds_text
 from ..assemble import Price, outlined, sized
 from ..effort import Effort
+from ..entries import Entries, decided, narrowed
 from ..options import Options
 from ..passes.additive import takes_statistics
-from ..pipeline import Entries, Lowering, decided, narrowed
+from ..pipeline import Lowering
 from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
@@ -207,6 +208,10 @@ def joint(
     goal = replace(goal, split=goal.split and not takes_statistics(entries.graphs["train"]))
     quickly = _without_effort(entries, search, UNPAGED if goal.page else 1.0)
     base = candidate(limit, entries, goal)
+    if not base.fits(limit) and options != options.least:
+        options = options.least
+        entries = lowering.entries(options)
+        base = candidate(limit, entries, goal)
     if over_flash(limit, base.need) and options.const == "f32":
         options = replace(options, const="int8")
         entries = narrowed(entries)

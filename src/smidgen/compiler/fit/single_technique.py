@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...devices.room import Limit
-from ..pipeline import Entries
+from ..entries import Entries
 from ..planner.goal import Goal, Search
 from ..planner.problem import Problem, Schedule, problem_of, profile
 from ..planner.within import applied

@@ -17,9 +17,10 @@ from ...program.plan import Decision
 from ...runtime.work import EXACT, Work
 from ..assemble import sized
 from ..effort import Effort
+from ..entries import Entries, narrowed
 from ..options import Options
 from ..passes.additive import takes_statistics
-from ..pipeline import Entries, Lowering, narrowed
+from ..pipeline import Lowering
 from ..planner.cost import ROUGH, prices_of
 from ..planner.goal import Goal
 from ..planner.greedy import fit
@@ -48,6 +49,9 @@ class Smallest:
     options: Options
     goal: Goal
     effort_s: float = 0.0  # that the user gives
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", self.options.least)
 
     @cached_property
     def limit(self) -> Limit:

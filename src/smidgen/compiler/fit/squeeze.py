@@ -10,7 +10,7 @@ from ...devices.room import Limit, arena_room
 from ...ir import ALIGN, Graph
 from ...program.plan import Decision
 from ..effort import Effort
-from ..pipeline import Entries, checked, narrowed
+from ..entries import Entries, checked, narrowed
 from ..place.arena import lower_bound
 from ..planner.goal import LEAST_S, QUICK, Goal, Search
 from ..planner.least_peak import least_peak

@@ -14,9 +14,10 @@ from typing import Final
 from ...devices.room import Limit
 from ...ir import ceil_div
 from ...runtime.work import EXACT, Work
+from ..entries import Entries
 from ..options import Options
 from ..passes.additive import takes_statistics
-from ..pipeline import Entries, Lowering
+from ..pipeline import Lowering
 from ..planner.goal import Goal, Search
 from . import lower_bound
 from .candidate import Candidate, candidate, cheapest, is_large

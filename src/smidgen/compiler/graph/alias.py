@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from ... import ops
 from ...ir import Graph, Role
+from .rows import Held, shared_rows, streams
 
 
 def loop_range(graph: Graph) -> range:
@@ -24,6 +25,12 @@ class Families:
         self.graph, self.stored = graph, stored
         self.body = loop_range(graph)
         self.in_body = {o for i in self.body for o in graph.nodes[i].outs}
+        self.held: dict[str, Held] = {}  # tensor of a stream → the rows of it that there are
+        self._stream: dict[int, range] = {}  # node of a stream → all of them
+        for one in streams(graph, graph.nodes[self.body.start - 1]) if self.body else ():
+            self.held |= one.values
+            nodes = range(self.body.start + one.first, self.body.start + one.first + one.nodes)
+            self._stream |= dict.fromkeys(nodes, nodes)
         self._parent: dict[str, str] = {}
 
     def root(self, name: str) -> str:
@@ -42,6 +49,24 @@ class Families:
 
     def _rank(self, name: str) -> tuple[bool, bool, bool]:
         return (name not in self.stored, self.graph[name].role is not Role.ACCUM, name in self.in_body)
+
+    def touched(self, position: int) -> range:
+        """The nodes that run by turns with this one: a stream, or it alone."""
+        return self._stream.get(position, range(position, position + 1))
+
+    def is_streamed(self, position: int) -> bool:
+        return position in self._stream
+
+    def join_rows(self) -> None:
+        """What nodes of streams make in place."""
+        for nodes in dict.fromkeys(self._stream.values()):
+            for out, source in shared_rows(self.graph, [self.graph.nodes[i] for i in nodes]):
+                self.join(out, source)
+
+    def bytes(self, name: str, n: int) -> int:
+        """What a tensor takes, for n samples."""
+        inside = name in self.held and self.root(name) in self.in_body
+        return self.held[name].bytes if inside else self.graph[name].bytes(n)
 
     def stride(self, name: str) -> int:
         """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""

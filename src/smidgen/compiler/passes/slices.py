@@ -37,6 +37,16 @@ def with_slices(
     return found
 
 
+def all_is_whole(updates: Sequence[Update], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Update, ...]:
+    """A slice with every index of its axis is the parameter itself: nothing of it is constant, and nothing to take."""
+
+    def is_all(update: Update) -> bool:
+        shape, axis = shapes[update.param], update.axis
+        return axis is not None and axis < len(shape) and update.indices == tuple(range(shape[axis]))
+
+    return tuple(Update(update.param) if is_all(update) else update for update in updates)
+
+
 def check_slice(update: Update, shape: tuple[int, ...]) -> None:
     assert update.axis is not None
     assert update.indices is not None

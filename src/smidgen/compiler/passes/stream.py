@@ -174,7 +174,8 @@ class _Entries:
             node = next(n for n in graph.nodes if ops.get(n.op).tracker)
             away = b.add("standardise", *node.ins, **{**node.attrs, "reference": True, "limit": SCORE_LIMIT})
         square = b.add("mul", away, away)
-        axes = tuple(range(1, len(b[square].shape)))
+        shape = b[square].shape
+        axes = tuple(i for i in range(len(shape)) if i != batch_axis(shape))
         return b.add("mean", square, axes=axes, keepdim=False) if axes else square
 
 

@@ -80,7 +80,8 @@ def place(
     for tensor in graph.tensors.values():
         if tensor.role in (Role.INPUT, Role.OUTPUT):
             continue
-        root, stride, count = families.root(tensor.name), families.stride(tensor.name), tensor.bytes(batch)
+        root, stride = families.root(tensor.name), families.stride(tensor.name)
+        count = families.bytes(tensor.name, batch)
         if root in stored:
             slots[tensor.name] = Slot(stored[root].region, stored[root].offset, count, stride)
         elif root in where:
@@ -134,9 +135,10 @@ def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[
             families.join(node.outs[out], node.ins[source])
         for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
             families.join(gathered, piece)
+    families.join_rows()
     birth, death = _lifetimes(families)
     for i, node in enumerate(graph.nodes):
-        for source in ops.get(node.op).inplace:
+        for source in ops.get(node.op).inplace if not families.is_streamed(i) else ():
             if _may_overwrite(families, node, source, death, i):
                 taken, dying = families.root(node.outs[0]), families.root(node.ins[source])
                 families.join(taken, dying)
@@ -148,16 +150,17 @@ def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[
 
 
 def _lifetimes(families: Families) -> tuple[dict[str, int], dict[str, int]]:
-    """First and last node that touches each family."""
+    """First and last node that touches each family, or runs by turns with one that does."""
     birth: dict[str, int] = {}
     death: dict[str, int] = {}
     body = families.body
     for i, node in enumerate(families.graph.nodes):
+        touched = families.touched(i)
         for name in (*node.ins, *node.outs):
             top = families.root(name)
-            birth.setdefault(top, i)
+            birth.setdefault(top, touched[0])
             # What lives outside the loop but is touched inside it stays until the last iteration ends.
-            last = body[-1] if i in body and top not in families.in_body else i
+            last = body[-1] if i in body and top not in families.in_body else touched[-1]
             death[top] = max(death.get(top, -1), last)
     return birth, death
 
@@ -193,7 +196,7 @@ def _blocks(
         tensor = graph[top]
         if tensor.role in (Role.INPUT, Role.OUTPUT) or top in families.stored or tensor.paged:
             continue
-        block = Block(top, align_up(tensor.bytes(batch), align), birth[top], death[top])
+        block = Block(top, align_up(families.bytes(top, batch), align), birth[top], death[top])
         (pinned if tensor.role is Role.ACCUM else blocks).append(block)
     merged = [b for b in blocks if families.root(b.name) == b.name]
     merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]

@@ -152,6 +152,7 @@ class _Reader:
                 self.families.join(node.outs[out], node.ins[source])
             for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
                 self.families.join(gathered, piece)
+        self.families.join_rows()
         self.value: dict[str, int] = {}  # root → number
         self.overwritten = self._overwrites()
 
@@ -211,6 +212,7 @@ class _Reader:
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for k, one in enumerate(inner):
+            turns = self.families.touched(body.start + k)
             call = typed(self.graph, one)
             seconds += self.batch * self.prices.seconds(one.op, call, 1)
             scratch = align_up(int(at(ops.get(one.op).scratch(call), 1)), self.align)
@@ -218,9 +220,9 @@ class _Reader:
             for name in (*one.ins, *one.outs):
                 root = self.families.root(name)
                 if self.graph[root].role is Role.VALUE and root in self.families.in_body:
-                    first.setdefault(root, k)
-                    last[root] = k
-        alive += [(first[r], last[r], align_up(self.graph[r].bytes(1), self.align)) for r in first]
+                    first.setdefault(root, turns[0] - body.start)
+                    last[root] = turns[-1] - body.start
+        alive += [(first[r], last[r], align_up(self.families.bytes(r, 1), self.align)) for r in first]
         change = [0] * (len(inner) + 1)
         for birth, death, count in alive:
             change[birth] += count

@@ -7,7 +7,10 @@ from typing import Final
 
 from ...ir import Graph
 from ...program.plan import Decision
+from ..graph.alias import loop_range
+from ..graph.rows import streams
 from ..place import arena
+from .streams import unstreamed
 
 WHY: Final = {
     "fuse": "weight gradients go into the optimizer tile by tile",
@@ -28,4 +31,30 @@ def savings(
     return tuple(d for d in tried if d.saves_bytes > 0)
 
 
-__all__ = ["savings"]
+def stream_decision(graphs: Mapping[str, Graph], batch: int) -> tuple[Decision, ...]:
+    """What streams save: the largest entry without them, minus the largest."""
+    told = next(
+        (text for name in sorted(graphs, key=lambda n: n != "train") if (text := _streams_text(graphs[name]))), ""
+    )
+    if not told:
+        return ()
+    with_, without = (max(arena.lower_bound(some(g), batch) for g in graphs.values()) for some in (_as_is, unstreamed))
+    short = f"streams {told}"
+    return (Decision("stream", f"{short}, row by row: no map of it exists as a whole", without - with_, short=short),)
+
+
+def _as_is(graph: Graph) -> Graph:
+    return graph
+
+
+def _streams_text(graph: Graph) -> str:
+    """From which layer to which."""
+    body = loop_range(graph)
+    names: list[str] = []
+    for stream in streams(graph, graph.nodes[body.start - 1]) if body else ():
+        inside = graph.nodes[body.start + stream.first : body.start + stream.first + stream.nodes]
+        names += [node.src for node in inside if node.src]
+    return f"{names[0]} to {names[-1]}" if names else ""
+
+
+__all__ = ["savings", "stream_decision"]

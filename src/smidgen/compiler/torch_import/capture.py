@@ -36,6 +36,7 @@ from .modes import Watch, watched
 from .translate import LOSSES, AddedLoss, Known, Result, WithLoss, graph_of
 
 SAMPLES = 7  # to export with: never 1, which torch takes for a constant, and rarely a size in a model
+GUARD = re.compile(r"satisfy the generated guard (.+)")
 Loss = str | Callable[..., Any]
 
 
@@ -342,7 +343,13 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
     any_size = "write x.shape[0], not a number and not len(x); samples must not be combined with each other"
     if "Constraints violated" in text or "Specializations unexpectedly" in text:
         what = "the model does not work for every batch size"
-        return ExportFailed(what, at=_line_of_guard(module, given), why=_constraint(text), help=any_size)
+        at, why = _line_of_guard(module, given), _constraint(text)
+        if guard := GUARD.search(why):
+            why = f"torch cannot prove for every batch that {guard[1]}"
+            any_size = (
+                "cut and fold along axes without the batch in them: x.chunk(2, dim=1) of x[batch, …], for instance"
+            )
+        return ExportFailed(what, at=at, why=why, help=any_size)
     try:
         with _quiet(), torch.no_grad():
             module(*given)
@@ -364,7 +371,8 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
 
 def _constraint(text: str) -> str:
     line = next((x for x in text.split("\n") if x.lstrip().startswith("- ")), "")
-    return re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "batch", line).strip(" -").split(". If you")[0][:200]
+    named = re.sub(r"L\['\w+'\]\.size\(\)\[0\]", "batch", line).strip(" -")
+    return re.split(r"\. If you|\.?Specializations unexpectedly", named)[0][:200]
 
 
 def _line_of_guard(module: nn.Module, inputs: Sequence[torch.Tensor]) -> str:

@@ -152,8 +152,8 @@ KERNEL(restart_moments_f32, "ui", PARAMS(Restart)) {
         seen[LEFT] = 0;
         return SMG_NO_FAULT;
     }
-    const float some =
-        (float)(int32_t)(rows < 1e9f ? (rows + 7.0f) / 8.0f : 1e9f); /* what is older counts as so many */
+    const float part = rows < 1e9f ? (rows + 7.0f) / 8.0f : 1e9f;
+    const float some = (float)(int32_t)(part > 0 ? part : 0); /* what is older counts as so many */
     if (given || seen[COUNT] > some) { seen[COUNT] = given ? 0 : some; }
     seen[LEFT] = rows;
     return SMG_NO_FAULT;

@@ -164,6 +164,8 @@ void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_
     *written_bytes = p->pager.written_bytes;
 }
 
+const SmgPager *smg_posix_pager(const SmgPosix *p) { return p->context.pager; }
+
 const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes) {
     const SmgPager *pager = p->context.pager;
     return pager ? pager->read(pager->self, offset, to, bytes) : "no page file is open";

@@ -41,6 +41,7 @@ void smg_posix_trim(SmgPosix *p, size_t keep);
 SmgStatus smg_posix_page_to(SmgPosix *p, const char *path, char message[SMG_MESSAGE_BYTES]);
 /* Bytes that the program has read from its pages and written to them since then. */
 void smg_posix_paged(const SmgPosix *p, uint64_t *read_bytes, uint64_t *written_bytes);
+const SmgPager *smg_posix_pager(const SmgPosix *p); /* NULL: no page file is open */
 /* State that lives in pages (the first smg_page_state_bytes), between steps. NULL, or why not. */
 const char *smg_posix_page_read(SmgPosix *p, size_t offset, void *to, size_t bytes);
 const char *smg_posix_page_write(SmgPosix *p, size_t offset, const void *from, size_t bytes);

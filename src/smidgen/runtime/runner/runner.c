@@ -6,6 +6,7 @@
 #include "../ports/posix_pager.h"
 #include "places.h"
 #include "store.h"
+#include "stream.h"
 #include "tail.h"
 #include <errno.h>
 #include <math.h>
@@ -15,11 +16,14 @@
 static const char USAGE[] =
     "runner train --data TRAIN.npz [--epochs N] [--batch N] [--lr RATE] [--seed N | --no-shuffle]\n"
     "             [--state FILE] [--save-every STEPS] [--losses FILE] [--page-to FILE] [--json]\n"
+    "runner learn --data STREAM.npz [--state FILE] [-o OUT.npy] [--lr RATE] [--losses FILE] [--page-to FILE] [--json]\n"
     "runner infer --data TEST.npz [--state FILE] [-o OUT.npy] [--page-to FILE] [--json]\n"
     "runner info\n"
     "runner program -o NET.smg\n"
     "\n"
     "--data       arrays x (or x0, x1, ...) and y; or --raw x.bin --raw y.bin, numbers as the program has them\n"
+    "learn        of a program made with tinyol: predicts each sample, then learns from it, as job.learn does;\n"
+    "             without y where the model reconstructs x; -o has the predictions\n"
     "--state      what was learned: read if the file is there, written at the end; a power cut does not spoil it\n"
     "--losses     the loss of each step, as little-endian f32\n"
     "--page-to    the page file of a program that pages; after an error, --state holds the last state that was saved\n"
@@ -218,10 +222,51 @@ static const char *replayed(uint64_t first, int32_t n, int is_new, float *loss) 
     return is_new && smg_replay_keep(&context, &net_replay, rows, n) ? smg_error(&context) : NULL;
 }
 
+/* The state that was saved, if there is one, and the learning rate that was asked for. 0, or a status. */
+static int restored(const Options *o, Store *store) {
+    int is_new = 1;
+    const char *why;
+    if (o->state && (why = store_open(store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
+    if (!is_new && smg_restore(&context, &store->slots)) { return fail(1, o->state, smg_error(&context)); }
+    if (net_replay.samples && !smg_replay_memory(&context, &net_replay)) { return fail(1, smg_error(&context), NULL); }
+    if (o->has_lr && net_lr < 0) { return fail(2, "this runner cannot change its learning rate", NULL); }
+    if (o->has_lr) { memcpy(context.state + net_lr, &o->lr, 4); }
+    return 0;
+}
+
+static int learn(const Options *o) {
+    Store store;
+    Stream stream = {.loss = 0};
+    if (smg_entry(&context, "learn") < 0) { return fail(1, "the program does not learn from a stream", "use train"); }
+    if (stream_open(&samples, &context, o->data, (char **)o->raw, o->raws)) { return fail(1, samples.message, NULL); }
+    const int status = restored(o, &store);
+    if (status) { return status; }
+    stream.losses = o->losses ? fopen(o->losses, "wb") : NULL;
+    if (o->losses && !stream.losses) { return fail(1, o->losses, strerror(errno)); }
+    stream.out = o->out ? fopen(o->out, "wb") : NULL;
+    if (o->out && !stream.out) { return fail(1, o->out, strerror(errno)); }
+    const char *why = stream_learn(&context, &samples, &net_replay, &stream);
+    if (why) { return fail(1, why, NULL); }
+    if (stream.losses && fclose(stream.losses)) { return fail(1, o->losses, strerror(errno)); }
+    if (stream.out && fclose(stream.out)) { return fail(1, o->out, strerror(errno)); }
+    if (o->state && smg_save(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
+    const unsigned long long count = (unsigned long long)samples.samples;
+    if (o->json) {
+        printf("{\"samples\": %llu, \"loss\": %.9g, \"drift\": %.9g, \"state_hash\": \"%016llx\", \"ram_bytes\": %llu, "
+               "\"peak_kb\": %ld%s}\n",
+               count, stream.loss, (double)stream.usual.drift, state_hash(), ram_bytes(), store_peak_kb(),
+               paged_json());
+    } else {
+        printf("%llu samples, loss %.6f, drift %.4f, state %016llx\n", count, stream.loss, (double)stream.usual.drift,
+               state_hash());
+        if (o->state) { printf("wrote %s\n", o->state); }
+    }
+    return 0;
+}
+
 static int train(const Options *o) {
     const int entry = smg_entry(&context, "train");
     Store store;
-    int is_new = 1;
     const char *why;
     if (entry < 0) { return fail(1, "the program cannot train", NULL); }
     const int replays = net_replay.samples > 0;
@@ -233,11 +278,8 @@ static int train(const Options *o) {
     if (batch > smg_batch(&context) && smg_entry(&context, "grad") < 0) {
         return fail(2, "--batch is larger than the program's", NULL);
     }
-    if (o->state && (why = store_open(&store, &context, o->state, &is_new))) { return fail(1, o->state, why); }
-    if (!is_new && smg_restore(&context, &store.slots)) { return fail(1, o->state, smg_error(&context)); }
-    if (replays && !smg_replay_memory(&context, &net_replay)) { return fail(1, smg_error(&context), NULL); }
-    if (o->has_lr && net_lr < 0) { return fail(2, "this runner cannot change its learning rate", NULL); }
-    if (o->has_lr) { memcpy(context.state + net_lr, &o->lr, 4); }
+    const int status = restored(o, &store);
+    if (status) { return status; }
     FILE *losses = o->losses ? fopen(o->losses, "wb") : NULL;
     if (o->losses && !losses) { return fail(1, o->losses, strerror(errno)); }
     float loss = 0;
@@ -388,15 +430,18 @@ int main(int argc, char **argv) {
     Options o;
     if (argc > 1 && strcmp(argv[1], "--help") == 0) { return fputs(USAGE, stdout) == EOF; }
     if (parse(argc, argv, &o)) { return usage(); }
-    const int needs_data = strcmp(o.command, "train") == 0 || strcmp(o.command, "infer") == 0;
+    static int (*const runs[])(const Options *) = {train, learn, infer};
+    static const char *const names[] = {"train", "learn", "infer"};
+    int number = 0;
+    while (number < 3 && strcmp(o.command, names[number]) != 0) { number++; }
+    const int needs_data = number < 3;
     if (needs_data && !o.data == !o.raws) { return fail(2, "give --data FILE.npz, or --raw for each input", NULL); }
     if (strcmp(o.command, "program") == 0) { return write_program(&o); }
     const char *why = open_program();
     if (why) { return fail(1, "the program inside cannot be opened", why); }
     why = needs_data ? open_pages(&o) : NULL;
     if (why) { return fail(o.page_to ? 1 : 2, o.page_to ? o.page_to : "the program pages", why); }
-    if (strcmp(o.command, "train") == 0) { return train(&o); }
-    if (strcmp(o.command, "infer") == 0) { return infer(&o); }
+    if (needs_data) { return runs[number](&o); }
     if (strcmp(o.command, "info") == 0) { return info(); }
     return usage();
 }

@@ -11,6 +11,7 @@
  * page.bin     stands in for a memory card, if the program pages. result.bin then has the state in pages behind
  *              STATE, and the bytes that were paged in and out at its end. */
 #include "board.h"
+#include "files.h"
 #include "net_program.h"
 #include "smidgen_train.h"
 
@@ -34,51 +35,6 @@ static SmgBlocks card = {.read = read_card, .write = write_card};
 static SmgPager pager;
 #endif
 
-typedef struct {
-    int data, result;                 /* files */
-    uint32_t at, written;             /* where in them the next bytes are */
-    uint32_t start[NET_MOST_BUFFERS]; /* where the buffers of this run are: inputs in data, outputs in result */
-} Files;
-
-/* The program calls these when it wants a piece of an input, or has a piece of an output: straight from or to its
- * arena, so that no batch needs memory of its own. */
-static int read_input(void *self, int buffer, size_t offset, void *to, size_t bytes) {
-    const Files *f = (const Files *)self;
-    return board_read(f->data, f->start[buffer] + (uint32_t)offset, to, bytes);
-}
-
-static int write_output(void *self, int buffer, size_t offset, const void *from, size_t bytes) {
-    const Files *f = (const Files *)self;
-    return board_write(f->result, f->start[buffer] + (uint32_t)offset, from, bytes);
-}
-
-/* Samples of the next step or prediction, 0 if there is none; the first of all is bytes of STATE. */
-static int32_t next_count(Files *f) {
-    int32_t n = 0;
-    if (board_read(f->data, f->at, &n, sizeof n)) { return 0; }
-    f->at += sizeof n;
-    return n;
-}
-
-/* Finds out where the first `count` buffers of the next run are, which has n samples. */
-static void next_run(Files *f, const char *entry, int count, int32_t n) {
-    const int number = smg_entry(&context, entry);
-    for (int i = 0; i < count; i++) {
-        SmgBufferInfo info;
-        const uint32_t bytes = (uint32_t)smg_buffer_bytes(&context, number, i, n);
-        smg_buffer_info(&context, number, i, &info);
-        uint32_t *at = info.is_output ? &f->written : &f->at;
-        f->start[i] = *at;
-        *at += bytes;
-    }
-}
-
-static int append(Files *f, const void *from, size_t bytes) {
-    const int failed = board_write(f->result, f->written, from, bytes);
-    f->written += (uint32_t)bytes;
-    return failed;
-}
-
 static const SmgBuffer buffers[NET_MOST_BUFFERS]; /* none of them has memory */
 
 #ifdef NET_REPLAY
@@ -91,7 +47,7 @@ static _Alignas(4) uint8_t rows[NET_REPLAY_ROWS_BYTES]; /* new samples, as the p
 static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
     const int32_t count = n < 0 ? -n : n;
     const int target = NET_TRAIN_INPUTS - 1;
-    next_run(f, NET_REPLAY_ENTRY, target, count);
+    next_run(f, &context, NET_REPLAY_ENTRY, target, count);
     f->start[target] = f->at;
     f->at += (uint32_t)count * smg_replay_row_bytes(&replay, replay.parts - 1);
     const SmgStatus status =
@@ -103,25 +59,18 @@ static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *lo
 static SmgStatus train(Files *f, const SmgChannel *channel, int32_t n, float *loss) {
     const int32_t most = smg_batch(&context);
     if (n <= most) {
-        next_run(f, "train", NET_TRAIN_INPUTS, n);
+        next_run(f, &context, "train", NET_TRAIN_INPUTS, n);
         return smg_train_step(&context, buffers, NET_TRAIN_INPUTS, n, loss, channel);
     }
     SmgStatus status = smg_zero(&context);
     for (int32_t done = 0; !status && done < n; done += most) {
         const SmgSamples part = {n - done < most ? n - done : most, n, done};
-        next_run(f, "grad", NET_TRAIN_INPUTS, part.n);
+        next_run(f, &context, "grad", NET_TRAIN_INPUTS, part.n);
         status = smg_grad(&context, buffers, NET_TRAIN_INPUTS, part, loss, channel);
     }
     return status ? status : smg_apply(&context);
 }
 #endif
-
-static int fail(const char *what) {
-    board_print("error: ");
-    board_print(what);
-    board_print("\n");
-    return 1;
-}
 
 int main(void) {
     Files f = {.data = board_open("data.bin", BOARD_READ), .result = board_open("result.bin", BOARD_WRITE)};
@@ -145,7 +94,7 @@ int main(void) {
     card.read_bytes = card.written_bytes = 0; /* of training and predictions only */
 #endif
 
-    const int32_t given = next_count(&f);
+    const int32_t given = next_number(&f);
     if (given && ((uint32_t)given != sizeof state || board_read(f.data, f.at, state, sizeof state))) {
         return fail("data.bin has the state of another program");
     }
@@ -154,7 +103,7 @@ int main(void) {
     if (!smg_replay_memory(&context, &replay)) { return fail(smg_error(&context)); }
 #endif
 
-    while ((n = next_count(&f)) != 0) {
+    while ((n = next_number(&f)) != 0) {
         float loss = 0;
         if (train(&f, &channel, n, &loss)) { return fail(smg_error(&context)); }
         append(&f, &loss, sizeof loss);
@@ -170,8 +119,8 @@ int main(void) {
     }
 #endif
 
-    while ((n = next_count(&f)) > 0) {
-        next_run(&f, "infer", NET_INFER_BUFFERS, n);
+    while ((n = next_number(&f)) > 0) {
+        next_run(&f, &context, "infer", NET_INFER_BUFFERS, n);
         if (smg_infer(&context, buffers, NET_INFER_BUFFERS, n, &channel)) { return fail(smg_error(&context)); }
     }
 

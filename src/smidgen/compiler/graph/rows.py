@@ -1,0 +1,345 @@
+"""Streams: a part of the loop over samples runs row by row, depth first, so that its values exist a few rows at a time.
+
+In iteration i every value gets its next rows, and forgets those that nobody will read again:
+
+    rows begin(i)..end(i) are there,    end(i)   = floor((i + 1) · rate) + ahead     both within 0..count
+                                        begin(i) = floor(i · rate) + kept
+
+A value's rate is the number of rows that an iteration makes of it: halved behind a stride of 2, doubled in front of it.
+`ahead` is what its readers look forward, `kept` what they look back. What nobody reads outside the stream takes memory
+for `held` rows; all else is there as a whole. The stream is written in the `loop` node (attribute `streams`); nodes and
+their meaning are the same with and without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from ... import ops
+from ...ir import Graph, Node, Role, Tensor
+from ...ops.build import typed
+from ...ops.registry import Call, N, Op
+from ...ops.traits import Rows
+
+MOST_ROWS, MOST_REACH, MOST_EDGE = 1 << 15, 256, 64  # as in runtime/rows.h
+Plain = tuple[int, int, int, tuple[tuple[str, int, int, int, int, int], ...]]
+"""A stream as an attribute: first node of the body, nodes, iterations; of each value name, rows, rate as two numbers,
+ahead, kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which rows of a value there are; `step` / `period` is its rate."""
+
+    count: int
+    step: int
+    period: int
+    ahead: int
+    kept: int
+    row_bytes: int
+
+    def end(self, i: int) -> int:
+        return min(max((i + 1) * self.step // self.period + self.ahead, 0), self.count)
+
+    def begin(self, i: int) -> int:
+        return min(max(i * self.step // self.period + self.kept, 0), self.count)
+
+    @property
+    def most(self) -> int:
+        """Rows at a time."""
+        return min(self.count, -(-self.step // self.period) + self.ahead - self.kept)
+
+    @property
+    def bytes(self) -> int:
+        return self.most * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    first: int  # node of the body
+    nodes: int
+    iterations: int
+    values: Mapping[str, Held]  # by tensor; an output of the caller's has the rows of what is fetched
+
+    @property
+    def plain(self) -> Plain:
+        values = ((name, v.count, v.step, v.period, v.ahead, v.kept) for name, v in self.values.items())
+        return self.first, self.nodes, self.iterations, tuple(values)
+
+
+def streams(graph: Graph, loop: Node) -> tuple[Stream, ...]:
+    """Of a loop, in order."""
+    found = []
+    for first, nodes, iterations, values in loop.attrs.get("streams", ()):
+        held = {name: Held(n, step, period, ahead, kept, _bytes(graph[name]))
+                for name, n, step, period, ahead, kept in values}  # fmt: skip
+        found.append(Stream(first, nodes, iterations, held))
+    return tuple(found)
+
+
+# -- rows of a tensor --------------------------------------------------------------------------------------------------
+
+
+def row_axis(shape: Sequence[Any]) -> int:
+    """The first axis that is longer than 1; the last one if none is."""
+    return next((i for i, dim in enumerate(shape) if dim != 1), max(len(shape) - 1, 0))
+
+
+def rows_of(tensor: Tensor) -> int:
+    return int(tensor.shape[row_axis(tensor.shape)]) if tensor.shape else 1  # type: ignore[arg-type]
+
+
+def row_bytes(tensor: Tensor) -> int:
+    return tensor.bytes(1) // max(rows_of(tensor), 1)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return row_bytes(tensor) if tensor.role is Role.VALUE else 0
+
+
+def streamed_inputs(graph: Graph, node: Node) -> list[int]:
+    """Inputs that a node of a stream takes row by row; the others are there as a whole, like weights."""
+    rule = rule_of(graph, node)
+    if rule is None:
+        return []
+    if rule.kind != "each" or ops.border(node) or ops.get(node.op).is_view:
+        return [0]
+    out = graph[node.outs[0]]
+    axis, rows = row_axis(out.shape), rows_of(out)
+    found = []
+    for k, name in enumerate(node.ins):
+        shape = graph[name].shape
+        at = axis - (len(out.shape) - len(shape))  # shapes broadcast from their ends
+        is_operand = graph[name].role is Role.VALUE or _joins(ops.get(node.op))
+        if is_operand and 0 <= at < len(shape) and shape[at] == rows and all(dim == 1 for dim in shape[:at]):
+            found.append(k)
+    return found
+
+
+def rule_of(graph: Graph, node: Node) -> Rows | None:
+    """How a node makes some rows of its result; None if it cannot."""
+    record = ops.get(node.op)
+    inside = graph[node.ins[0]] if ops.border(node) == "out" else graph[node.outs[0]]
+    if len(node.outs) != 1 or record.batchwise or not inside.shape or rows_of(inside) > MOST_ROWS:
+        return None
+    axis = row_axis(inside.shape)
+    if record.rows is not None:
+        return record.rows(typed(graph, node), axis)
+    if record.is_view:
+        source = graph[node.ins[0]]
+        same = rows_of(source) == rows_of(inside) and source.role is Role.VALUE and record.shares == {0: 0}
+        return Rows("each") if same and record.rearranges is not None else None
+    if record.needs_run or record.statistics or record.has_scratch or record.layout is None:
+        return None
+    rule = record.layout.rule
+    if rule == "join" and node.attrs["axis"] % len(inside.shape) == axis:
+        return None
+    return Rows("each") if rule in ("each", "channels", "rows", "join") and axis < len(inside.shape) - 1 else None
+
+
+def _joins(record: Op) -> bool:
+    return record.layout is not None and record.layout.rule == "join"
+
+
+def of_rows(graph: Graph, node: Node) -> Call:
+    """The node as if each of its rows were a sample."""
+    call, rows = typed(graph, node), set(streamed_inputs(graph, node))
+    ins = tuple(_as_sample(t) if k in rows else t for k, t in enumerate(call.ins))
+    return Call(ins, tuple(map(_as_sample, call.outs)), call.attrs)
+
+
+def _as_sample(tensor: Tensor) -> Tensor:
+    axis = row_axis(tensor.shape)
+    return Tensor(tensor.name, (N, *[1] * axis, *tensor.shape[axis + 1 :]), tensor.dtype, tensor.role)
+
+
+# -- a stream of some nodes --------------------------------------------------------------------------------------------
+
+
+class Body:
+    """The nodes of a loop, and what streams of them have in common."""
+
+    def __init__(self, graph: Graph, body: range) -> None:
+        self.graph, self.body = graph, body
+        self.nodes = [graph.nodes[i] for i in body]
+        self.rules = [rule_of(graph, node) for node in self.nodes]
+        self.made = {node.outs[0]: k for k, node in enumerate(self.nodes) if node.outs}
+        reads = [[node.ins[i] for i in streamed_inputs(graph, node)] for node in self.nodes]
+        self.reads = [[name for name in some if name in self.made] for some in reads]  # row by row
+        self.blocked = [self._is_blocked(node, some) for node, some in zip(self.nodes, self.reads, strict=True)]
+        self.last = self._last()
+        inside = [graph[node.ins[0] if ops.border(node) == "out" else node.outs[0]] for node in self.nodes]
+        self.count = [rows_of(tensor) for tensor in inside]
+        self.bytes = [_bytes(graph[node.outs[0]]) for node in self.nodes]  # of a row
+        self._rate, self._odd = self._rates()
+
+    def _is_blocked(self, node: Node, reads: Sequence[str]) -> bool:
+        """It reads a value of the loop as a whole, or makes something else than a value."""
+        makes = ops.border(node) == "out" or all(self.graph[out].role is Role.VALUE for out in node.outs)
+        return not makes or not self._sees_rows(node) or rule_of(self.graph, node) is None
+
+    def _sees_rows(self, node: Node) -> bool:
+        """Every row that is made needs a row of the input; a window in the padding alone needs none."""
+        rule = rule_of(self.graph, node)
+        if rule is None or rule.kind == "each":
+            return True
+        source, out = self.graph[node.ins[0]], self.graph[node.outs[0]]
+        rows, made = rows_of(source), rows_of(out)
+        if row_axis(source.shape) != row_axis(out.shape):
+            return False
+        most = MOST_REACH if rule.kind == "window" else MOST_EDGE
+        if not -MOST_REACH <= rule.pad < rule.reach <= most or rule.pad > MOST_EDGE or rule.step > most:
+            return False
+        if rule.kind == "window":
+            whole = (rows + rule.pad - rule.reach) // rule.step + 1  # windows that do not look over the end
+            return rule.step * (made - 1) - rule.pad < rows and made - whole <= MOST_EDGE
+        return rule.reach >= rule.step and rule.pad >= 0 and made + rule.pad - rule.reach <= rule.step * (rows - 1)
+
+    def _last(self) -> dict[str, int]:
+        """Value → its last reader; the place behind all of them if somebody outside the loop reads it."""
+        found = dict.fromkeys(self.made, -1)
+        for i, node in enumerate(self.graph.nodes):
+            for name in (*node.ins, *node.attrs.get("yields", ())):
+                if name in found:
+                    found[name] = max(found[name], i - self.body.start if i in self.body else len(self.nodes))
+        return found
+
+    def _rates(self) -> tuple[dict[str, int], set[int]]:
+        """Rows of each value for the same share of a sample, as whole numbers; and nodes whose inputs do not agree."""
+        known: dict[str, Fraction] = {}
+        odd: set[int] = set()
+        for k, node in enumerate(self.nodes):
+            rule = self.rules[k]
+            if rule is None or not node.outs:
+                continue
+            factor = _factor(rule)
+            rates = {known[name] * factor for name in self.reads[k] if name in known}
+            if len(rates) > 1:
+                odd.add(k)
+            known[node.outs[0]] = min(rates, default=Fraction(self.count[k]))  # what begins here: by its size
+        scale = math.lcm(*(rate.denominator for rate in known.values())) if known else 1
+        return {name: int(rate * scale) for name, rate in known.items()}, odd
+
+    def stream(self, first: int, nodes: int, rows: int) -> Stream | None:
+        """These nodes as a stream, in which an iteration makes `rows` rows of the value with most; None if they cannot
+        be one."""
+        span = range(first, first + nodes)
+        if any(self.blocked[k] or k in self._odd for k in span):
+            return None
+        for k in span:  # what is made here is read by rows here; a view has the rows of what it shows
+            if ops.get(self.nodes[k].op).is_view and self.made.get(self.nodes[k].ins[0], -1) < first:
+                return None
+            if any(name not in self.reads[k] and first <= self.made.get(name, -1) < k for name in self.nodes[k].ins):
+                return None
+        names = {self.nodes[k].outs[0]: k for k in span}
+        fastest = max(self._rate[name] for name in names)
+        rates = {name: Fraction(self._rate[name] * rows, fastest) for name in names}
+        if any((rule := self.rules[k]) is not None and rule.kind == "spread" for k in span):  # whole numbers of rows
+            scale = math.lcm(*(rate.denominator for rate in rates.values()))
+            rates = {name: rate * scale for name, rate in rates.items()}
+        return self._scheduled(first, names, rates)
+
+    def _scheduled(self, first: int, names: Mapping[str, int], rates: Mapping[str, Fraction]) -> Stream:
+        ahead = dict.fromkeys(names, 0)
+        for out, k in reversed(list(names.items())):
+            rule = self.rules[k]
+            assert rule is not None
+            for name in self.reads[k]:
+                if name in names:
+                    ahead[name] = max(ahead[name], needs_ahead(rule, ahead[out]))
+        lag = math.lcm(*(rate.denominator for rate in rates.values()))
+        delay = max(-(-a * rates[name].denominator // (rates[name].numerator * lag)) for name, a in ahead.items()) * lag
+        kept: dict[str, int] = {}
+        for name in names:
+            ahead[name] -= delay * rates[name].numerator // rates[name].denominator
+            kept[name] = ahead[name]
+        for out, k in names.items():
+            rule = self.rules[k]
+            assert rule is not None
+            for name in self.reads[k]:
+                if name in names:
+                    kept[name] = min(kept[name], looks_back(rule, ahead[out], rates[out].denominator))
+        count = {name: self.count[k] for name, k in names.items()}
+        iterations = max(-((ahead[n] - count[n]) * rate.denominator // rate.numerator) for n, rate in rates.items())
+        end = first + len(names)
+        values: dict[str, Held] = {}
+        for name, rate in rates.items():
+            is_whole = self.last[name] >= end or ops.border(self.nodes[names[name]]) == "out" or self.last[name] < 0
+            low = -iterations * rate.numerator // rate.denominator if is_whole else kept[name]
+            bytes_ = self.bytes[names[name]]
+            values[name] = Held(count[name], rate.numerator, rate.denominator, ahead[name], low, bytes_)
+        for out, source in reversed(shared_rows(self.graph, [self.nodes[k] for k in names.values()], self.readers)):
+            a, b = values[out], values[source]  # what works in place, or is a view, keeps the rows of both
+            low = min(a.kept, b.kept)
+            values[out], values[source] = replace(a, kept=low), replace(b, kept=low)
+        return Stream(first, len(names), iterations, values)
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, int]:
+        return readers_of(self.graph)
+
+
+def _factor(rule: Rows) -> Fraction:
+    """Rows of the result for one of the input."""
+    return {"each": Fraction(1), "window": Fraction(1, rule.step), "spread": Fraction(rule.step)}[rule.kind]
+
+
+def needs_ahead(rule: Rows, out: int) -> int:
+    """What `ahead` the input has at least, for that of the result."""
+    if rule.kind == "window":
+        return rule.step * out + rule.reach - rule.step - rule.pad
+    if rule.kind == "spread":  # rates are whole numbers: rows up to floor((end - 1 + pad) / step)
+        return (out - 1 + rule.pad) // rule.step + 1
+    return out
+
+
+def looks_back(rule: Rows, ahead: int, period: int) -> int:
+    """What `kept` the input has at most, for `ahead` and period of the result."""
+    if rule.kind == "window":
+        late = rule.step * (period - 1) // period  # floor(i·s·r) - s·floor(i·r) at most
+        return rule.step * ahead - rule.pad - late
+    if rule.kind == "spread":
+        return -((rule.reach - 1 - rule.pad - ahead) // rule.step)
+    return ahead
+
+
+def readers_of(graph: Graph) -> dict[str, int]:
+    """Tensor → how many nodes read it, what a loop gathers included."""
+    readers: dict[str, int] = {}
+    for node in graph.nodes:
+        for name in {*node.ins, *node.attrs.get("yields", ())}:
+            readers[name] = readers.get(name, 0) + 1
+    return readers
+
+
+def shared_rows(graph: Graph, nodes: Sequence[Node], known: Mapping[str, int] | None = None) -> list[tuple[str, str]]:
+    """(result, input) of nodes of a stream that take the memory of an input: views, and what may work in place on a
+    value that nobody else reads. `known`: the number of readers."""
+    readers = readers_of(graph) if known is None else known
+    made = {node.outs[0] for node in nodes}
+    found = []
+    for node in nodes:
+        record = ops.get(node.op)
+        if ops.border(node):
+            continue
+        if record.is_view:
+            if node.ins[0] in made:
+                found.append((node.outs[0], node.ins[0]))
+            continue
+        out = graph[node.outs[0]]
+        for k in record.inplace:
+            name = node.ins[k]
+            same = name in made and (graph[name].shape, graph[name].dtype) == (out.shape, out.dtype)
+            if same and readers[name] == 1 and node.ins.count(name) == 1:
+                found.append((out.name, name))
+                break
+    return found
+
+
+__all__ = ["Body", "Held", "Stream", "looks_back", "needs_ahead", "of_rows", "row_axis", "row_bytes", "rows_of",
+           "rule_of", "shared_rows", "streamed_inputs", "streams"]  # fmt: skip

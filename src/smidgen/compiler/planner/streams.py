@@ -1,0 +1,267 @@
+"""Which parts of the loop over samples run row by row (graph/rows.py): as few as bring its memory down to the least
+that can be reached, or to what the rest of the program takes anyway.
+
+The loop's body is cut into pieces. A piece is one node that runs as a whole, or a stream; each has a peak, and the
+largest is what the loop takes beside what lives outside it. Cuts of streams are where little is alive.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from ... import ops
+from ...ir import ALIGN, Graph, Role, at
+from ...ops.build import typed
+from ..effort import spend
+from ..graph.alias import Families, loop_range
+from ..graph.rows import Body, Stream, rule_of, shared_rows
+from ..passes.stream_rows import with_streams
+from ..place.arena import align_up, lower_bound
+
+TILES: Final = (2, 4, 8, 16)  # rows of an iteration that are tried: more take more memory, and less time
+CALL_MACS: Final = {"exact": 100, "fast": 10_000}  # what a call of a kernel takes beside its work, in MACs of it
+MOVED_MACS: Final = 0.04  # of a byte that is moved to the front
+WORTH: Final = 0.03  # of the loop's time, for the least memory
+LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
+WORK: Final = 20e-6  # of effort for a node that is looked at
+
+
+_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[int, str], Graph]]] = {}
+"""What was made of graphs that still exist, by their id: one graph is asked for again and again."""
+
+
+def streamed(graph: Graph, batch: int, kernels: str) -> Graph:
+    """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; "least"
+    asks for the least memory."""
+    key = id(graph)
+    if key not in _known:
+        _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
+    made = _known[key][1]
+    if (batch, kernels) not in made:
+        given = ("fast", math.inf) if kernels == "least" else (kernels, WORTH)
+        found = _streamed(graph, batch, *given)
+        if found is graph:  # it would keep itself
+            return graph
+        made[batch, kernels] = found
+    return made[batch, kernels]
+
+
+def _streamed(graph: Graph, batch: int, kernels: str, worth: float) -> Graph:
+    plain = unstreamed(graph)
+    body = loop_range(plain)
+    if not any(rule_of(plain, plain.nodes[i]) is not None for i in body):
+        return plain  # also without a loop
+    found = _Loop(plain, body, batch, kernels).chosen(worth)
+    return with_streams(plain, found) if found else plain
+
+
+def unstreamed(graph: Graph) -> Graph:
+    body = loop_range(graph)
+    return with_streams(graph, ()) if body and "streams" in graph.nodes[body.start - 1].attrs else graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    first: int
+    nodes: int
+    peak: int
+    macs: float  # that calls and moves of rows take
+    stream: Stream | None = None
+    inner: int = 0  # bytes of what is read within the stream alone
+
+
+class _Loop:
+    def __init__(self, graph: Graph, body: range, batch: int, kernels: str) -> None:
+        self.graph, self.body, self.batch = graph, body, batch
+        self.call_macs, self.packs = CALL_MACS[kernels], kernels == "fast"
+        self.rows = Body(graph, body)
+        self.nodes = self.rows.nodes
+        self.families = Families(graph, graph.data)
+        for node in graph.nodes:
+            for out, source in ops.get(node.op).shares.items():
+                self.families.join(node.outs[out], node.ins[source])
+            for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
+                self.families.join(gathered, piece)
+        self.scratch = [align_up(int(at(ops.get(n.op).scratch(typed(graph, n)), 1)), ALIGN) for n in self.nodes]
+        self.made: dict[str, int] = {}  # value of the loop → its maker
+        self.last: dict[str, int] = {}
+        for k, node in enumerate(self.nodes):
+            for name in (*node.ins, *node.outs):
+                if root := self._inside(name):
+                    self.made.setdefault(root, k)
+                    self.last[root] = k
+        spend(WORK * len(self.nodes))
+
+    def _inside(self, name: str) -> str:
+        """The value of the loop that a tensor is, or nothing."""
+        root = self.families.root(name)
+        is_value = self.graph[root].role is Role.VALUE and root in self.families.in_body
+        return root if is_value else ""
+
+    def _bytes(self, root: str) -> int:
+        return align_up(self.graph[root].bytes(1), ALIGN)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def alive(self) -> list[int]:
+        """Bytes of values that are made before a node and read at it or later."""
+        change = [0] * (len(self.nodes) + 2)
+        for root, made in self.made.items():
+            change[made + 1] += self._bytes(root)
+            change[self.last[root] + 1] -= self._bytes(root)
+        total, found = 0, []
+        for k in range(len(self.nodes) + 1):
+            total += change[k]
+            found.append(total)
+        return found
+
+    def whole(self, k: int) -> _Piece:
+        """A node that runs as it is; its result may take the place of an input that dies."""
+        node = self.nodes[k]
+        new = {root for out in node.outs if (root := self._inside(out)) and self.made[root] == k}
+        dying = {self._inside(node.ins[i]) for i in ops.get(node.op).inplace} & {
+            root for root, last in self.last.items() if last == k
+        }
+        size = sum(self._bytes(root) for root in new)
+        if any(self._bytes(root) == size for root in dying if root):
+            size = 0
+        return _Piece(k, 1, self.alive[k] + size + self.scratch[k], 0.0)
+
+    @cached_property
+    def wholes(self) -> list[_Piece]:
+        return [self.whole(k) for k in range(len(self.nodes))]
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Nodes before which little is alive, ends of what can be streamed included."""
+        can = [*(not blocked for blocked in self.rows.blocked), False]
+        alive = [*self.alive, 0]
+        found = {0, len(self.nodes)}
+        for k in range(1, len(self.nodes)):
+            ends = can[k - 1] != can[k]
+            if (
+                ends
+                or (alive[k] <= alive[k - 1] and alive[k] < alive[k + 1])
+                or alive[k] < alive[k - 1] == alive[k + 1]
+            ):
+                found.add(k)
+        return sorted(found)
+
+    def streams(self, most: int) -> Iterator[_Piece]:
+        """Streams between cuts with a peak below `most`, one row at a time."""
+        for a, first in enumerate(self.cuts):
+            for end in self.cuts[a + 1 :]:
+                if any(self.rows.blocked[first:end]):
+                    break
+                piece = self._piece(first, end, 1)
+                if piece is None:
+                    continue
+                if self.alive[first] + piece.inner >= most:
+                    break  # a longer one holds as much, and more
+                if piece.peak < most:
+                    yield piece
+
+    def _quicker(self, piece: _Piece, limit: int) -> _Piece:
+        """With as many rows at a time as fit."""
+        for rows in TILES if piece.stream is not None else ():
+            more = self._piece(piece.first, piece.first + piece.nodes, rows)
+            if more is None or more.peak > limit:
+                break
+            piece = min(piece, more, key=lambda one: one.macs)
+        return piece
+
+    def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
+        spend(WORK * (end - first))
+        stream = self.rows.stream(first, end - first, rows)
+        if stream is None:
+            return None
+        inner, outer = self._held(stream)
+        peak = self.alive[first] + inner + outer + max(self.scratch[first:end])
+        return _Piece(first, end - first, peak, self._overhead(stream), stream, inner)
+
+    def _held(self, stream: Stream) -> tuple[int, int]:
+        """Bytes of rows of values that are read within the stream alone, and of values that are there as a whole."""
+        nodes = self.nodes[stream.first : stream.first + stream.nodes]
+        shared = dict(shared_rows(self.graph, nodes, self.rows.readers))
+        inner = outer = 0
+        for name, held in stream.values.items():
+            if name in shared or not self._inside(name):
+                continue
+            count = align_up(held.bytes, ALIGN)
+            ends = self.last[self._inside(name)] >= stream.first + stream.nodes
+            inner, outer = (inner, outer + count) if ends else (inner + count, outer)
+        return inner, outer
+
+    def _overhead(self, stream: Stream) -> float:
+        """Calls, in each of which weights are read anew, and rows that are moved."""
+        macs = 0.0
+        for node in self.nodes[stream.first : stream.first + stream.nodes]:
+            held = stream.values.get(node.outs[0])
+            if held is None or ops.get(node.op).is_view:
+                continue
+            calls = math.ceil(held.count / math.ceil(held.step / held.period))
+            weights = sum(self.graph[i].bytes(1) // 4 for i in node.ins if self.graph[i].role is not Role.VALUE
+                          and self.graph[i].role is not Role.INPUT)  # fmt: skip
+            moved = calls * max(held.most - math.ceil(held.step / held.period), 0) * held.row_bytes * MOVED_MACS
+            macs += calls * (self.call_macs + (weights if self.packs else 0)) + moved
+        return macs
+
+    # -- the choice ------------------------------------------------------------------------------------------------
+
+    def chosen(self, worth: float) -> list[Stream]:
+        top = max(piece.peak for piece in self.wholes)
+        rest = self._rest()
+        if top <= rest + LEAST_SAVED:
+            return []
+        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
+        pieces = list(self.streams(top))
+        for limit in sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)}):
+            if limit > top - LEAST_SAVED:
+                break
+            best = [self._quicker(piece, limit) for piece in self._cheapest(pieces, limit)]
+            if best and sum(piece.macs for piece in best) <= worth * macs:
+                return [piece.stream for piece in best if piece.stream is not None]
+        return []
+
+    def _rest(self) -> int:
+        """What the loop may take without being what the program's memory depends on."""
+        outside = {t: tensor for t, tensor in self.graph.tensors.items() if t not in self.families.in_body}
+        at_, end = self.body.start - 1, self.body.stop
+        nodes = (*self.graph.nodes[:at_], *self.graph.nodes[end:])
+        loop = self.graph.nodes[at_]
+        rest = self.graph.with_(nodes=nodes, tensors=outside)
+        beside = sum(align_up(self.graph[out].bytes(self.batch), ALIGN) for out in loop.outs)
+        return lower_bound(rest, self.batch) - beside
+
+    def _cheapest(self, pieces: Sequence[_Piece], limit: int) -> list[_Piece]:
+        """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""
+        by_first: dict[int, list[_Piece]] = {}
+        for piece in (*self.wholes, *pieces):
+            if piece.peak <= limit:
+                by_first.setdefault(piece.first, []).append(piece)
+        best: dict[int, tuple[float, _Piece | None, int]] = {0: (0.0, None, 0)}
+        for k in range(len(self.nodes)):
+            if k not in best:
+                continue
+            for piece in by_first.get(k, ()):
+                end, cost = k + piece.nodes, best[k][0] + piece.macs
+                if end not in best or cost < best[end][0]:
+                    best[end] = (cost, piece, k)
+        if len(self.nodes) not in best:
+            return []
+        found, k = list[_Piece](), len(self.nodes)
+        while k:
+            _, last, before = best[k]
+            assert last is not None
+            found.insert(0, last)
+            k = before
+        return found
+
+
+__all__ = ["streamed", "unstreamed"]

@@ -1,0 +1,215 @@
+"""The part of `verify` that replays streams, row by row: every row carries an identity of its own. Which rows there are
+is worked out once more from the program's table; what a node needs of them comes from its op's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from .. import ops
+from ..errors import UnsafeLayout
+from ..ir import Graph, Node
+from ..ops.traits import Rows
+from ..program.instructions import Instruction, Operand, StreamTable
+from .graph.rows import row_bytes, rows_of, rule_of
+from .place.layout import Slot
+
+EACH, WINDOW, SPREAD = range(3)
+FORGETS: Final = 16
+
+
+class Replay(Protocol):
+    """The replay of the entry point that the stream is part of."""
+
+    graph: Graph
+    index: int
+    n: int
+
+    @property
+    def slots(self) -> Mapping[str, Slot]: ...
+    @property
+    def shadow(self) -> Mapping[str, Any]: ...
+    def base(self, tensor: str) -> str: ...
+    def value(self, tensor: str) -> int: ...
+    def row_value(self, tensor: str, row: int) -> int: ...
+    def unsafe(self, what: str, node: Node, why: str = "") -> UnsafeLayout: ...
+    def kernel_needs(
+        self, step: Instruction, params: Sequence[int], run: tuple[int, int, int]
+    ) -> Sequence[int] | None: ...
+    def check_region(self, node: Node, name: str, region: str, start: int, count: int) -> None: ...
+    def check_whole(self, node: Node, name: str, region: str, start: int, count: int) -> None: ...
+    def write_outside(self, node: Node, name: str, buffer: int, row: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    count: int
+    step: int
+    period: int
+    ahead: int
+    kept: int
+    bytes: int
+
+    def _within(self, row: int) -> int:
+        return max(0, min(self.count, row))
+
+    def end(self, i: int) -> int:
+        return self._within(((i + 1) * self.step) // self.period + self.ahead) if i >= 0 else 0
+
+    def begin(self, i: int) -> int:
+        return self._within((i * self.step) // self.period + self.kept)
+
+
+class Stream:
+    """One stream of one sample."""
+
+    def __init__(self, replay: Replay, nodes: Sequence[Node], head: Instruction, steps: Sequence[Instruction]) -> None:
+        self.r, self.nodes, self.steps = replay, nodes, steps
+        table = StreamTable.of(head.table, head.body)
+        if table is None or head.body != len(nodes) or len(steps) != len(nodes):
+            raise replay.unsafe("the program's stream is not the graph's", nodes[0])
+        self.iterations = table.iterations
+        self.values = [_Value(*words) for words in table.values]
+        self.rules = [self._rule(node, rule) for node, rule in zip(nodes, table.rules, strict=True)]
+        self.made = {node.outs[0] for node in nodes}
+
+    def _rule(self, node: Node, given: Sequence[int]) -> tuple[Rows, bool]:
+        rule = rule_of(self.r.graph, node)
+        if rule is None or given[0] & ~FORGETS != ("each", "window", "spread").index(rule.kind):
+            raise self.r.unsafe("a node of the stream does not work by rows", node)
+        if tuple(given[1:]) != (rule.reach, rule.step, rule.pad, *rule.words):
+            raise self.r.unsafe("the program's windows are not the graph's", node)
+        return rule, bool(given[0] & FORGETS)
+
+    def replay(self) -> None:
+        for i in range(self.iterations):
+            for node, step, (rule, forgets) in zip(self.nodes, self.steps, self.rules, strict=True):
+                self._turn(node, step, rule, forgets, i)
+
+    def finish(self, wholes: Sequence[str]) -> None:
+        """What others read is there as a whole, every row at its place."""
+        for name in wholes:
+            at, row = self._place(name), row_bytes(self.r.graph[name])
+            for k in range(rows_of(self.r.graph[name])):
+                self._check(name, k, at + k * row, row, self.nodes[-1])
+            self.write_whole(name)
+
+    def write_whole(self, name: str) -> None:
+        shadow = self.r.shadow["arena"]
+        shadow.write(self._place(name), self.r.graph[name].bytes(1), self.r.value(name))
+
+    def _place(self, name: str) -> int:
+        slot = self.r.slots[name]
+        return slot.offset + self.r.index * slot.stride
+
+    # -- one node in one iteration ---------------------------------------------------------------------------------
+
+    def _turn(self, node: Node, step: Instruction, rule: Rows, forgets: bool, i: int) -> None:
+        out = self._value(step.operands[0], node)
+        if forgets and i:
+            self._forget(step.operands[0], out, i)
+        begin, end = out.end(i - 1), out.end(i)
+        if begin == end:
+            return
+        source = self.r.graph[node.ins[0]]
+        first, rows, above = needed(rule, begin, end, rows_of(source) if rule.kind != "each" else out.count)
+        if rule.kind == "each":
+            params = step.params_at(end - begin)
+        else:
+            params = step.params_at(1)
+            for word, value in zip(rule.words, (rows, end - begin, above), strict=True):
+                params[word] = value
+        needs = self.r.kernel_needs(step, params, (self.r.n, self.r.n, self.r.index))
+        if needs is None:
+            raise self.r.unsafe(f"kernel '{step.kernel}' refuses its parameters", node)
+        names = [*node.outs, *node.ins, *[""] * (len(step.operands) - len(node.outs) - len(node.ins))]
+        spans = []
+        for k, (name, operand, need) in enumerate(zip(names, step.operands, needs, strict=True)):
+            at, used = (begin, end - begin) if not k else (first, rows)
+            spans.append(self._span(node, name, operand, need, at, used, i))
+        self._overlaps(node, spans, step)
+        for k, (name, operand) in enumerate(zip(names, step.operands, strict=True)):
+            region, start, bytes_ = spans[k]
+            if region not in self.r.shadow or not k:
+                continue
+            if not name:
+                self.r.shadow[region].write(start, bytes_, 0)
+            elif operand.rows and self.r.base(name) in self.made:
+                row = self._value(operand, node).bytes
+                for one in range(rows):
+                    self._check(name, first + one, start + one * row, row, node)
+            else:
+                self.r.check_whole(node, name, region, start, bytes_)
+        self._write(node, step.operands[0], spans[0], begin, end)
+
+    def _span(
+        self, node: Node, name: str, operand: Operand, need: int, at: int, used: int, i: int
+    ) -> tuple[str, int, int]:
+        """Region, start and bytes of an operand."""
+        start = operand.offset + self.r.index * operand.stride
+        if operand.rows:
+            value = self._value(operand, node)
+            if at < value.begin(i) or (at + used > value.end(i) and value.step):
+                raise self.r.unsafe(f"rows {at} to {at + used} of '{name}' are not there", node)
+            start += (at - value.begin(i)) * value.bytes
+            if operand.region == "arena" and need > used * value.bytes:
+                raise self.r.unsafe(f"'{name}' is read beyond its rows", node)
+        self.r.check_region(node, name, operand.region, start, need)
+        return operand.region, start, need
+
+    def _overlaps(self, node: Node, spans: Sequence[tuple[str, int, int]], step: Instruction) -> None:
+        region, start, bytes_ = spans[0]
+        allowed = {1 + k for k in ops.get(node.op).inplace}
+        for k, (other, at, count) in enumerate(spans[1:], 1):
+            meets = region == other == "arena" and start < at + count and at < start + bytes_
+            if meets and not (k in allowed and (start, bytes_) == (at, count)):
+                raise self.r.unsafe(f"'{node.outs[0]}' and operand {k} overlap", node)
+
+    def _write(self, node: Node, operand: Operand, span: tuple[str, int, int], begin: int, end: int) -> None:
+        region, start, _ = span
+        name, row = node.outs[0], self._value(operand, node).bytes
+        for one in range(end - begin):
+            if region in self.r.shadow:
+                self.r.shadow[region].write(start + one * row, row, self._row(name, begin + one))
+            else:
+                self.r.write_outside(node, name, operand.offset, begin + one)
+
+    def _forget(self, operand: Operand, value: _Value, i: int) -> None:
+        if operand.region not in self.r.shadow:
+            return
+        shadow, start = self.r.shadow[operand.region], operand.offset + self.r.index * operand.stride
+        before, begin, end = value.begin(i - 1), value.begin(i), value.end(i - 1)
+        if begin == before:
+            return
+        for k in range(begin, end):
+            found = shadow.read(start + (k - before) * value.bytes, value.bytes)
+            same = found[0] if len(set(found)) == 1 else 0
+            shadow.write(start + (k - begin) * value.bytes, value.bytes, same)
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _value(self, operand: Operand, node: Node) -> _Value:
+        if not 0 < operand.rows <= len(self.values):
+            raise self.r.unsafe("an operand that moves by rows is not in the stream's table", node)
+        return self.values[operand.rows - 1]
+
+    def _row(self, name: str, row: int) -> int:
+        return self.r.row_value(self.r.base(name), row)
+
+    def _check(self, name: str, row: int, start: int, count: int, node: Node) -> None:
+        wanted, found = self._row(name, row), self.r.shadow["arena"].read(start, count)
+        if any(value != wanted for value in found):
+            raise self.r.unsafe(f"row {row} of '{name}' is overwritten before it is read", node)
+
+
+def needed(rule: Rows, begin: int, end: int, count: int) -> tuple[int, int, int]:
+    """First row and rows of the input, and the parameter for padding, for rows begin..end of the result."""
+    if rule.kind == "each":
+        return begin, end - begin, 0
+    if rule.kind == "window":
+        low, high = begin * rule.step - rule.pad, (end - 1) * rule.step - rule.pad + rule.reach
+        return max(low, 0), min(high, count) - max(low, 0), max(-low, 0)
+    low, high = -((rule.reach - 1 - begin - rule.pad) // rule.step), (end - 1 + rule.pad) // rule.step + 1
+    first = max(low, 0)
+    return first, min(high, count) - first, rule.pad + begin - first * rule.step

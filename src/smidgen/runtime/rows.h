@@ -1,0 +1,82 @@
+/* Streams: instructions inside the loop over samples that run row by row, depth first. In iteration i each value gets
+ * its next rows and forgets those that nobody will read again:
+ *
+ *     rows begin(i)..end(i) are there,   end(i)   = floor((i + 1) * step / period) + ahead     both within 0..count
+ *                                        begin(i) = floor(i * step / period) + kept
+ *
+ *     image   . . . x x x . .      x: rows that are there, the oldest first in memory; new ones come behind them,
+ *     conv 1    . . . x x x .         and when the oldest are no longer needed the others move to the front
+ *     conv 2        . . x . .      step 0: all rows are there all the time
+ *
+ * A stream is SMG_STREAM | 1 << 16, body, table. The table is a block of parameters: iterations, values, a SmgRowValue
+ * for each of them, a SmgRowRule for each instruction of the body. Operands say which value they are part of. Operand 0
+ * is what an instruction makes, at most ceil(step / period) rows of it at a time. */
+#ifndef SMG_ROWS_H
+#define SMG_ROWS_H
+#include "format.h"
+
+typedef struct {
+    int32_t count, step, period, ahead, kept, bytes; /* rows of the value; bytes of a row */
+} SmgRowValue;
+
+/* each: rows from..from+n of the result need the same rows of the inputs, and the kernel takes them for samples.
+ * window: row r needs rows r * step - pad to r * step - pad + reach - 1 of the input. spread: the inverse. The kernel
+ * of these two is told rows of its input, rows to make, and padding above them, in three of its parameters. */
+enum { SMG_ROWS_EACH, SMG_ROWS_WINDOW, SMG_ROWS_SPREAD, SMG_ROWS_KINDS, SMG_ROWS_FORGETS = 16 };
+typedef struct {
+    int32_t kind; /* | SMG_ROWS_FORGETS: before it makes rows, old ones are forgotten; not where it works in place */
+    int32_t reach, step, pad;
+    int32_t in, out, above; /* numbers of parameters */
+} SmgRowRule;
+
+#define SMG_MAX_ROWS  (1 << 15) /* of a value, in an iteration, and steps */
+#define SMG_MAX_REACH 256
+#define SMG_MAX_EDGE  64 /* rows of padding on either side of a window, and the reach of a spread: each is checked */
+enum { VALUE_WORDS = sizeof(SmgRowValue) / 4, RULE_WORDS = sizeof(SmgRowRule) / 4, TABLE_VALUES = 2 };
+
+static inline int32_t smg_rows_kind(const SmgRowRule *rule) { return rule->kind & ~SMG_ROWS_FORGETS; }
+static inline int32_t smg_rows_within(int64_t row, int32_t count) {
+    return row < 0 ? 0 : row > count ? count : (int32_t)row;
+}
+static inline int32_t smg_rows_end(const SmgRowValue *v, int32_t i) {
+    return smg_rows_within(((int64_t)i + 1) * v->step / v->period + v->ahead, v->count);
+}
+static inline int32_t smg_rows_begin(const SmgRowValue *v, int32_t i) {
+    return smg_rows_within((int64_t)i * v->step / v->period + v->kept, v->count);
+}
+/* Rows at a time. */
+static inline int32_t smg_rows_most(const SmgRowValue *v) {
+    const int32_t most = (v->step + v->period - 1) / v->period + v->ahead - v->kept;
+    return most < v->count ? most : v->count;
+}
+
+/* What an instruction does in one iteration. */
+typedef struct {
+    int32_t from, n;     /* rows to make */
+    int32_t first, rows; /* rows of the input that they need */
+    int32_t above;       /* parameter of a window or spread */
+} SmgTurn;
+/* For rows from..from+n of the result, of an input with `count` rows. */
+SmgTurn smg_turn(const SmgRowRule *rule, int32_t from, int32_t n, int32_t count);
+/* Parameters p of a window or spread, those of its block, with what it is told of this turn. */
+const int32_t *smg_put_turn(SmgContext *x, const uint32_t *block, const int32_t *p, const SmgRowRule *rule,
+                            const SmgTurn *turn);
+
+typedef struct {
+    int32_t iterations, values;
+    const SmgRowValue *value;
+    const SmgRowRule *rule;
+} SmgStream;
+SmgStream smg_stream_of(const uint32_t *table);
+
+/* The table of a stream with `body` instructions, `words` behind its start: 0, or -1 if it cannot be one. */
+int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body);
+/* Has an instruction with this rule, in every iteration, the rows of `in` that it needs for those of `out`? */
+int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in);
+/* Every different way in which an instruction makes rows of `out` from those of an input with `count` rows, one after
+ * the other: `state` is zero before the first; 0 after the last. */
+typedef struct {
+    int32_t next, phase, middle;
+} SmgTurns;
+int smg_next_turn(const SmgRowRule *rule, const SmgRowValue *out, int32_t count, SmgTurns *state, SmgTurn *turn);
+#endif
