@@ -26,9 +26,9 @@ from tests.support.motion import motion_net, motion_windows
 MOMENTUM = smidgen.SGD(0.01, momentum=0.9)
 CASES = [
     (0, "last_layer", 1, None), (0, "bias", 8, "nano33ble"), (4, "full", 2, None), (1, "bias", 4, "nano33ble"),
-    (4, "bias", 1, None),
+    (4, "bias", 1, None), (0, "bias", 1, "nano33ble"),
 ]  # fmt: skip
-"""Of the last three a search for a budget reached less than the need that was stated."""
+"""Of the last four a search for a budget reached less than the need that was stated."""
 
 
 def asked(case: tuple[int, str, int, str | None], budget: int | str, **more: Any) -> dict[str, Any]:
@@ -66,6 +66,14 @@ def test_the_need_is_one_number_that_is_enough_and_nothing_less_is(case: tuple[i
 def test_random_cases_need_what_they_say(number: int, tmp_path: Path) -> None:
     with needs.without_choices():
         assert needs.row_of(number, tmp_path)["faults"] == []
+
+
+@pytest.mark.parametrize("method", ["bias", "bn+last", "last_layer"])
+def test_on_a_board_streams_raise_no_need_though_they_take_stack(method: str) -> None:
+    case = (0, method, 1, "nano33ble")
+    with needs.without_choices():
+        whole, rows = (refused(**asked(case, 1, stream=stream)).needs_bytes for stream in (False, True))
+    assert rows < whole if method == "last_layer" else rows == whole
 
 
 def test_all_needs_on_record_hold() -> None:

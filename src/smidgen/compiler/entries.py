@@ -83,6 +83,14 @@ def by_rows(entries: Entries, stream: str) -> Entries:
     return replace(entries, graphs=graphs, plain=done(entries.plain, both), stream=stream)
 
 
+def without_streams(entries: Entries) -> Entries:
+    """The same entries if they have none."""
+    graphs, plain = ({n: unstreamed(g) for n, g in some.items()} for some in (entries.graphs, entries.plain))
+    if all(graphs[name] is graph for name, graph in entries.graphs.items()):
+        return entries
+    return replace(entries, graphs=graphs, plain=plain, stream="")
+
+
 def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
     for graph in graphs.values():
         check(graph, after)

@@ -12,7 +12,7 @@ from ..options import Options
 from ..pipeline import Lowering
 from ..plan_facts import traffic
 from ..planner.goal import Goal, Search
-from .candidate import Candidate
+from .candidate import Candidate, candidate, is_large
 from .search import checked_fit, found_for
 from .smallest import Smallest
 from .squeeze import searched, squeezed
@@ -63,16 +63,19 @@ def _largest(limit: Limit, lowering: Lowering, options: Options, goal: Goal, sea
         nonlocal tried
         tried += 1
         told(tried, 0, f"batch {batch}")
-        one = squeezed(limit, lowering.entries(replace(options, batch=batch)), quick)
+        one = candidate(limit, lowering.entries(replace(options, batch=batch)), goal)
+        if not one.fits(limit):
+            one = squeezed(limit, lowering.entries(replace(options.least, batch=batch)), quick)
         if not one.fits(limit):
             one = searched(limit, one, goal, Search(search.effort_s / 4))
         return one if one.fits(limit) and not goal.is_late(one.step) else None
 
     best = at(1)
-    if best is None:
-        one = replace(options, batch=1)
-        floor = Smallest(limit.device, lowering, one, goal, search.effort_s)
-        return checked_fit(limit, found_for(limit, lowering, one, goal, search, floor)[0], lowering, one, goal, search)
+    single = replace(options, batch=1)
+    floor = Smallest(limit.device, lowering, single, goal, search.effort_s)
+    if best is None or not (floor.given.fits(limit) or is_large(best.given) or floor.within(limit)):
+        best = found_for(limit, lowering, single, goal, search, floor)[0]
+        return checked_fit(limit, best, lowering, single, goal, search)
     low, high = 1, 2  # low fits
     while high <= MOST_BATCH and (more := at(high)) is not None:
         low, best, high = high, more, high * 2

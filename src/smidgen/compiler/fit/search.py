@@ -53,9 +53,9 @@ def best_for(limit: Limit, lowering: Lowering, options: Options, goal: Goal, sea
         if least_s == math.inf:
             goal = goal.at_leisure  # it does not fit, however long it takes
     floor = Smallest(limit.device, lowering, options, goal, search.effort_s)
-    best, options = found_for(limit, lowering, options, goal, search, floor)
+    best, made = found_for(limit, lowering, options, goal, search, floor)
     best = checked_fit(limit, best, lowering, options, goal, search, answer)
-    return _priced(best, limit, lowering, options, goal, search)
+    return _priced(best, limit, lowering, made, goal, search)
 
 
 def found_for(
@@ -64,8 +64,9 @@ def found_for(
     """The best that fits; else the smallest that there is, which no budget is below."""
     best, options = joint(limit, lowering, options, goal, search, floor)
     if not best.fits(limit) and floor.with_other_statistics is not None:
-        others = other_statistics(limit, lowering, options, floor.found.given.batch, goal)
-        best = cheapest(limit, [best, *others], goal)
+        if is_large(best.given) or floor.least.fits(limit):
+            others = other_statistics(limit, lowering, options, floor.found.given.batch, goal)
+            best = cheapest(limit, [best, *others], goal)
         best = best if best.fits(limit) else floor.taken(floor.least, limit)
     return best, options
 
@@ -216,10 +217,10 @@ def joint(
         options = replace(options, const="int8")
         entries = narrowed(entries)
         base = candidate(limit, entries, goal)
+    if not is_large(entries) and not (base.fits(limit) and floor.given.fits(limit)) and floor.within(limit) is None:
+        return floor.taken(floor.found, limit), options
     if base.fits(limit) and (parts := for_caches(lowering, options, entries, goal)[0]) is not entries:
         return candidate(limit, parts, goal), options
-    if not base.fits(limit) and not is_large(entries) and floor.within(limit) is None:
-        return floor.taken(floor.found, limit), options
     whole = squeezed(limit, entries, goal, quickly, first=base)
     case = Case(limit, lowering, options, goal, search, entries, quickly, whole)
     if case.whole.fits(limit) and not may_be_cheaper(case.whole, goal):
@@ -238,7 +239,8 @@ def joint(
 
 
 def _least(limit: Limit, lowering: Lowering, options: Options, goal: Goal, **more: Any) -> float:
-    """`lower_bound.least` of a model."""
+    """`lower_bound.least` of a model, with streams for the least memory."""
+    options = options.least
     whole = lowering.entries(options)
     return lower_bound.least(
         limit, whole, lambda batch: micro_batched(lowering, options, whole.batch, batch), goal, **more
@@ -277,10 +279,11 @@ def _too_late(
     """`best`: what was found; else nothing was looked for."""
     quick = replace(goal.at_leisure, fill=True)
     free = candidate(None, lowering.entries(options), goal)
+    least = replace(options.least, const=best.entries.const) if best else options.least
     assert goal.deadline_s is not None
 
     def price(other: Mapping[str, Any]) -> Option:
-        one = squeezed(limit, lowering.entries(replace(options, **other)), quick, most=MOST_ASKED)
+        one = squeezed(limit, lowering.entries(replace(least, **other)), quick, most=MOST_ASKED)
         return Option(other, one.need, one.seconds)
 
     spent = [f"{d.kind} {seconds_text(d.adds_s)}" for d in (best.entries.decisions if best else ()) if d.adds_s]

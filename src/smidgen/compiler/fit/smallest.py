@@ -4,8 +4,9 @@ was asked for: nothing is planned for less, and what it found is taken where a s
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -17,7 +18,7 @@ from ...program.plan import Decision
 from ...runtime.work import EXACT, Work
 from ..assemble import sized
 from ..effort import Effort
-from ..entries import Entries, narrowed
+from ..entries import Entries, narrowed, without_streams
 from ..options import Options
 from ..passes.additive import takes_statistics
 from ..pipeline import Lowering
@@ -50,16 +51,19 @@ class Smallest:
     goal: Goal
     effort_s: float = 0.0  # that the user gives
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "options", self.options.least)
-
     @cached_property
     def limit(self) -> Limit:
         return Limit.nothing(self.device)
 
     @cached_property
     def quick(self) -> Candidate:
-        return min(self._quick, key=self._rank)
+        return min([*self._quick, self.given], key=self._rank)
+
+    @cached_property
+    def given(self) -> Candidate:
+        """The step as it is without a limit: what fits that is not looked into further."""
+        entries = self.lowering.entries(self.options)
+        return self._placed(entries, entries)
 
     @cached_property
     def found(self) -> Candidate:
@@ -76,10 +80,10 @@ class Smallest:
         whole = self._whole
         if not self.goal.split or not takes_statistics(whole.graphs["train"]):
             return None
-        entries = fewest_together(self.lowering, self.options, whole.batch)
+        entries = fewest_together(self.lowering, self._least_options(whole), whole.batch)
         if entries is None:
             return None
-        tried = self._tight([entries])
+        tried = self._tight(self._with_and_without_streams([entries]))
         return min((self._searched(one) for one in tried), key=self._rank)
 
     def within(self, limit: Limit) -> Candidate | None:
@@ -129,7 +133,8 @@ class Smallest:
 
     @cached_property
     def _whole(self) -> Entries:
-        entries = self.lowering.entries(self.options)
+        """The step at once, with streams for the least memory."""
+        entries = self.lowering.entries(self.options.least)
         if self.options.const != "f32" or self.device is None or not self.device.flash_bytes:
             return entries
         over = over_flash(Limit.of_device(self.device), sized(entries, self.limit).need)
@@ -141,10 +146,17 @@ class Smallest:
         whole = self._whole
         steps = [whole]
         if whole.batch > 1 and self.goal.split and not takes_statistics(whole.graphs["train"]):
-            options = replace(self.options, const=whole.const)
-            parts = one_by_one(self.lowering, options, whole.batch)
+            parts = one_by_one(self.lowering, self._least_options(whole), whole.batch)
             steps += [] if parts is None else [parts]
-        return self._tight(steps)
+        return self._tight(self._with_and_without_streams(steps))
+
+    def _least_options(self, whole: Entries) -> Options:
+        return replace(self.options.least, const=whole.const)
+
+    def _with_and_without_streams(self, steps: Sequence[Entries]) -> list[Entries]:
+        """On a board streams take stack: what they save may be less than that."""
+        both = [some for step in steps for some in (step, without_streams(step))]
+        return list({id(step): step for step in (both if self.limit.is_bare else steps)}.values())
 
     def _tight(self, steps: Sequence[Entries]) -> list[Candidate]:
         found = [self._tightest(entries) for entries in steps]
@@ -168,12 +180,30 @@ class Smallest:
     def _tightest(self, entries: Entries) -> Candidate:
         """Without a search: each graph that counts as it is, or with the lowest peak of the fast methods."""
         best = self._placed(entries, entries)
-        made = {}
-        for name in entries.plain:
-            problem = self._problem(entries, name)
-            schedules = list(_fast(problem, entries, self._goal.page))
-            made[name] = min(schedules, key=lambda s: profile(problem, s).peak_bytes)
-        return self._better(best, made)
+        return self._better(best, {name: self._fast(entries, name) for name in entries.plain})
+
+    def _fast(self, entries: Entries, name: str) -> Schedule:
+        """The lowest peak of the fast methods."""
+
+        def made() -> Schedule:
+            problem, page = self._problem(entries, name), self._goal.page
+            tried = [fit(problem, 0, hasty=True, page=paged)[0] for paged in ((False, True) if page else (False,))]
+            tried += [] if is_large(entries) else [fit(problem, 0, page=page)[0]]
+            return min(tried, key=lambda s: profile(problem, s).peak_bytes)
+
+        return self._once("fast", entries, name, made)
+
+    def _once(self, what: str, entries: Entries, name: str, made: Callable[[], Schedule]) -> Schedule:
+        """With streams and without, the learning part may be the same graph."""
+        graph = entries.plain[name]
+        key = what, id(graph), entries.batch
+        if key not in self._schedules:
+            self._schedules[key] = graph, made()  # a graph that is kept keeps its id
+        return self._schedules[key][1]
+
+    @cached_property
+    def _schedules(self) -> dict[tuple[str, int, int], tuple[Graph, Schedule]]:
+        return {}
 
     def _searched(self, one: Candidate) -> Candidate:
         """With the lowest peak that a search finds for the largest graph, then for what is the largest after that."""
@@ -184,7 +214,8 @@ class Smallest:
                 break
             done.add(name)
             effort_s = max(SEARCH_S, SHARE * self.effort_s)
-            one = self._better(one, {name: self._lowest_peak(one.given, name, effort_s)})
+            lowest = functools.partial(self._lowest_peak, one.given, name, effort_s)
+            one = self._better(one, {name: self._once("searched", one.given, name, lowest)})
         return one
 
     def _placed_lower(self, one: Candidate) -> Candidate:
@@ -208,7 +239,7 @@ class Smallest:
         problem = self._problem(entries, name)
         rough = problem_of(entries.plain[name], entries.batch, ROUGH, self.limit.align)
         least = least_peak(problem, page=page)
-        best = min(_fast(problem, entries, page), key=lambda s: profile(problem, s).peak_bytes)
+        best = self._fast(entries, name)
         lowest = profile(problem, best).peak_bytes
         effort = Effort.of(effort_s * VARIED)  # what problems cost, which others may have read before, is not in it
 
@@ -255,13 +286,6 @@ class Smallest:
 
 
 REWRITTEN: Final = ("cheap", "recompute", "page")  # decisions of the graph that counts
-
-
-def _fast(problem: Problem, entries: Entries, page: bool) -> Iterator[Schedule]:
-    for paged in (False, True) if page else (False,):
-        yield fit(problem, 0, hasty=True, page=paged)[0]
-    if not is_large(entries):
-        yield fit(problem, 0, page=page)[0]
 
 
 __all__ = ["Smallest"]

@@ -138,6 +138,7 @@ class _Bench:
         self.made = made
         self.pages = goal.page and goal.prices.page is not None
         self.entries = lowering.entries(options)
+        self.least = lowering.entries(options.least)  # with streams for the least memory
         self.base = candidate(None if limit is None else _unlimited(limit), self.entries, goal)
         need = self.base.need
         self.base_bytes = need.with_work(work)
@@ -209,7 +210,7 @@ class _Bench:
         best = cheapest(limit, [best, *singles], self.goal)
         made = self._point("joint", budget_bytes, best if best.fits(limit) else None, solve_s)
         goal, effort_s = replace(self.goal, objective="time"), max(self.search.effort_s, LEAST_BOUND_S)
-        least = lower_bound.least_alike(limit, self.entries, goal, effort_s=effort_s)
+        least = lower_bound.least_alike(limit, self.least, goal, effort_s=effort_s)
         return replace(made, bound_s=least if least < math.inf else None)
 
 
