@@ -8,30 +8,39 @@
 #include <string.h>
 #include "contraction.h"
 
-static inline uint32_t smg_bits(float x) {
+/* An instruction or none, also in firmware, where a plain memcpy is a call. */
+#ifdef __GNUC__
+#define SMG_COPY(to, from, bytes) __builtin_memcpy(to, from, bytes)
+#define SMG_INLINE                __attribute__((always_inline)) static inline /* also where size matters */
+#else
+#define SMG_COPY(to, from, bytes) memcpy(to, from, bytes)
+#define SMG_INLINE                static inline
+#endif
+
+SMG_INLINE uint32_t smg_bits(float x) {
     uint32_t u;
-    memcpy(&u, &x, 4);
+    SMG_COPY(&u, &x, 4);
     return u;
 }
-static inline float smg_from_bits(uint32_t u) {
+SMG_INLINE float smg_from_bits(uint32_t u) {
     float x;
-    memcpy(&x, &u, 4);
+    SMG_COPY(&x, &u, 4);
     return x;
 }
 static inline uint64_t smg_bits64(double x) {
     uint64_t u;
-    memcpy(&u, &x, 8);
+    SMG_COPY(&u, &x, 8);
     return u;
 }
 static inline double smg_from_bits64(uint64_t u) {
     double x;
-    memcpy(&x, &u, 8);
+    SMG_COPY(&x, &u, 8);
     return x;
 }
 #define SMG_INF smg_from_bits(0x7f800000u)
 #define SMG_NAN smg_from_bits(0x7fc00000u)
 
-static inline float smg_absf(float x) { return smg_from_bits(smg_bits(x) & 0x7fffffffu); }
+SMG_INLINE float smg_absf(float x) { return smg_from_bits(smg_bits(x) & 0x7fffffffu); }
 static inline float smg_copysignf(float size, float sign) {
     return smg_from_bits((smg_bits(size) & 0x7fffffffu) | (smg_bits(sign) & 0x80000000u));
 }

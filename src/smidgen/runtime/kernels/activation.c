@@ -3,7 +3,7 @@
 #include "gelu.h"
 #include "map.h"
 
-static inline float clip(float x, float lo, float hi) { /* NaN stays NaN */
+SMG_INLINE float clip(float x, float lo, float hi) { /* NaN stays NaN */
     const float above = x < lo ? lo : x;
     return above > hi ? hi : above;
 }
@@ -67,10 +67,10 @@ MAP(mish, 0, mish(x))
 MAP_DX(mish_dx, 0, dy *mish_slope(v))
 
 /* Gradients that only ask whether a value was between two bounds: from the value itself, or from one bit of it. */
-static inline int within(float x, float lo, float hi, int closed) {
+SMG_INLINE int within(float x, float lo, float hi, int closed) {
     return closed ? (x >= lo) & (x <= hi) : (x > lo) & (x < hi);
 }
-static inline float weigh(float dy, float by) { /* by 0 gives 0 even if dy is infinite */
+SMG_INLINE float weigh(float dy, float by) { /* by 0 gives 0 even if dy is infinite */
     return smg_from_bits(smg_bits(dy * by) & (by == 0 ? 0 : 0xffffffffu));
 }
 
@@ -89,8 +89,11 @@ static SmgFault range_dx_f32_range(const void *arg, int32_t from, int32_t to) {
     const RangeDx g = range_dx_of(c->p);
     float *dx = OUT(0);
     const float *dy = IN(1), *v = IN(2), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside;
-    const int closed = g.closed != 0;
-    for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, closed) ? inside : outside); }
+    if (g.closed) { /* a loop each, or both would be asked for every element */
+        for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, 1) ? inside : outside); }
+    } else {
+        for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, 0) ? inside : outside); }
+    }
     return SMG_NO_FAULT;
 }
 KERNEL(range_dx_f32, "oii", PARAMS(RangeDx)) {

@@ -5,16 +5,21 @@
 #include "tile.h"
 #include "weight_kernels.h"
 
-/* One pixel, `rows` (up to four) outputs, eight lanes each: dot products over the window that starts at (ih, iw).
- * With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w. */
-static void pixel(const Conv *v, float *lanes, int rows, const float *x, const float *w, int32_t ih, int32_t iw) {
+/* One pixel, `rows` (up to four) outputs: y[i] = the dot product over the window of taps h0..h1 by w0..w1 that starts at
+ * (ih, iw). With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w; the
+ * runs add up in eight lanes, unless there is one only. */
+static void pixel(const Conv *v, float *y, int rows, const float *x, const float *w, int32_t ih, int32_t iw, int32_t h0,
+                  int32_t h1) {
     const int32_t Cg = v->C / v->G, fused = v->DW == 1 && v->G == 1;
     const ptrdiff_t row = (ptrdiff_t)v->KW * Cg, filter = row * v->KH;
-    int32_t h0, h1, w0, w1;
-    conv_clip(ih, v->KH, v->DH, v->H, &h0, &h1);
+    int32_t w0, w1;
     conv_clip(iw, v->KW, v->DW, v->W, &w0, &w1);
-    if (w0 >= w1) { return; }
     const int32_t taps = fused ? w1 - w0 : 1, run = taps * Cg;
+    if (SMG_SUMS != SMG_SUMS_FEW && v->KH == 1 && h0 < h1 && w0 < w1 && taps == w1 - w0) {
+        smg_dots(y, rows, x + ((ptrdiff_t)ih * v->W + iw + w0 * v->DW) * v->C, w + (ptrdiff_t)w0 * Cg, filter, run);
+        return;
+    }
+    float lanes[32] = {0};
     for (int32_t kh = h0; kh < h1; kh++) {
         for (int32_t kw = w0; kw < w1; kw += taps) {
             const float *a = x + ((ptrdiff_t)(ih + kh * v->DH) * v->W + iw + kw * v->DW) * v->C;
@@ -26,6 +31,7 @@ static void pixel(const Conv *v, float *lanes, int rows, const float *x, const f
             }
         }
     }
+    for (int i = 0; i < rows; i++) { y[i] = smg_lanes8(lanes + 8 * i); }
 }
 
 /* Four outputs share the loads of x, and their weights stay in the cache for the whole image. */
@@ -39,10 +45,12 @@ static void conv(const Conv *v, float *y, const float *x, const Weights *w, cons
                 const float *image = x + (ptrdiff_t)n * v->H * v->W * v->C + g * Cg;
                 float *out = y + (ptrdiff_t)n * v->OH * v->OW * v->O + o;
                 for (int32_t oh = 0; oh < v->OH; oh++) {
-                    for (int32_t ow = 0; ow < v->OW; ow++, out += v->O) {
-                        float lanes[32] = {0};
-                        pixel(v, lanes, rows, image, wo, oh * v->SH - v->PT, ow * v->SW - v->PL);
-                        for (int i = 0; i < rows; i++) { out[i] = smg_lanes8(lanes + 8 * i) + (b ? b[o + i] : 0.0f); }
+                    const int32_t ih = oh * v->SH - v->PT;
+                    int32_t h0, h1, iw = -v->PL;
+                    conv_clip(ih, v->KH, v->DH, v->H, &h0, &h1);
+                    for (int32_t ow = 0; ow < v->OW; ow++, out += v->O, iw += v->SW) {
+                        pixel(v, out, rows, image, wo, ih, iw, h0, h1);
+                        for (int i = 0; i < rows; i++) { out[i] += b ? b[o + i] : 0.0f; }
                     }
                 }
             }

@@ -4,12 +4,8 @@
 #include "tile.h"
 
 #define TAPS     8
-#define LANES(l) for (int l = 0; l < 8; l++)
-#ifdef __OPTIMIZE_SIZE__
-#define WIDE 0
-#else
-#define WIDE 1 /* eight channels of their own have loops of their own; the others do the same, to the bit */
-#endif
+#define LANES(l) SMG_LANES(l)
+#define WIDE     (SMG_SUMS != SMG_SUMS_FEW) /* eight outputs have loops of their own; others do the same, to the bit */
 
 /* The next eight of `size` channels; the last eight overlap where fewer are left. */
 static int eight(int32_t *at, int32_t size) {
@@ -25,28 +21,40 @@ static void start(float *y, int32_t pixels, int32_t step, int width, const float
     }
 }
 
-/* y[ow][l] += taps first..first+count of one row of x; from[l] is the channel of output l. */
+/* y[ow][l] += taps first..first+count of one row of x; from[l] is the channel of output l. Taps of no output are 0. */
 static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], int32_t first, int count, int width,
                 const int32_t *from) {
-    const int plain = WIDE && width == 8 && v->O == v->C;
+    const int plain = WIDE && width == 8 && v->O == v->C, one = WIDE && from[0] == from[width - 1];
     const ptrdiff_t step = (ptrdiff_t)v->DW * v->C;
     for (int32_t ow = 0; ow < v->OW; ow++, y += v->O) {
         int32_t iw = ow * v->SW - v->PL + first * v->DW, lo, hi;
         conv_clip(iw, count, v->DW, v->W, &lo, &hi);
         if (lo >= hi) { continue; }
         const float *a = x + (ptrdiff_t)(iw + lo * v->DW) * v->C;
-        float sum[8] = {0};
         if (plain) {
+            float sum[8] = {0};
             a += from[0];
             for (int32_t k = lo; k < hi; k++, a += step) {
                 LANES(l) { sum[l] += a[l] * taps[k][l]; }
             }
             LANES(l) { y[l] += sum[l]; }
-        } else {
+        } else if (one) { /* all of one channel */
+            float sum[8] = {0};
+            a += from[0];
             for (int32_t k = lo; k < hi; k++, a += step) {
-                for (int l = 0; l < width; l++) { sum[l] += a[from[l]] * taps[k][l]; }
+                const float pixel = *a;
+                LANES(l) { sum[l] += pixel * taps[k][l]; }
             }
-            for (int l = 0; l < width; l++) { y[l] += sum[l]; }
+            LANES(l) {
+                if (l < width) { y[l] += sum[l]; }
+            }
+        } else {
+            for (int l = 0; l < width; l++) {
+                const float *at = a + from[l];
+                float sum = 0.0f;
+                for (int32_t k = lo; k < hi; k++, at += step) { sum += *at * taps[k][l]; }
+                y[l] += sum;
+            }
         }
     }
 }
@@ -54,7 +62,7 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
 void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b) {
     const int32_t M = v->O / v->C;
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW;
-    float taps[TAPS][8];
+    float taps[TAPS][8] = {{0}};
     int32_t from[8], h0, h1;
     for (int32_t n = 0; n < v->N; n++) {
         for (int32_t oh = 0; oh < v->OH; oh++) {
@@ -87,22 +95,26 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
         Meets m = conv_meets(phase, v->PL, first, first + count, v->SW, v->DW);
         if (m.first == first + count) { continue; }
         for (int32_t iw = phase; iw < v->W; iw += v->SW, m.out++) {
-            float sum[8] = {0}, *out = dx + (ptrdiff_t)iw * v->C;
+            float *out = dx + (ptrdiff_t)iw * v->C;
             /* taps k, k + tap_step, … of the piece meet outputs ow, ow - out_step, …: those inside 0..OW */
             int32_t k = m.first - first, ow = m.out;
             for (; ow >= v->OW && k < count; ow -= m.out_step) { k += m.tap_step; }
             if (plain) {
+                float sum[8] = {0};
                 for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
                     const float *d = dy + (ptrdiff_t)ow * v->O;
                     LANES(l) { sum[l] += d[l] * taps[k][l]; }
                 }
                 LANES(l) { out[l] += sum[l]; }
             } else {
-                for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
-                    const float *d = dy + (ptrdiff_t)ow * v->O;
-                    for (int l = 0; l < width; l++) { sum[l] += d[(ptrdiff_t)l * M] * taps[k][l]; }
+                for (int l = 0; l < width; l++) {
+                    const float *d = dy + (ptrdiff_t)l * M;
+                    float sum = 0.0f;
+                    for (int32_t t = k, o = ow; t < count && o >= 0; t += m.tap_step, o -= m.out_step) {
+                        sum += d[(ptrdiff_t)o * v->O] * taps[t][l];
+                    }
+                    out[l] += sum;
                 }
-                for (int l = 0; l < width; l++) { out[l] += sum[l]; }
             }
         }
     }
@@ -136,8 +148,9 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *
     }
 }
 
-/* `count` outputs of one row with all taps inside. Fewer than three taps repeat the first, to no effect. */
-static void inside_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t count) {
+/* `count` outputs of one row with all taps inside, eight channels of their own. Fewer than three taps repeat the first,
+ * to no effect. */
+static void eight_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t count) {
     const ptrdiff_t tap = (ptrdiff_t)v->DW * v->C, step = (ptrdiff_t)v->SW * v->C;
     const float *x1 = t->rows > 1 ? x + tap : x, *x2 = t->rows > 2 ? x + 2 * tap : x;
     float *part = t->part, s0[8], s1[8], s2[8];
@@ -148,14 +161,41 @@ static void inside_dw(Tile *t, const Conv *v, const float *dy, const float *x, i
         s2[l] = part[16 + l];
     }
     for (; count > 0; count--, dy += v->O, at += step) {
+#if SMG_SUMS == SMG_SUMS_REGISTERS /* lane by lane, so that dy takes one */
+        LANES(l) {
+            const float d = dy[l];
+            s0[l] += d * x[at + l];
+            s1[l] += d * x1[at + l];
+            s2[l] += d * x2[at + l];
+        }
+#else
         LANES(l) { s0[l] += dy[l] * x[at + l]; }
         LANES(l) { s1[l] += dy[l] * x1[at + l]; }
         LANES(l) { s2[l] += dy[l] * x2[at + l]; }
+#endif
     }
     LANES(l) {
         part[l] = s0[l];
         part[8 + l] = s1[l];
         part[16 + l] = s2[l];
+    }
+}
+
+/* The same for any outputs, one after the other. */
+static void each_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t count, const int32_t *from) {
+    const ptrdiff_t tap = (ptrdiff_t)v->DW * v->C, step = (ptrdiff_t)v->SW * v->C;
+    const ptrdiff_t tap1 = t->rows > 1 ? tap : 0, tap2 = t->rows > 2 ? 2 * tap : 0;
+    for (int l = 0; l < t->columns; l++) {
+        float *part = t->part + l, s0 = part[0], s1 = part[8], s2 = part[16];
+        const float *d = dy + l, *at = x + from[l];
+        for (int32_t i = count; i > 0; i--, d += v->O, at += step) {
+            s0 += *d * at[0];
+            s1 += *d * at[tap1];
+            s2 += *d * at[tap2];
+        }
+        part[0] = s0;
+        part[8] = s1;
+        part[16] = s2;
     }
 }
 
@@ -169,7 +209,12 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
             const float *d = dy + (ptrdiff_t)ow * v->O;
             if (ow >= first && ow < last) {
                 const int32_t count = (last < end ? last : end) - ow;
-                inside_dw(t, v, d, x + (ptrdiff_t)iw * v->C + from[0], count);
+                const float *a = x + (ptrdiff_t)iw * v->C;
+                if (WIDE && t->columns == 8 && v->O == v->C) {
+                    eight_dw(t, v, d, a + from[0], count);
+                } else {
+                    each_dw(t, v, d, a, count, from);
+                }
                 ow += count;
                 continue;
             }
@@ -201,8 +246,8 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
                 const size_t at = (size_t)o * filter + (size_t)kh * (size_t)v->KW + (size_t)kw;
                 const int32_t left = kw * v->DW - v->PL, right = v->W - 1 - left - (t.rows - 1) * v->DW;
                 int32_t first = left >= 0 ? 0 : (v->SW - 1 - left) / v->SW, last = right < 0 ? 0 : right / v->SW + 1;
-                if (!WIDE || t.columns < 8 || M > 1) { last = 0; }
                 if (last > v->OW) { last = v->OW; }
+                if (!WIDE) { last = 0; }
                 memset(t.tile, 0, sizeof t.tile);
                 for (int l = t.old_columns; sink->mode == SMG_ACC && l < t.columns; l++) {
                     smg_sink_begin(sink, taps, at + (size_t)l * filter, (size_t)t.rows);

@@ -18,15 +18,9 @@ static void dot_rows(float *y, const float *x, const Weights *w, const float *b,
         const float *wo = weights_rows(w, o, rows, K);
         for (int32_t r = 0; r < R; r++) {
             const float *xr = x + (ptrdiff_t)r * K;
-            float *yr = y + (ptrdiff_t)r * O + o, lanes[32] = {0};
-            if (rows == 4) {
-                smg_dot_x4(lanes, xr, wo, K, K);
-            } else {
-                for (int i = 0; i < rows; i++) { smg_dot(lanes + 8 * i, xr, wo + (ptrdiff_t)i * K, K); }
-            }
-            for (int i = 0; i < rows; i++) {
-                yr[i] = b ? smg_lanes8(lanes + 8 * i) + b[o + i] : smg_lanes8(lanes + 8 * i);
-            }
+            float *yr = y + (ptrdiff_t)r * O + o;
+            smg_dots(yr, rows, xr, wo, K, K);
+            for (int i = 0; b && i < rows; i++) { yr[i] += b[o + i]; }
         }
     }
 }

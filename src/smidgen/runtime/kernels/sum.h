@@ -11,6 +11,26 @@
 
 #define SMG_BLOCK 64 /* terms of a partial sum */
 
+/* How the loops keep their sums, by what the compiler is asked for and the core has: in vectors; where code should be
+ * small, in sixteen scalar registers if the core computes with single precision, else a few at a time. */
+#define SMG_SUMS_VECTORS   0
+#define SMG_SUMS_REGISTERS 1
+#define SMG_SUMS_FEW       2
+#ifndef __OPTIMIZE_SIZE__
+#define SMG_SUMS SMG_SUMS_VECTORS
+#elif defined __ARM_FP
+#define SMG_SUMS SMG_SUMS_REGISTERS
+#else
+#define SMG_SUMS SMG_SUMS_FEW
+#endif
+
+/* A loop over eight lanes; unrolled where each should have a register. */
+#if SMG_SUMS == SMG_SUMS_REGISTERS
+#define SMG_LANES(l) _Pragma("GCC unroll 8") for (int l = 0; l < 8; l++)
+#else
+#define SMG_LANES(l) for (int l = 0; l < 8; l++)
+#endif
+
 /* The tree in which eight lanes join. */
 static inline float smg_lanes8(const float *a) {
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
@@ -33,6 +53,10 @@ void smg_dot(float *lanes, const float *a, const float *b, int32_t K);
 #define smg_dot_x4 SMG_EXTERN(dot_x4)
 void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int32_t K);
 
+/* y[4]: dot products of a run with four rows of b. */
+#define smg_dot8_x4 SMG_EXTERN(dot8_x4)
+void smg_dot8_x4(float *y, const float *a, const float *b, ptrdiff_t row, int32_t K);
+
 /* Dot product, and sum, of one run. */
 #define smg_dot8 SMG_EXTERN(dot8)
 float smg_dot8(const float *a, const float *b, int32_t K);
@@ -47,6 +71,15 @@ void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const flo
 #define smg_outer SMG_EXTERN(outer)
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T);
+
+/* y[i] = the dot product of a run with row i of b, for up to four rows. */
+static inline void smg_dots(float *y, int32_t rows, const float *a, const float *b, ptrdiff_t row, int32_t K) {
+    if (rows == 4) {
+        smg_dot8_x4(y, a, b, row, K);
+    } else {
+        for (int32_t i = 0; i < rows; i++) { y[i] = smg_dot8(a, b + i * row, K); }
+    }
+}
 
 /* The next block, up to 16 wide, of an axis of `size`. Where fewer than a full block are left it moves *at back, and
  * the caller computes some outputs twice (to the same bits) at full speed. */
