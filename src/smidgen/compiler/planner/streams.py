@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -19,6 +19,7 @@ from ...ir import ALIGN, Graph, Role, at
 from ...ops.build import typed
 from ..effort import spend
 from ..graph.alias import Families, loop_range
+from ..graph.joint import pairs
 from ..graph.rows import Body, Stream, rule_of, shared_rows
 from ..passes.stream_rows import with_streams
 from ..place.arena import align_up, lower_bound
@@ -181,22 +182,51 @@ class _Loop:
         stream = self.rows.stream(first, end - first, rows)
         if stream is None:
             return None
-        inner, outer = self._held(stream)
-        peak = self.alive[first] + inner + outer + max(self.scratch[first:end])
-        return _Piece(first, end - first, peak, self._overhead(stream), stream, inner)
+        rows, whole = self._held(stream)
+        peak = self.alive[first] + rows + sum(whole.values()) - self._shared(stream, whole)
+        return _Piece(first, end - first, peak, self._overhead(stream), stream, rows)
 
-    def _held(self, stream: Stream) -> tuple[int, int]:
-        """Bytes of rows of values that are read within the stream alone, and of values that are there as a whole."""
-        nodes = self.nodes[stream.first : stream.first + stream.nodes]
-        shared = dict(shared_rows(self.graph, nodes, self.rows.readers))
-        inner = outer = 0
+    def _held(self, stream: Stream) -> tuple[int, dict[str, int]]:
+        """Bytes of rows of values that are read within the stream alone, with scratch; and of what is there as a
+        whole, by value."""
+        end = stream.first + stream.nodes
+        nodes = self.nodes[stream.first : end]
+        shared = self._shared_rows(stream)
+        whole, stay, passing = dict[str, int](), dict[str, int](), dict[str, int]()
         for name, held in stream.values.items():
-            if name in shared or not self._inside(name):
-                continue
-            count = align_up(held.bytes, ALIGN)
-            ends = self.last[self._inside(name)] >= stream.first + stream.nodes
-            inner, outer = (inner, outer + count) if ends else (inner + count, outer)
-        return inner, outer
+            if root := self._inside(name):
+                top, count = shared.get(name, name), align_up(held.bytes, ALIGN)
+                kind = whole if self.last[root] >= end else passing if held.passes else stay
+                kind[top] = max(kind.get(top, 0), count)
+        work = self.scratch[stream.first : end]
+        for top, count in passing.items():  # what no iteration leaves to the next one
+            touched = [k for k, node in enumerate(nodes) for name in (*node.ins, *node.outs)
+                       if name in stream.values and shared.get(name, name) == top]  # fmt: skip
+            for k in range(touched[0], touched[-1] + 1) if top not in whole else ():
+                work[k] += count
+        return sum(count for top, count in stay.items() if top not in whole) + max(work), whole
+
+    def _shared_rows(self, stream: Stream) -> dict[str, str]:
+        """Value → the one whose memory it takes."""
+        found: dict[str, str] = {}
+        nodes = self.nodes[stream.first : stream.first + stream.nodes]
+        for out, source in shared_rows(self.graph, nodes, self.rows.readers):
+            found[out] = found.get(source, source)
+        return found
+
+    def _shared(self, stream: Stream, whole: Mapping[str, int]) -> int:
+        """Bytes less, where results are written over what the stream reads."""
+        end = stream.first + stream.nodes
+        nodes = self.nodes[stream.first : end]
+        read = {self._inside(name) for node in nodes for name in node.ins} - {""}
+        dying = {root: self._bytes(root) for root in sorted(read) if self.made[root] < stream.first
+                 and self.last[root] < end}  # fmt: skip
+        shared = self._shared_rows(stream)
+
+        def root(name: str) -> str:
+            return shared.get(name, name) if name in stream.values else self._inside(name)
+
+        return sum(p.saved for p in pairs(self.graph, nodes, stream, root, ALIGN, whole, dying))
 
     def _overhead(self, stream: Stream) -> float:
         """Calls, in each of which weights are read anew, and rows that are moved."""
