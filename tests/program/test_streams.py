@@ -16,7 +16,8 @@ from smidgen import api
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD
-from smidgen.errors import BadProgram
+from smidgen.compiler.options import Memory
+from smidgen.errors import BadOption, BadProgram
 from smidgen.ir import Batch
 from smidgen.program.instructions import EACH, FORGETS, WINDOW, Entry, Instruction, Operand, OperandRegion, StreamTable
 from smidgen.program.plan import Plan
@@ -272,3 +273,31 @@ def test_compile_streams_where_that_takes_less_memory() -> None:
     made = api.compile(model, example, optimizer=SGD(0.1), method="last_layer", kernels="exact")
     assert any(i.is_stream for i in made.program.entry_code("train"))
     assert made.program.arena_bytes < 32 * 32 * 8 * 4
+
+
+def test_whole_inputs_come_at_once_and_are_written_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 2, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(2 * 16 * 16, 3),
+    )  # fmt: skip
+    example, x = (torch.zeros(1, 3, 64, 64),), np.random.default_rng(0).standard_normal((1, 3, 64, 64), np.float32)
+    image, found = 3 * 64 * 64 * 4, []
+    for memory in (Memory(), Memory(whole_inputs=True), Memory(stream=False)):
+        made = api.compile(model, example, optimizer=SGD(0.1), method="last_layer", kernels="exact", memory=memory)
+        code = made.program.entry_code("infer")
+        at_once = bool(code[1].operands) and code[1].operands[1].region == "input"
+        found.append((at_once, made.predict(x).tobytes(), made.program.arena_bytes, any(s.is_stream for s in code)))
+    rows, whole, layers = found
+    assert (rows[0], whole[0]) == (False, True)
+    assert rows[1] == whole[1] == layers[1]
+    assert (rows[3], whole[3], layers[3]) == (True, True, False)
+    assert rows[2] < image < whole[2] < image + image // 3
+    assert layers[2] > 2 * image  # a layer and the one before
+
+
+@pytest.mark.parametrize("name", ["stream", "whole_inputs"])
+def test_a_flag_is_true_or_false(name: str) -> None:
+    wrong = Memory(**{name: 1})  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match=f"{name}=1 is not understood"):
+        api.compile(nn.Linear(2, 2), (torch.zeros(1, 2),), memory=wrong)

@@ -121,6 +121,16 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     return sum(b.bytes for b in pinned) + peak(joined(families, blocks, align)[0])
 
 
+def outside_loop(graph: Graph, batch: int, align: int = ALIGN) -> int:
+    """Bytes of what is there beside the loop, all the time that it runs."""
+    stored, _, _ = place_state([graph], align)
+    families, birth, death = _families(graph, stored)
+    pinned, blocks = _blocks(families, birth, death, batch, {}, align)
+    body, inside = families.body, families.in_body
+    during = [b for b in blocks if b.name not in inside and b.birth < body.stop and b.death >= body.start]
+    return sum(b.bytes for b in (*pinned, *during))
+
+
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:
     """Position → bytes of working memory that the node's kernel asks for."""
     sizes = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,7 +22,7 @@ from ..graph.alias import Families, loop_range
 from ..graph.joint import pairs
 from ..graph.rows import Body, Stream, rule_of, shared_rows
 from ..passes.stream_rows import with_streams
-from ..place.arena import align_up, lower_bound
+from ..place.arena import align_up, lower_bound, outside_loop
 
 TILES: Final = (2, 4, 8, 16)  # rows of an iteration that are tried: more take more memory, and less time
 CALL_MACS: Final = {"exact": 100, "fast": 10_000}  # what a call of a kernel takes beside its work, in MACs of it
@@ -32,32 +32,34 @@ LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
 WORK: Final = 20e-6  # of effort for a node that is looked at
 
 
-_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[int, str], Graph]]] = {}
+_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[object, ...], Graph]]] = {}
 """What was made of graphs that still exist, by their id: one graph is asked for again and again."""
 
 
-def streamed(graph: Graph, batch: int, kernels: str) -> Graph:
-    """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; "least"
-    asks for the least memory."""
-    key = id(graph)
+def streamed(
+    graph: Graph, batch: int, kernels: str, whole_inputs: bool = False, room_bytes: int | None = None
+) -> Graph:
+    """The graph with the streams that are worth their time; without any, if none is. `room_bytes`: with those for which
+    its arena is within so many, at the least time, or if none are, with those for the least arena. Kernels are exact or
+    fast; with `whole_inputs` no row of an input is asked for alone."""
+    key, asked = id(graph), (batch, kernels, whole_inputs, room_bytes)
     if key not in _known:
         _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
     made = _known[key][1]
-    if (batch, kernels) not in made:
-        given = ("fast", math.inf) if kernels == "least" else (kernels, WORTH)
-        found = _streamed(graph, batch, *given)
+    if asked not in made:
+        found = _streamed(graph, *asked)
         if found is graph:  # it would keep itself
             return graph
-        made[batch, kernels] = found
-    return made[batch, kernels]
+        made[asked] = found
+    return made[asked]
 
 
-def _streamed(graph: Graph, batch: int, kernels: str, worth: float) -> Graph:
+def _streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool, room_bytes: int | None) -> Graph:
     plain = unstreamed(graph)
     body = loop_range(plain)
     if not any(rule_of(plain, plain.nodes[i]) is not None for i in body):
         return plain  # also without a loop
-    found = _Loop(plain, body, batch, kernels).chosen(worth)
+    found = _Loop(plain, body, batch, kernels, whole_inputs).chosen(room_bytes)
     return with_streams(plain, found) if found else plain
 
 
@@ -77,11 +79,13 @@ class _Piece:
 
 
 class _Loop:
-    def __init__(self, graph: Graph, body: range, batch: int, kernels: str) -> None:
+    def __init__(self, graph: Graph, body: range, batch: int, kernels: str, whole_inputs: bool) -> None:
         self.graph, self.body, self.batch = graph, body, batch
         self.call_macs, self.packs = CALL_MACS[kernels], kernels == "fast"
         self.rows = Body(graph, body)
         self.nodes = self.rows.nodes
+        blocked = zip(self.nodes, self.rows.blocked, strict=True)
+        self.blocked = [is_ or (whole_inputs and ops.border(node) == "in") for node, is_ in blocked]
         self.families = Families(graph, graph.data)
         for node in graph.nodes:
             for out, source in ops.get(node.op).shares.items():
@@ -141,7 +145,7 @@ class _Loop:
     @cached_property
     def cuts(self) -> list[int]:
         """Nodes before which little is alive, ends of what can be streamed included."""
-        can = [*(not blocked for blocked in self.rows.blocked), False]
+        can = [*(not blocked for blocked in self.blocked), False]
         alive = [*self.alive, 0]
         found = {0, len(self.nodes)}
         for k in range(1, len(self.nodes)):
@@ -158,7 +162,7 @@ class _Loop:
         """Streams between cuts with a peak below `most`, one row at a time."""
         for a, first in enumerate(self.cuts):
             for end in self.cuts[a + 1 :]:
-                if any(self.rows.blocked[first:end]):
+                if any(self.blocked[first:end]):
                     break
                 piece = self._piece(first, end, 1)
                 if piece is None:
@@ -244,30 +248,38 @@ class _Loop:
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def chosen(self, worth: float) -> list[Stream]:
-        top = max(piece.peak for piece in self.wholes)
-        rest = self._rest()
-        if top <= rest + LEAST_SAVED:
+    def chosen(self, room_bytes: int | None) -> list[Stream]:
+        top, rest = max(piece.peak for piece in self.wholes), self._rest()
+        if top <= (rest + LEAST_SAVED if room_bytes is None else room_bytes - self.beside):
             return []
-        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
         pieces = list(self.streams(top))
-        for limit in sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)}):
-            if limit > top - LEAST_SAVED:
-                break
+        limits = sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)})
+        if room_bytes is not None:
+            limits = [limit for limit in limits if limit > room_bytes - self.beside]
+            return self._within(pieces, [room_bytes - self.beside, *limits], math.inf)
+        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
+        return self._within(pieces, [limit for limit in limits if limit <= top - LEAST_SAVED], WORTH * macs)
+
+    def _within(self, pieces: Sequence[_Piece], limits: Iterable[int], most: float) -> list[Stream]:
+        """For the first limit within which there are streams that take at most so many MACs."""
+        for limit in limits:
             best = [self._quicker(piece, limit) for piece in self._cheapest(pieces, limit)]
-            if best and sum(piece.macs for piece in best) <= worth * macs:
+            if best and sum(piece.macs for piece in best) <= most:
                 return [piece.stream for piece in best if piece.stream is not None]
         return []
+
+    @cached_property
+    def beside(self) -> int:
+        """Bytes of what is there outside the loop all the time that it runs."""
+        return outside_loop(self.graph, self.batch)
 
     def _rest(self) -> int:
         """What the loop may take without being what the program's memory depends on."""
         outside = {t: tensor for t, tensor in self.graph.tensors.items() if t not in self.families.in_body}
         at_, end = self.body.start - 1, self.body.stop
         nodes = (*self.graph.nodes[:at_], *self.graph.nodes[end:])
-        loop = self.graph.nodes[at_]
         rest = self.graph.with_(nodes=nodes, tensors=outside)
-        beside = sum(align_up(self.graph[out].bytes(self.batch), ALIGN) for out in loop.outs)
-        return lower_bound(rest, self.batch) - beside
+        return lower_bound(rest, self.batch) - self.beside
 
     def _cheapest(self, pieces: Sequence[_Piece], limit: int) -> list[_Piece]:
         """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""
