@@ -128,7 +128,7 @@ def prepared(
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
         accumulate=memory.accumulate, const=memory.const, replay=memory.replay, stream=memory.stream,
-        kernels=work.kernels,
+        whole_inputs=memory.whole_inputs, kernels=work.kernels,
     )  # fmt: skip
     check_where(options.replay, page_to)
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,7 +11,17 @@ import pytest
 
 from smidgen.compiler.effort import metered
 from smidgen.compiler.place import solver
-from smidgen.compiler.place.first_fit import Block, FirstFits, _Search, first_fit, gaps_filled, hasty, peak, searched
+from smidgen.compiler.place.first_fit import (
+    Block,
+    FirstFits,
+    Part,
+    _Search,
+    first_fit,
+    gaps_filled,
+    hasty,
+    peak,
+    searched,
+)
 from smidgen.compiler.place.solver import nearer, within
 
 
@@ -21,22 +31,69 @@ def generated(seed: int, count: int = 40) -> list[Block]:
     return [Block(f"b{i}", 16 * rng.randint(0, 20), at, at + rng.randrange(25)) for i, at in enumerate(born)]
 
 
+def in_parts(seed: int, count: int = 40) -> list[Block]:
+    """Of which some change their size and place in the course of their life."""
+    rng = random.Random(seed)
+    found = []
+    for block in generated(seed, count):
+        parts, at = [], block.birth
+        while at <= block.death and rng.random() < 0.7:
+            end = rng.randint(at, block.death)
+            parts.append(Part(16 * rng.randrange(6), 16 * rng.randint(1, 20), at, end))
+            at = end + 1
+        some = replace(block, bytes=max(p.at + p.bytes for p in parts), some=tuple(parts), death=at - 1) if parts else 0
+        found.append(some or block)
+    return found
+
+
 def overlaps(blocks: Sequence[Block], offsets: Mapping[str, int]) -> list[tuple[Block, Block]]:
     """Pairs that live at a time and share a byte."""
     return [
         (a, b)
         for a, b in combinations([b for b in blocks if b.bytes], 2)
-        if a.birth <= b.death and b.birth <= a.death
-        if offsets[a.name] < offsets[b.name] + b.bytes and offsets[b.name] < offsets[a.name] + a.bytes
+        for p in a.parts
+        for q in b.parts
+        if p.birth <= q.death and q.birth <= p.death
+        if offsets[a.name] + p.at < offsets[b.name] + q.at + q.bytes
+        if offsets[b.name] + q.at < offsets[a.name] + p.at + p.bytes
     ]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_two_blocks_that_live_at_a_time_share_a_byte(seed: int) -> None:
-    blocks = generated(seed)
+@pytest.mark.parametrize("made", [generated, in_parts])
+def test_no_two_blocks_that_live_at_a_time_share_a_byte(made: Callable[[int], list[Block]], seed: int) -> None:
+    blocks = made(seed)
     for offsets, top in (first_fit(blocks), searched(blocks, peak(blocks)), hasty(blocks)):
         assert top == max(offsets[b.name] + b.bytes for b in blocks) >= peak(blocks)
         assert not overlaps(blocks, offsets)
+
+
+def test_the_peak_counts_what_a_block_takes_at_the_time() -> None:
+    for seed in range(12):
+        blocks = in_parts(seed)
+        parts = [p for b in blocks for p in b.parts]
+        assert peak(blocks) == max(sum(p.bytes for p in parts if p.birth <= at <= p.death) for at in range(90))
+
+
+def test_a_block_in_parts_lies_as_low_as_they_fit() -> None:
+    below = [Block("a", 32, 0, 1), Block("b", 48, 2, 3)]
+    stairs = Block("stairs", 64, 1, 2, (Part(0, 32, 1, 1), Part(16, 48, 2, 2)))
+    assert first_fit([*below, stairs]) == ({"a": 0, "b": 0, "stairs": 32}, 96)
+    assert first_fit([stairs, *below]) == ({"stairs": 0, "a": 32, "b": 64}, 112)
+    small = Block("small", 16, 2, 2)
+    assert first_fit([stairs, small]) == ({"stairs": 0, "small": 0}, 64)
+    assert peak([stairs, small]) == 64
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_solver_places_blocks_in_parts(seed: int) -> None:
+    pytest.importorskip("ortools")
+    blocks = in_parts(seed)
+    top = searched(blocks, peak(blocks))[1]
+    found = within(blocks, top, 16)
+    assert found is not None
+    assert found[1] <= top
+    assert not overlaps(blocks, found[0])
 
 
 def test_a_search_comes_nearer_to_the_bound_than_one_order_does() -> None:
@@ -121,6 +178,16 @@ def defined(
         if k >= same and at[i] + blocks[i].bytes > max(most, *(at[j] + blocks[j].bytes for j in at if j != i), 0):
             return None
     return [at[i] for i in range(len(blocks))], max(at[i] + blocks[i].bytes for i in at)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_place_below_is_free_for_a_block_in_parts(seed: int) -> None:
+    blocks = in_parts(seed, 14)
+    offsets, _ = first_fit(blocks)
+    for k, block in enumerate(blocks):
+        before = blocks[: k + 1]
+        for lower in range(0, offsets[block.name] if len(block.parts) > 1 else 0, 16):
+            assert overlaps(before, {**offsets, block.name: lower})
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -3,6 +3,7 @@ one would not find its rows."""
 
 from __future__ import annotations
 
+import itertools
 import struct
 from dataclasses import replace
 
@@ -15,9 +16,11 @@ from smidgen import api
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD
-from smidgen.errors import BadProgram
+from smidgen.compiler.options import Memory
+from smidgen.errors import BadOption, BadProgram
 from smidgen.ir import Batch
 from smidgen.program.instructions import EACH, FORGETS, WINDOW, Entry, Instruction, Operand, OperandRegion, StreamTable
+from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.writer import HEADER, SECTIONS, STREAM
 from smidgen.runtime.machine import Machine
@@ -49,6 +52,9 @@ def relu(out: Operand, source: Operand, count: int | Batch = Batch(2)) -> Instru
 STEP = relu(at("arena", 0, 1), at("const", 0, 2))
 
 
+STAYS = (4, 1, 1, 0, -4, 8)  # all rows are there in the end
+
+
 def program(*code: Instruction) -> Program:
     """Batch 4; 64 bytes of CONST, 64 of STATE, 128 of ARENA."""
     return Program(4, 16, {"go": Entry((), code)}, bytes(range(64)), b"", 64, 128)
@@ -61,6 +67,18 @@ GOOD = {
     "in place": [LOOP, stream(WHOLE, (4, 1, 1, 0, -4, 8)), relu(at("arena", 0, 2), at("arena", 0, 2))],
     "rows that stay": [LOOP, stream((4, 1, 1, 0, -2, 8), WHOLE), STEP],
     "the last rows later": [LOOP, stream((4, 1, 1, -2, -2, 8), WHOLE, iterations=6), STEP],
+    "in place of what is there as a whole": [LOOP, stream(STAYS, WHOLE), relu(at("arena", 0, 1), at("arena", 0, 2))],
+    "a row behind what is read": [LOOP, stream(STAYS, WHOLE), relu(at("arena", 0, 1), at("arena", 8, 2))],
+    "smaller rows behind what is read": [
+        LOOP,
+        stream((4, 1, 1, 0, -4, 4), WHOLE),
+        relu(at("arena", 0, 1), at("arena", 4, 2), Batch(1)),
+    ],
+    "larger rows behind what is read": [
+        LOOP,
+        stream((4, 1, 1, 0, -4, 16), WHOLE),
+        relu(at("arena", 0, 1), at("arena", 40, 2)),
+    ],
     "one behind the other": [
         Instruction("", body=3),
         stream(ROW, WHOLE, body=2),
@@ -119,6 +137,20 @@ BAD = {
     "operand 0 overlaps operand 1": [LOOP, stream((4, 1, 1, 0, -1, 8), WHOLE),
                                      relu(at("arena", 24, 1), at("arena", 0, 2))],
     "operand 0 overlaps operand 1 ": [LOOP, stream(), relu(at("arena", 0, 1), at("arena", 0, 2))],
+    "operand 0 overlaps operand 1  ": [LOOP, stream(STAYS, WHOLE), relu(at("arena", 0, 1), at("arena", 4, 2))],
+    "operand 0 overlaps operand 1   ": [LOOP, stream(STAYS, WHOLE), relu(at("arena", 8, 1), at("arena", 0, 2))],
+    "operand 0 overlaps operand 1    ": [  # the last row would be written over rows that are still read
+        LOOP, stream((4, 1, 1, 0, -4, 16), WHOLE), relu(at("arena", 0, 1), at("arena", 36, 2))],
+    "operand 0 overlaps operand 1     ": [  # two rows at a time
+        LOOP, stream((4, 2, 1, 0, -4, 8), WHOLE, iterations=2), relu(at("arena", 0, 1), at("arena", 8, 2))],
+    "operand 0 overlaps operand 1      ": [  # rows that move
+        LOOP, stream((4, 1, 1, 0, -1, 8), WHOLE), relu(at("arena", 0, 1), at("arena", 8, 2))],
+    "operand 0 overlaps operand 1       ": [  # in place, but each row is larger than the one it is made from
+        LOOP, stream((4, 1, 1, 0, -4, 16), WHOLE), relu(at("arena", 0, 1), at("arena", 0, 2))],
+    "operand 0 overlaps operand 1        ": [  # the kernel writes behind its row
+        LOOP, stream((4, 1, 1, 0, -4, 4), WHOLE), relu(at("arena", 0, 1), at("arena", 4, 2))],
+    "operand 0 overlaps operand 1         ": [  # samples move, rows do not
+        LOOP, stream(STAYS, WHOLE), relu(at("arena", 0, 1, 4), at("arena", 8, 2))],
     "does not fit 32 bits": [LOOP, stream((4, 4, 1, 0, 0, 8), WHOLE, iterations=1),
                              relu(at("arena", 0, 1), at("const", 0, 2), Batch(2**30))],
     "rows outside a stream": [Instruction("", body=1), STEP],
@@ -210,6 +242,27 @@ def test_an_input_with_one_channel_is_read_in_order_row_by_row(name: str, rows: 
     assert max(count for _, count in through.read) < x.nbytes // 2  # of a sample: never all of it at once
 
 
+@pytest.mark.parametrize("name", NETS)
+def test_a_plan_shows_the_instructions_of_streams_and_no_two_values_in_one_place(name: str) -> None:
+    made = encode(with_all_streams(built(name)))
+    plan = Plan.from_json(made.meta["plan"])
+    for entry, timeline in plan.facts.entries.items():
+        code = made.entry_code(entry)
+        assert [m.op == "stream" for m in timeline.moments] == [step.is_stream for step in code]
+        assert timeline.loop == next(((i, s.body) for i, s in enumerate(code) if s.is_loop), None)
+        for a, b in itertools.combinations(timeline.spans, 2):
+            together = a.first <= b.last and b.first <= a.last
+            assert not together or a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset, (entry, a, b)
+        for i, step in enumerate(code):
+            for operand in step.operands:
+                alive = [s for s in timeline.spans if s.first <= i <= s.last]
+                around = [s for s in alive if s.offset <= operand.offset < s.offset + s.bytes]
+                assert operand.region != "arena" or len(around) == 1, (entry, i, step)
+    assert max(t.peak()[1] for t in plan.facts.entries.values()) == plan.lower_bound_bytes
+    kinds = {s.kind for s in plan.facts.entries["infer"].spans}
+    assert "rows" in kinds
+
+
 def test_compile_streams_where_that_takes_less_memory() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -220,3 +273,31 @@ def test_compile_streams_where_that_takes_less_memory() -> None:
     made = api.compile(model, example, optimizer=SGD(0.1), method="last_layer", kernels="exact")
     assert any(i.is_stream for i in made.program.entry_code("train"))
     assert made.program.arena_bytes < 32 * 32 * 8 * 4
+
+
+def test_whole_inputs_come_at_once_and_are_written_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 2, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(2 * 16 * 16, 3),
+    )  # fmt: skip
+    example, x = (torch.zeros(1, 3, 64, 64),), np.random.default_rng(0).standard_normal((1, 3, 64, 64), np.float32)
+    image, found = 3 * 64 * 64 * 4, []
+    for memory in (Memory(), Memory(whole_inputs=True), Memory(stream=False)):
+        made = api.compile(model, example, optimizer=SGD(0.1), method="last_layer", kernels="exact", memory=memory)
+        code = made.program.entry_code("infer")
+        at_once = bool(code[1].operands) and code[1].operands[1].region == "input"
+        found.append((at_once, made.predict(x).tobytes(), made.program.arena_bytes, any(s.is_stream for s in code)))
+    rows, whole, layers = found
+    assert (rows[0], whole[0]) == (False, True)
+    assert rows[1] == whole[1] == layers[1]
+    assert (rows[3], whole[3], layers[3]) == (True, True, False)
+    assert rows[2] < image < whole[2] < image + image // 3
+    assert layers[2] > 2 * image  # a layer and the one before
+
+
+@pytest.mark.parametrize("name", ["stream", "whole_inputs"])
+def test_a_flag_is_true_or_false(name: str) -> None:
+    wrong = Memory(**{name: 1})  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match=f"{name}=1 is not understood"):
+        api.compile(nn.Linear(2, 2), (torch.zeros(1, 2),), memory=wrong)

@@ -265,6 +265,24 @@ FAULTS = [
         "if (begin > before && end > begin)", "if (0)", STREAMED,
     ),
     Fault(
+        "rows that stay are forgotten after each iteration", "compiler/graph/rows.py",
+        "return self.kept == self.ahead", "return True", STREAMED,
+    ),
+    Fault(
+        "a result over rows that are still to be read", "compiler/graph/joint.py",
+        "apart = -(-least // align) * align", "apart = max(-(-least // align) - 1, 0) * align", STREAMED,
+    ),
+    Fault(
+        "the loader lets a row be written over before it is read", "runtime/rows.c",
+        "const int64_t end = (int64_t)(from + most) * out->bytes;", "const int64_t end = (int64_t)from * out->bytes;",
+        "tests/runtime/test_rows.py::test_an_input_that_is_so_far_behind_is_never_overwritten",
+    ),
+    Fault(
+        "a block that changes its size is taken for one that does not", "runtime/first_fit.c",
+        "P = first[i + 1] - first[i];", "P = 1;",
+        "tests/place/test_place_search.py::test_a_block_in_parts_lies_as_low_as_they_fit",
+    ),
+    Fault(
         "scratch not kept apart", "compiler/place/arena.py",
         'Block(f"scratch:{i}", align_up(count, align), i, i)', 'Block(f"scratch:{i}", 0, i, i)',
         f"{MEMORY}_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive",

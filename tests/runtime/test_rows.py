@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from smidgen.program.instructions import StreamTable
-from smidgen.runtime.build import LIBRARY
+from smidgen.runtime.library import library_path
 
 EACH, WINDOW, SPREAD, FORGETS = 0, 1, 2, 16
 MOST_ROWS, MOST_REACH, MOST_EDGE = 1 << 15, 256, 64
@@ -22,6 +22,7 @@ class Value(ctypes.Structure):
     period: int
     ahead: int
     kept: int
+    bytes: int
 
     def end(self, i: int) -> int:
         return min(max((i + 1) * self.step // self.period + self.ahead, 0), self.count) if i >= 0 else 0
@@ -51,7 +52,7 @@ class Turns(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(LIBRARY))
+    return ctypes.CDLL(str(library_path()))
 
 
 def needed(rule: Rule, begin: int, end: int, count: int) -> tuple[int, int, int]:
@@ -145,6 +146,32 @@ def test_what_is_accepted_finds_its_rows_and_does_what_was_checked(library: ctyp
         assert len(checked - done) <= 1
         assert len(list(turns(library, rule, out, into.count))) <= 3 * MOST_EDGE + 8
     assert min(accepted.values()) > 500
+
+
+def test_an_input_that_is_so_far_behind_is_never_overwritten(library: ctypes.CDLL) -> None:
+    """By one turn of the instruction that reads it; a byte nearer it would be by some rows that could be a turn."""
+    library.smg_rows_apart.restype = ctypes.c_int64
+    rng, looked_at = random.Random(1), dict.fromkeys((EACH, WINDOW, SPREAD), 0)
+    for _ in range(6000):
+        rule, out, _ = random_case(rng)
+        rule.step = min(rule.step, rule.reach) if rule.kind == SPREAD else rule.step
+        rule.pad = max(rule.pad, 0) if rule.kind == SPREAD else rule.pad
+        out.bytes, out.count = 4 * rng.randint(1, 9), rng.choice([out.count, rng.randint(300, 900)])
+        into = Value(out.count, 0, 1, out.count, 0, 4 * rng.randint(1, 9))
+        if rule.kind == WINDOW:
+            into.count = out.count * rule.step + rule.reach
+        looked_at[rule.kind] += 1
+        most = min(-(-out.step // out.period), out.count)
+        far = 0
+        for begin in range(out.count - most + 1):
+            first = begin
+            if rule.kind == WINDOW:
+                first = max(begin * rule.step - rule.pad, 0)
+            if rule.kind == SPREAD:
+                first = max(-((rule.reach - 1 - begin - rule.pad) // rule.step), 0)
+            far = max(far, (begin + most) * out.bytes - first * into.bytes)
+        assert library.smg_rows_apart(ctypes.byref(rule), ctypes.byref(out), ctypes.byref(into)) == far
+    assert min(looked_at.values()) > 1000
 
 
 def value(**changes: int) -> Value:

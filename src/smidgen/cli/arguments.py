@@ -155,6 +155,8 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--replay", metavar="N", help=replay)
     where = "where those samples are: page, outside RAM in the file or on the card of --page-to; default ram"
     parser.add_argument("--replay-in", choices=["ram", "page"], help=where)
+    at_once = "take samples into the arena at once: for a source that cannot deliver their rows in order"
+    parser.add_argument("--whole-inputs", action="store_true", help=at_once)
     parser.add_argument("--device", help="its RAM and flash are hard limits: `smidgen devices`, or a .toml file")
     slots = "flash reserved for each of two slots of saved state; counts in the device's flash"
     parser.add_argument("--slot-bytes", type=int, default=0, metavar="N", help=slots)

@@ -77,6 +77,7 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         args.const,
         args.prices,
         replay_of(args.replay, args.replay_in),
+        whole_inputs=args.whole_inputs,
     )
     return {
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,

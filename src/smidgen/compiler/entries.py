@@ -18,7 +18,7 @@ from .planner.streams import streamed, unstreamed
 
 if TYPE_CHECKING:
     from ..runtime.replay import Shape
-    from .options import Replay
+    from .options import Replay, Streaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Entries:
     merges: tuple[Merge | Beside, ...] = ()
     replay: tuple[Replay, Shape] | None = None
     changed: Mapping[str, Graph] = field(default_factory=dict)  # the network as a method left it, if it changed it
-    stream: str = ""  # as in Options
+    stream: Streaming | None = None  # as in Options
     added: tuple[str, ...] = ()  # parameters and statistics of methods, which the user's model does not have
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 
@@ -64,22 +64,23 @@ def narrowed(entries: Entries, wanted: bool = True) -> Entries:
     return decided(found, Decision("int8", why, 0))
 
 
-def by_rows(entries: Entries, stream: str) -> Entries:
+def by_rows(entries: Entries, stream: Streaming | None) -> Entries:
     """What does not learn row by row, where that takes less memory."""
-    if not stream:
+    if stream is None:
         return entries
+    kernels, whole, room = stream.kernels, stream.whole_inputs, stream.room_bytes
 
     def done(graphs: Mapping[str, Graph], wanted: Collection[str]) -> dict[str, Graph]:
-        some = {name: streamed(g, entries.batch, stream) if name in wanted else g for name, g in graphs.items()}
+        some = {n: streamed(g, entries.batch, kernels, whole, room) if n in wanted else g for n, g in graphs.items()}
         return checked(some, "stream")
 
     graphs = done(entries.graphs, entries.graphs)
     wanted = {name for name, graph in graphs.items() if graph is not entries.graphs[name]}
-    if stream != "least" and wanted:  # no entry has to be smaller than another one is anyway
+    if room is None and wanted:  # no entry has to be smaller than another one is anyway
         floor = max(lower_bound(graph, entries.batch) for graph in graphs.values())
         wanted = {name for name in wanted if lower_bound(entries.graphs[name], entries.batch) > floor}
         graphs = done(entries.graphs, wanted)
-    both = {*wanted, *(entries.plain if stream == "least" else ())}
+    both = wanted if room is None else {*wanted, *entries.plain}
     return replace(entries, graphs=graphs, plain=done(entries.plain, both), stream=stream)
 
 

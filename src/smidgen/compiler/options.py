@@ -59,7 +59,8 @@ class Memory:
     and time. `const="int8"` stores weights that do not learn as int8 wherever that loses nothing.
     `prices="measured"` times every kernel on this machine, once, instead of taking the same prices everywhere.
     `replay`, a `smidgen.Replay`, keeps samples that were learned, to learn them again beside new ones.
-    `stream=False` runs every layer as a whole, also where rows of it would do."""
+    `stream=False` runs every layer as a whole, also where rows of it would do. `whole_inputs=True` takes samples into
+    the arena at once, for a source that cannot deliver their rows in order; what is made of them goes over them."""
 
     budget: int | str | None = None
     page_to: str | os.PathLike[str] | None = None
@@ -72,6 +73,7 @@ class Memory:
     prices: str = "fixed"
     replay: Replay | None = None
     stream: bool = True
+    whole_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,16 @@ class Classes:
 
     spare: int = 0
     names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """What does not learn may run row by row, with exact or fast `kernels`: where it costs next to nothing; or to be
+    within so many bytes of arena, 0 for the least."""
+
+    kernels: str
+    whole_inputs: bool = False
+    room_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +106,16 @@ class Options:
     class_names: tuple[str, ...] = ()
     const: str = "f32"  # or int8, where that loses nothing
     replay: Replay | None = None
-    stream: str = ""  # what does not learn may run row by row: with exact or fast kernels, or for the least memory
+    stream: Streaming | None = None
 
     @property
     def least(self) -> Options:
         """For the least memory."""
-        return replace(self, stream="least") if self.stream else self
+        return self.within(0)
+
+    def within(self, room_bytes: int) -> Options:
+        """For an arena of so many bytes."""
+        return replace(self, stream=self.stream and replace(self.stream, room_bytes=max(room_bytes, 0)))
 
 
 def checked_options(
@@ -115,11 +131,12 @@ def checked_options(
     const: Any = "f32",
     replay: Any = None,
     stream: Any = False,
+    whole_inputs: Any = False,
     kernels: str = "exact",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
-    named = checked_classes(classes)
+    named, whole = checked_classes(classes), _checked_flag("whole_inputs", whole_inputs, True)
     return Options(
         optimizer=_checked_optimizer(optimizer),
         method=_checked_method(method),
@@ -131,7 +148,7 @@ def checked_options(
         class_names=_checked_names(named.names),
         const=_checked_const(const),
         replay=_checked_replay(replay, batch),
-        stream=kernels if _checked_stream(stream) else "",
+        stream=Streaming(kernels, whole) if _checked_flag("stream", stream, False) else None,
     )
 
 
@@ -328,10 +345,10 @@ def _checked_const(const: Any) -> str:
     raise BadOption(f"const={const!r} is not understood", help="memory=smidgen.Memory(const='int8'), or 'f32'")
 
 
-def _checked_stream(stream: Any) -> bool:
-    if not isinstance(stream, bool):
-        raise BadOption(f"stream={stream!r:.60} is not understood", help="memory=smidgen.Memory(stream=False)")
-    return stream
+def _checked_flag(name: str, value: Any, example: bool) -> bool:
+    if not isinstance(value, bool):
+        raise BadOption(f"{name}={value!r:.60} is not understood", help=f"memory=smidgen.Memory({name}={example})")
+    return value
 
 
 def _checked_replay(replay: Any, batch: Any) -> Replay | None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from .. import ops
 from ..ir import REPLAY, Graph, Node, Role, at
 from ..ops.build import typed
 from ..ops.traits import PAGE_WRITERS
-from ..program.timeline import INPUT, LOOP, MODEL, OPTIMIZER, OUTPUT, REPLAYED, Facts, Moment, Span, Stored, Timeline
+from ..program.timeline import (
+    INPUT,
+    LOOP,
+    MODEL,
+    OPTIMIZER,
+    OUTPUT,
+    REPLAYED,
+    STREAM,
+    Facts,
+    Moment,
+    Span,
+    Stored,
+    Timeline,
+)
 from .graph.alias import Families
 from .place.layout import Layout
 
@@ -85,9 +99,13 @@ class _Drawn:
 
     def _number(self) -> None:
         body = self.families.body
+        heads = {span[0] for span in self.families.streams}  # their first nodes
         for i, node in enumerate(self.graph.nodes):
+            if i in heads:
+                self.moments.append(Moment("stream", STREAM, node.stage, 0))
             if ops.is_loop(node):
                 working = sum(not ops.get(self.graph.nodes[k].op).is_view for k in body)
+                working += len(heads) if working else 0
                 if working:
                     self.loop = (len(self.moments), working)
             elif ops.get(node.op).is_view:
@@ -113,8 +131,9 @@ class _Drawn:
             Span("scratch", "scratch", slot.offset, slot.bytes, self.when[i], self.when[i], self.when[i])
             for i, slot in self.layout.scratch.items()
         ]
+        spans = _written_over([s for s in spans if s.bytes])
         spans.sort(key=lambda s: (s.first, s.offset, s.last))
-        return Timeline(self.layout.align, self.loop, tuple(self.moments), tuple(s for s in spans if s.bytes))
+        return Timeline(self.layout.align, self.loop, tuple(self.moments), tuple(spans))
 
     def _spans(self) -> list[Span]:
         """One for each family in the arena; where one is written over another in place, the older ends before."""
@@ -124,9 +143,9 @@ class _Drawn:
         body = self.families.body
         for i, now in self.when.items():
             node = self.graph.nodes[i]
-            turns = [self.when[k] for k in self.families.touched(i) if k in self.when]
             for name in (*node.ins, *node.outs):
                 top = self.families.root(name)
+                turns = [self.when[k] for k in self.families.touched(i, name) if k in self.when]
                 first.setdefault(top, turns[0])
                 end = self.when[body[0] - 1] + self.loop[1] if self._outlives(top, i) and self.loop else turns[-1]
                 last[top] = max(last.get(top, 0), end)
@@ -167,9 +186,31 @@ class _Drawn:
         maker = self.moments[made]
         if (made < self.turn and kept) or ops.get(maker.op).page:  # what comes back from PAGE was saved there
             kind = "mask" if tensor.dtype.value == "u8" else "saved"
+        elif top in self.families.held and slot.bytes < tensor.bytes(self.batch):
+            kind = "rows"
         elif ops.get(maker.op).border == "in":
             kind = "input"
         else:
             kind = "gradient" if made >= self.turn or maker.stage == "update" else "activation"
         name = top if top not in self.families.in_body and name in self.families.in_body else name
         return Span(name, kind, slot.offset, slot.bytes, first, last, made)
+
+
+def _written_over(spans: Sequence[Span]) -> list[Span]:
+    """A stream writes a value over another one: what both take meanwhile is a span of its own."""
+    alone: list[Span] = []
+    both: list[Span] = []
+    for new in sorted(spans, key=lambda s: (s.first, s.last)):
+        for k, old in enumerate(alone):
+            apart = old.last < new.first or old.offset + old.bytes <= new.offset or new.offset + new.bytes <= old.offset
+            if not apart:
+                end = max(old.offset + old.bytes, new.offset + new.bytes)
+                low, name = min(old.offset, new.offset), f"{new.tensor}>{old.tensor}"
+                both.append(Span(name, new.kind, low, end - low, new.first, old.last, new.made))
+                alone[k] = replace(old, last=new.first - 1)
+                new = replace(new, first=old.last + 1)
+        alone.append(new)
+    return [s for s in (*alone, *both) if s.first <= s.last]
+
+
+__all__ = ["facts_of", "traffic"]

@@ -15,15 +15,17 @@ from typing import Any, Final
 
 from .lazy_json import whole
 
-KINDS: Final = ("saved", "mask", "activation", "gradient", "input", "accumulator", "scratch")
-"""saved: made in the forward pass, read in the backward pass; mask: the same, as bits or positions."""
+KINDS: Final = ("saved", "mask", "activation", "gradient", "input", "accumulator", "scratch", "rows")
+"""saved: made in the forward pass, read in the backward pass; mask: the same, as bits or positions; rows: the few rows
+of a map that a stream has at a time."""
 STAGES: Final = ("forward", "backward", "update", "io")
 INPUT, OUTPUT, LOOP, MODEL, OPTIMIZER = "(input)", "(output)", "(loop)", "(model)", "(optimizer)"
-REPLAYED = "(replay)"
+REPLAYED, STREAM = "(replay)", "(stream)"
 """Layers that are no module of the user's; (model) is what the model's own forward does."""
 MOST_BYTES: Final = 2**31
 
 _WORDS: Final = (
+    (re.compile(r"(.*)>(.*)"), "{} over {}"),  # while it is written over it, row by row
     (re.compile(r"(.*):acc"), "summed gradient of {}"),
     (re.compile(r"(.*):sum"), "sum of {}"),
     (re.compile(r"(.*)@1"), "{} of one sample"),
@@ -37,7 +39,7 @@ def tensor_text(name: str) -> str:
     """A tensor's name as people read it: what the compiler has put behind the user's own in words."""
     for pattern, text in _WORDS:
         if found := pattern.fullmatch(name):
-            return text.format(tensor_text(found[1]))
+            return text.format(*map(tensor_text, found.groups()))
     return name
 
 

@@ -16,10 +16,12 @@ from ..terminal import bytes_text, paint
 FILL: Final = {
     "saved": ("█", "blue"), "mask": ("▓", "cyan"), "activation": ("▒", "green"), "gradient": ("░", "yellow"),
     "input": ("▞", "magenta"), "accumulator": ("▚", "red"), "scratch": ("·", "dim"),
+    "rows": ("═", "green"),
 }  # fmt: skip
 MEANING: Final = {
     "saved": "kept for backward", "mask": "kept as bits", "activation": "activation", "gradient": "gradient",
     "input": "input", "accumulator": "accumulator", "scratch": "scratch",
+    "rows": "rows of a map",
 }  # fmt: skip
 BARS: Final = " ▁▂▃▄▅▆▇█"
 LETTERS: Final = "ABCDEFGH"

@@ -133,7 +133,7 @@ static SmgStatus check_overlap(const SmgCheck *c, const uint32_t *code, const ui
             const uint32_t at_i = ops[i] & 0x1fffffffu, at_j = ops[j] & 0x1fffffffu;
             const int may = i == 0 && j >= outputs && inplace >> (j - outputs) & 1 && in_place(c, code, i, j);
             if (may && at_i == at_j && step_i == step_j) { continue; }
-            int apart;
+            int apart = 0;
             if (ops[i] >> 29 == R_OUTPUT) {
                 apart = at_i != at_j;
             } else {
@@ -143,6 +143,12 @@ static SmgStatus check_overlap(const SmgCheck *c, const uint32_t *code, const ui
                 const uint64_t len_a = alike ? need[i] : span(c, need[i], step_i);
                 const uint64_t len_b = alike ? need[j] : span(c, need[j], step_j);
                 apart = !len_a || !len_b || a + len_a <= b || b + len_b <= a;
+#if SMG_ROWS
+                if (!apart && c->rule && !i && alike) {
+                    const int over = j >= outputs && inplace >> (j - outputs) & 1;
+                    apart = smg_check_behind(c, code, j, need[0], (int64_t)b - (int64_t)a, over);
+                }
+#endif
             }
             if (!apart) {
                 smg_refuse_operand(c, i, RULE("overlaps operand "));

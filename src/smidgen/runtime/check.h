@@ -51,5 +51,8 @@ SmgStatus smg_check_stream(SmgCheck *c, const uint32_t *code, uint32_t left);
 SmgStatus smg_check_rows(SmgCheck *c, const uint32_t *code, const uint32_t *block, const SmgRole *roles);
 /* For smg_check_call: *need from the start of an operand's value, wherever its rows are in it. */
 SmgStatus smg_check_moves(const SmgCheck *c, const uint32_t *code, unsigned operand, uint64_t *need);
+/* Result and operand j share memory: does the instruction never write rows of j that it reads then, or later? `made`
+ * bytes from the start of the result; j begins `behind` bytes after it; `inplace`: the kernel may write over it. */
+int smg_check_behind(const SmgCheck *c, const uint32_t *code, unsigned j, uint64_t made, int64_t behind, int inplace);
 #endif
 #endif

@@ -40,6 +40,17 @@ SmgStatus smg_check_moves(const SmgCheck *c, const uint32_t *code, unsigned oper
     return SMG_OK;
 }
 
+int smg_check_behind(const SmgCheck *c, const uint32_t *code, unsigned j, uint64_t made, int64_t behind, int inplace) {
+    const SmgRowValue *out = row_value(c, code, 0), *in = row_value(c, code, j);
+    if (!out || !in || in->step) { return 0; }
+    /* All rows stay where they are made, and the kernel writes nothing behind them. */
+    const int32_t last = smg_stream_of(c->table).iterations - 1;
+    if (smg_rows_begin(out, last) || made > (uint64_t)out->count * (uint64_t)out->bytes) { return 0; }
+    const int is_each = smg_rows_kind(c->rule) == SMG_ROWS_EACH;
+    if (inplace && is_each && !behind && in->bytes == out->bytes) { return 1; }
+    return c->turn.from || behind >= smg_rows_apart(c->rule, out, in); /* of all turns, when the first is looked at */
+}
+
 /* Every operand finds its rows in every iteration. */
 static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t params, const SmgRole *roles) {
     const SmgStream s = smg_stream_of(c->table);

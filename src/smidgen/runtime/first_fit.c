@@ -44,22 +44,58 @@ static int64_t gap(const Span *spans, int count, Span one, int64_t size, int tig
     return best < 0 ? start : best;
 }
 
-/* Places N blocks in this order; the first `same` of it are at offset[] already. spans[N] is memory to work with.
- * Returns the end of the last block, or -1 as soon as a block would end above `most`. */
-int64_t smg_first_fit(int N, const int64_t *bytes, const int32_t *birth, const int32_t *death, const int32_t *order,
-                      int same, int tightest, int64_t most, int64_t *offset, Span *spans) {
+/* The lowest offset of a block of P parts, of which each is free of the spans that are alive at some time with it. */
+static int64_t lowest(const Span *spans, int count, const Span *part, int P) {
+    int64_t start = 0;
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (int k = 0; k < count; k++) {
+            const Span *s = &spans[k];
+            for (int p = 0; p < P; p++) {
+                const Span *one = &part[p];
+                if (s->birth > one->death || s->death < one->birth) { continue; }
+                if (s->start < start + one->end && start + one->start < s->end) {
+                    start = s->end - one->start; /* whatever is lower meets the same span */
+                    moved = 1;
+                }
+            }
+        }
+    }
+    return start;
+}
+
+/* Places N blocks in this order; the first `same` of it are at offset[] already. Block i consists of the parts first[i]
+ * to first[i + 1], no two of which are alive at a time, each `at` bytes behind the start of the block. spans[] is memory
+ * to work with, twice as many as there are parts. Returns the end of the last block, or -1 as soon as a block would end
+ * above `most`. */
+int64_t smg_first_fit(int N, const int32_t *first, const int64_t *at, const int64_t *bytes, const int32_t *birth,
+                      const int32_t *death, const int32_t *order, int same, int tightest, int64_t most, int64_t *offset,
+                      Span *spans) {
+    Span *parts = spans + first[N];
     int64_t top = 0;
+    int count = 0;
     for (int k = 0; k < N; k++) {
-        const int i = order[k];
-        Span one = {0, 0, birth[i], death[i]};
-        if (k >= same) { offset[i] = gap(spans, k, one, bytes[i], tightest); }
-        one.start = offset[i];
-        one.end = offset[i] + bytes[i];
-        if (one.end > top) {
-            top = one.end;
+        const int i = order[k], P = first[i + 1] - first[i];
+        for (int p = 0; p < P; p++) {
+            const int q = first[i] + p;
+            parts[p] = (Span){at[q], at[q] + bytes[q], birth[q], death[q]};
+        }
+        if (k >= same) {
+            const int is_one = P == 1 && parts[0].start == 0;
+            offset[i] = is_one ? gap(spans, count, parts[0], parts[0].end, tightest) : lowest(spans, count, parts, P);
+        }
+        int64_t end = offset[i];
+        for (int p = 0; p < P; p++) {
+            Span one = parts[p];
+            one.start += offset[i];
+            one.end += offset[i];
+            end = one.end > end ? one.end : end;
+            insert(spans, count++, one);
+        }
+        if (end > top) {
+            top = end;
             if (k >= same && top > most) { return -1; }
         }
-        insert(spans, k, one);
     }
     return top;
 }

@@ -19,7 +19,7 @@ from ..ir import Array
 LIBRARY: Final = Path(__file__).parent / "libsmidgen.so"
 _OWN: Final = str(LIBRARY)
 MESSAGE_BYTES: Final = 192
-SPAN_BYTES: Final = 24  # of the working memory of first_fit.c, for each block
+SPAN_BYTES: Final = 24  # of the working memory of first_fit.c, for each span
 BAD_PROGRAM, BAD_CALL, STOPPED = 1, 2, 3
 REPLAY_PARTS: Final = 9  # of a sample at most, with its target
 
@@ -194,7 +194,7 @@ def _declare(lib: ctypes.CDLL) -> None:
         "smg_replay_add": (number, [*stored, handle]),
         "smg_replay_draw": (text, [*stored, word, handle]),
         "smg_replay_share": (word, [*buffer, word, number]),
-        "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 4, number, number, ctypes.c_int64, handle, handle]),
+        "smg_first_fit": (ctypes.c_int64, [number, *[handle] * 6, number, number, ctypes.c_int64, handle, handle]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name, None)
@@ -247,13 +247,13 @@ def kernel_needs(
 
 
 def first_fit(
-    sizes: Array, births: Array, deaths: Array, order: Sequence[int], offsets: Array, *, same: int, tightest: bool,
-    most: int,
-) -> int:  # fmt: skip
+    parts: Sequence[Array], order: Sequence[int], offsets: Array, *, same: int, tightest: bool, most: int
+) -> int:
     """Blocks of memory one by one to where they fit, see first_fit.c: sets their offsets and returns the end of the
-    last, or -1 if that would be above `most`. The first `same` of the order are at their offsets already."""
-    numbers, spans = np.array(order, np.int32), np.empty(len(order) * SPAN_BYTES, np.uint8)
-    given = [a.ctypes.data for a in (sizes, births, deaths, numbers)]
+    last, or -1 if that would be above `most`. The first `same` of the order are at their offsets already. `parts` are
+    the first part of each block, and of each part its offset in the block, bytes, birth and death."""
+    numbers, spans = np.array(order, np.int32), np.empty(2 * len(parts[1]) * SPAN_BYTES, np.uint8)
+    given = [a.ctypes.data for a in (*parts, numbers)]
     made = [a.ctypes.data for a in (offsets, spans)]
     return int(library().smg_first_fit(len(order), *given, same, tightest, most, *made))
 

@@ -87,6 +87,21 @@ int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body) {
     return s.iterations > last ? -1 : 0;
 }
 
+/* By rows alone, whatever the iterations are: `most` rows from any row on. Where neither edge matters the distance
+ * changes by as much from `step` rows to the next, so that it is largest at one of the ends of that. */
+int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in) {
+    enum { TOP = 2 * SMG_MAX_EDGE };
+    const int32_t most = least((out->step + out->period - 1) / out->period, out->count), last = out->count - most;
+    int64_t apart = 0;
+    for (int32_t from = 0; from <= last; from++) {
+        if (from == TOP && last - TOP > SMG_MAX_EDGE) { from = last - SMG_MAX_EDGE; }
+        const int64_t end = (int64_t)(from + most) * out->bytes;
+        const int64_t first = (int64_t)smg_turn(rule, from, most, in->count).first * in->bytes;
+        apart = end - first > apart ? end - first : apart;
+    }
+    return apart;
+}
+
 /* The first row of a result for which a window looks over the end of an input with `count` rows. */
 static int32_t window_bottom(const SmgRowRule *rule, int32_t count) {
     return floor_div(count + rule->pad - rule->reach, rule->step) + 1;

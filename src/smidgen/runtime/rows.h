@@ -73,6 +73,8 @@ SmgStream smg_stream_of(const uint32_t *table);
 int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body);
 /* Has an instruction with this rule, in every iteration, the rows of `in` that it needs for those of `out`? */
 int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in);
+/* So many bytes behind a result, an input that is there as a whole is not overwritten by rows that are made from it. */
+int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in);
 /* Every different way in which an instruction makes rows of `out` from those of an input with `count` rows, one after
  * the other: `state` is zero before the first; 0 after the last. */
 typedef struct {

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ... import ops
 from ...ir import Graph, Role
-from .rows import Held, shared_rows, streams
+from .rows import Held, Stream, shared_rows, streams
 
 
 def loop_range(graph: Graph) -> range:
@@ -26,11 +26,14 @@ class Families:
         self.body = loop_range(graph)
         self.in_body = {o for i in self.body for o in graph.nodes[i].outs}
         self.held: dict[str, Held] = {}  # tensor of a stream → the rows of it that there are
+        self.streams: dict[range, Stream] = {}  # by their nodes
         self._stream: dict[int, range] = {}  # node of a stream → all of them
         for one in streams(graph, graph.nodes[self.body.start - 1]) if self.body else ():
             self.held |= one.values
             nodes = range(self.body.start + one.first, self.body.start + one.first + one.nodes)
+            self.streams[nodes] = one
             self._stream |= dict.fromkeys(nodes, nodes)
+        self._passing: set[str] = set()
         self._parent: dict[str, str] = {}
 
     def root(self, name: str) -> str:
@@ -50,18 +53,22 @@ class Families:
     def _rank(self, name: str) -> tuple[bool, bool, bool]:
         return (name not in self.stored, self.graph[name].role is not Role.ACCUM, name in self.in_body)
 
-    def touched(self, position: int) -> range:
-        """The nodes that run by turns with this one: a stream, or it alone."""
-        return self._stream.get(position, range(position, position + 1))
+    def touched(self, position: int, name: str) -> range:
+        """When a value is alive, as far as this node knows that touches it: while it runs; or with a stream around it
+        all the time that this takes, unless nothing of the value is there between two iterations."""
+        passing = position not in self._stream or self.root(name) in self._passing
+        return range(position, position + 1) if passing else self._stream[position]
 
     def is_streamed(self, position: int) -> bool:
         return position in self._stream
 
     def join_rows(self) -> None:
-        """What nodes of streams make in place."""
-        for nodes in dict.fromkeys(self._stream.values()):
+        """What nodes of streams make in place. Everything else that is joined for good was joined before."""
+        for nodes in self.streams:
             for out, source in shared_rows(self.graph, [self.graph.nodes[i] for i in nodes]):
                 self.join(out, source)
+        stay = {self.root(name) for name, held in self.held.items() if not held.passes}
+        self._passing = {self.root(name) for name in self.held} - stay
 
     def bytes(self, name: str, n: int) -> int:
         """What a tensor takes, for n samples."""

@@ -58,6 +58,11 @@ class Held:
     def bytes(self) -> int:
         return self.most * self.row_bytes
 
+    @property
+    def passes(self) -> bool:
+        """Rows that an iteration makes are forgotten when it ends."""
+        return self.kept == self.ahead
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

@@ -5,13 +5,15 @@ Lifetimes are positions in the flat node list; two tensors may share bytes only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
 from ...ops.build import typed
 from ..graph.alias import Families
-from .first_fit import Block, FirstFits, first_fit, hasty, peak
+from ..graph.joint import Pair, pairs
+from .first_fit import Block, FirstFits, Part, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
 
@@ -61,6 +63,7 @@ def place(
     scratch = _scratch(graph, batch)
     pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     pinned_end = sum(b.bytes for b in pinned)
+    blocks, inside = joined(families, blocks, align)
     bound = pinned_end + peak(blocks)
     hopeless = room_bytes is not None and bound > room_bytes
     enough = max(bound, room_bytes or 0)
@@ -74,6 +77,7 @@ def place(
         where[block.name] = start
         start += block.bytes
     where |= {name: pinned_end + offset for name, offset in offsets.items()}
+    where |= {name: where[block] + at for name, (block, at) in inside.items()}
     page_state = max((s.offset + page_room(s.bytes) for s in stored.values() if s.region == "page"), default=0)
     pages, page_top = first_fit(_pages(families, birth, death, batch))
     slots: dict[str, Slot] = {}
@@ -114,7 +118,17 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     stored, _, _ = place_state([graph], align)
     families, birth, death = _families(graph, stored)
     pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
-    return sum(b.bytes for b in pinned) + peak(blocks)
+    return sum(b.bytes for b in pinned) + peak(joined(families, blocks, align)[0])
+
+
+def outside_loop(graph: Graph, batch: int, align: int = ALIGN) -> int:
+    """Bytes of what is there beside the loop, all the time that it runs."""
+    stored, _, _ = place_state([graph], align)
+    families, birth, death = _families(graph, stored)
+    pinned, blocks = _blocks(families, birth, death, batch, {}, align)
+    body, inside = families.body, families.in_body
+    during = [b for b in blocks if b.name not in inside and b.birth < body.stop and b.death >= body.start]
+    return sum(b.bytes for b in (*pinned, *during))
 
 
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:
@@ -155,9 +169,8 @@ def _lifetimes(families: Families) -> tuple[dict[str, int], dict[str, int]]:
     death: dict[str, int] = {}
     body = families.body
     for i, node in enumerate(families.graph.nodes):
-        touched = families.touched(i)
         for name in (*node.ins, *node.outs):
-            top = families.root(name)
+            top, touched = families.root(name), families.touched(i, name)
             birth.setdefault(top, touched[0])
             # What lives outside the loop but is touched inside it stays until the last iteration ends.
             last = body[-1] if i in body and top not in families.in_body else touched[-1]
@@ -201,6 +214,49 @@ def _blocks(
     merged = [b for b in blocks if families.root(b.name) == b.name]
     merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]
     return sorted(pinned, key=lambda b: b.name), merged
+
+
+def joined(
+    families: Families, blocks: Sequence[Block], align: int
+) -> tuple[list[Block], dict[str, tuple[str, int]]]:  # fmt: skip
+    """The blocks, of which some are one now: results of streams that are written over what these read. And of the
+    values in it that do not name it the block, and where in it they are."""
+    known = {b.name: b for b in blocks}
+    over: dict[str, Pair] = {}  # value → what it is written over
+    for span, stream in families.streams.items():
+        nodes = [families.graph.nodes[i] for i in span]
+        named = dict.fromkeys(families.root(name) for node in nodes for name in (*node.outs, *node.ins))
+        alive = [known[name] for name in named if name in known and name in families.in_body]
+        born = {b.name: b.bytes for b in alive if b.birth == span[0] and b.death > span[-1]}
+        dying = {b.name: b.bytes for b in alive if b.birth < span[0] and b.death == span[-1]}
+        over |= {p.over: p for p in pairs(families.graph, nodes, stream, families.root, align, born, dying)}
+    made: list[Block] = []
+    inside: dict[str, tuple[str, int]] = {}
+    under = {pair.under for pair in over.values()}
+    for block in blocks:
+        if block.name in under:
+            continue
+        chain, at = [(block, 0)], 0
+        while (pair := over.get(chain[-1][0].name)) is not None:
+            at += pair.apart
+            chain.append((known[pair.under], at))
+        made.append(_as_one(chain) if len(chain) > 1 else block)
+        inside |= {one.name: (block.name, at) for one, at in chain[1:]}
+    return made, inside
+
+
+def _as_one(chain: Sequence[tuple[Block, int]]) -> Block:
+    """Blocks with their places, the last first: each is alive to the end of the stream in which the next is born."""
+    parts: list[Part] = []
+    end = chain[0][0].death
+    for (late, low), (early, high) in pairwise(chain):
+        parts.append(Part(low, late.bytes, early.death + 1, end))
+        parts.append(Part(low, max(high + early.bytes - low, late.bytes), late.birth, early.death))
+        end = late.birth - 1
+    first, at = chain[-1]
+    parts.append(Part(at, first.bytes, first.birth, end))
+    some = tuple(p for p in reversed(parts) if p.birth <= p.death)
+    return Block(chain[0][0].name, max(p.at + p.bytes for p in some), first.birth, chain[0][0].death, some)
 
 
 def _pages(

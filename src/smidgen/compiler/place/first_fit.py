@@ -23,19 +23,35 @@ WORK, MOST_ROUNDS = 10_000_000, 1000  # comparisons of two blocks, and exchanges
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """`bytes` (aligned) that are in use from node `birth` to node `death`, both included."""
+class Part:
+    """`bytes` of a block, `at` bytes behind its start, in use from node `birth` to node `death`."""
 
-    name: str
+    at: int
     bytes: int
     birth: int
     death: int
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`bytes` (aligned) that are in use from node `birth` to node `death`, both included; or of them some parts, each
+    for a time, one after the other."""
+
+    name: str
+    bytes: int
+    birth: int
+    death: int
+    some: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.some or (Part(0, self.bytes, self.birth, self.death),)
+
+
 def peak(blocks: Sequence[Block]) -> int:
     """Largest sum of bytes alive at one moment: no placement can be smaller."""
     change: dict[int, int] = {}
-    for b in blocks:
+    for b in (part for block in blocks for part in block.parts):
         change[b.birth] = change.get(b.birth, 0) + b.bytes
         change[b.death + 1] = change.get(b.death + 1, 0) - b.bytes
     best = total = 0
@@ -138,6 +154,7 @@ class _Search:
         self.sizes = np.array([b.bytes for b in blocks], np.int64)
         self.births = np.array([b.birth for b in blocks], np.int32)
         self.deaths = np.array([b.death for b in blocks], np.int32)
+        self.parts = _listed(blocks)
         self.by_birth = np.argsort(self.births, kind="stable")
         self.pairs = _pairs(self.births, self.deaths)
         self._beside: dict[int, Array] = {}
@@ -161,9 +178,7 @@ class _Search:
         """None: the end would be above `most`. The first `same` blocks of the order are where they were before."""
         spend(PAIR * self.pairs * (len(order) - same) // max(len(order), 1))
         offsets = np.zeros(len(order), np.int64) if before is None else before.copy()
-        top = library.first_fit(
-            self.sizes, self.births, self.deaths, order, offsets, same=same, tightest=tightest, most=most
-        )
+        top = library.first_fit(self.parts, order, offsets, same=same, tightest=tightest, most=most)
         return None if top < 0 else _Placed(offsets, top)
 
     def orders(self) -> list[list[int]]:
@@ -235,6 +250,15 @@ def _earlier(order: list[int], block: int, rng: random.Random) -> int:
     to = rng.randrange(at + 1)
     order.insert(to, order.pop(at))
     return to
+
+
+def _listed(blocks: Sequence[Block]) -> tuple[Array, ...]:
+    """As library.first_fit takes them."""
+    parts = [part for block in blocks for part in block.parts]
+    first = np.cumsum([0, *(len(block.parts) for block in blocks)], dtype=np.int32)
+    at, sizes = (np.array([getattr(p, name) for p in parts], np.int64) for name in ("at", "bytes"))
+    births, deaths = (np.array([getattr(p, name) for p in parts], np.int32) for name in ("birth", "death"))
+    return first, at, sizes, births, deaths
 
 
 def _pairs(births: Array, deaths: Array) -> int:

@@ -50,11 +50,13 @@ def nearer(blocks: Sequence[Block], offsets: Mapping[str, int], top: int, bound:
     return best
 
 
-Rectangle = tuple[int, int, int]  # birth, death, size in units of alignment
+Rectangle = tuple[int, int, int, int, int]
+"""Birth, death, size in units of alignment; the number of the block that it is a part of, and where it is in that."""
 
 
 def _solved(blocks: Sequence[Block], room: int, align: int) -> dict[str, int] | None:
-    found = _starts([(b.birth, b.death, b.bytes // align) for b in blocks], room // align)
+    rectangles = [(p.birth, p.death, p.bytes // align, i, p.at // align) for i, b in enumerate(blocks) for p in b.parts]
+    found = _starts(rectangles, room // align)
     return None if found is None else {b.name: start * align for b, start in zip(blocks, found, strict=True)}
 
 
@@ -80,17 +82,21 @@ def _starts(rectangles: Sequence[Rectangle], height: int) -> list[int] | None:
 
 def _asked(rectangles: Sequence[Rectangle], height: int) -> tuple[list[int] | None, float, bool]:
     """The solver's answer, its effort, and whether the clock let it finish."""
-    if max(size for _, _, size in rectangles) > height:
+    ends: dict[int, int] = {}  # block → bytes
+    for _, _, size, block, at in rectangles:
+        ends[block] = max(ends.get(block, 0), at + size)
+    if max(ends.values()) > height:
         return None, 0.0, True
     try:
         from ortools.sat.python import cp_model
     except ModuleNotFoundError:
         return None, 0.0, False
     model = cp_model.CpModel()
-    sizes = [size for _, _, size in rectangles]
-    starts = [model.new_int_var(0, height - size, "") for size in sizes]
-    across = [model.new_fixed_size_interval_var(birth, death + 1 - birth, "") for birth, death, _ in rectangles]
-    up = [model.new_fixed_size_interval_var(start, size, "") for start, size in zip(starts, sizes, strict=True)]
+    sizes = [size for _, _, size, _, _ in rectangles]
+    starts = {block: model.new_int_var(0, height - end, "") for block, end in ends.items()}
+    across = [model.new_fixed_size_interval_var(birth, death + 1 - birth, "") for birth, death, *_ in rectangles]
+    up = [model.new_fixed_size_interval_var(starts[block] + at if at else starts[block], size, "")
+          for _, _, size, block, at in rectangles]  # fmt: skip
     model.add_no_overlap_2d(across, up)
     model.add_cumulative(across, sizes, height)
     solver = cp_model.CpSolver()
@@ -103,4 +109,4 @@ def _asked(rectangles: Sequence[Rectangle], height: int) -> tuple[list[int] | No
     units = PLACING * SOLVER * solver.response_proto.deterministic_time
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, units, solver.wall_time < most_s
-    return [solver.value(start) for start in starts], units, True
+    return [solver.value(start) for start in starts.values()], units, True

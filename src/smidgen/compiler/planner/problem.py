@@ -212,7 +212,6 @@ class _Reader:
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for k, one in enumerate(inner):
-            turns = self.families.touched(body.start + k)
             call = typed(self.graph, one)
             seconds += self.batch * self.prices.seconds(one.op, call, 1)
             scratch = align_up(int(at(ops.get(one.op).scratch(call), 1)), self.align)
@@ -220,6 +219,7 @@ class _Reader:
             for name in (*one.ins, *one.outs):
                 root = self.families.root(name)
                 if self.graph[root].role is Role.VALUE and root in self.families.in_body:
+                    turns = self.families.touched(body.start + k, name)
                     first.setdefault(root, turns[0] - body.start)
                     last[root] = turns[-1] - body.start
         alive += [(first[r], last[r], align_up(self.families.bytes(r, 1), self.align)) for r in first]

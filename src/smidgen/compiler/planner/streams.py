@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -19,9 +19,10 @@ from ...ir import ALIGN, Graph, Role, at
 from ...ops.build import typed
 from ..effort import spend
 from ..graph.alias import Families, loop_range
+from ..graph.joint import pairs
 from ..graph.rows import Body, Stream, rule_of, shared_rows
 from ..passes.stream_rows import with_streams
-from ..place.arena import align_up, lower_bound
+from ..place.arena import align_up, lower_bound, outside_loop
 
 TILES: Final = (2, 4, 8, 16)  # rows of an iteration that are tried: more take more memory, and less time
 CALL_MACS: Final = {"exact": 100, "fast": 10_000}  # what a call of a kernel takes beside its work, in MACs of it
@@ -31,32 +32,34 @@ LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
 WORK: Final = 20e-6  # of effort for a node that is looked at
 
 
-_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[int, str], Graph]]] = {}
+_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[object, ...], Graph]]] = {}
 """What was made of graphs that still exist, by their id: one graph is asked for again and again."""
 
 
-def streamed(graph: Graph, batch: int, kernels: str) -> Graph:
-    """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; "least"
-    asks for the least memory."""
-    key = id(graph)
+def streamed(
+    graph: Graph, batch: int, kernels: str, whole_inputs: bool = False, room_bytes: int | None = None
+) -> Graph:
+    """The graph with the streams that are worth their time; without any, if none is. `room_bytes`: with those for which
+    its arena is within so many, at the least time, or if none are, with those for the least arena. Kernels are exact or
+    fast; with `whole_inputs` no row of an input is asked for alone."""
+    key, asked = id(graph), (batch, kernels, whole_inputs, room_bytes)
     if key not in _known:
         _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
     made = _known[key][1]
-    if (batch, kernels) not in made:
-        given = ("fast", math.inf) if kernels == "least" else (kernels, WORTH)
-        found = _streamed(graph, batch, *given)
+    if asked not in made:
+        found = _streamed(graph, *asked)
         if found is graph:  # it would keep itself
             return graph
-        made[batch, kernels] = found
-    return made[batch, kernels]
+        made[asked] = found
+    return made[asked]
 
 
-def _streamed(graph: Graph, batch: int, kernels: str, worth: float) -> Graph:
+def _streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool, room_bytes: int | None) -> Graph:
     plain = unstreamed(graph)
     body = loop_range(plain)
     if not any(rule_of(plain, plain.nodes[i]) is not None for i in body):
         return plain  # also without a loop
-    found = _Loop(plain, body, batch, kernels).chosen(worth)
+    found = _Loop(plain, body, batch, kernels, whole_inputs).chosen(room_bytes)
     return with_streams(plain, found) if found else plain
 
 
@@ -76,11 +79,13 @@ class _Piece:
 
 
 class _Loop:
-    def __init__(self, graph: Graph, body: range, batch: int, kernels: str) -> None:
+    def __init__(self, graph: Graph, body: range, batch: int, kernels: str, whole_inputs: bool) -> None:
         self.graph, self.body, self.batch = graph, body, batch
         self.call_macs, self.packs = CALL_MACS[kernels], kernels == "fast"
         self.rows = Body(graph, body)
         self.nodes = self.rows.nodes
+        blocked = zip(self.nodes, self.rows.blocked, strict=True)
+        self.blocked = [is_ or (whole_inputs and ops.border(node) == "in") for node, is_ in blocked]
         self.families = Families(graph, graph.data)
         for node in graph.nodes:
             for out, source in ops.get(node.op).shares.items():
@@ -140,7 +145,7 @@ class _Loop:
     @cached_property
     def cuts(self) -> list[int]:
         """Nodes before which little is alive, ends of what can be streamed included."""
-        can = [*(not blocked for blocked in self.rows.blocked), False]
+        can = [*(not blocked for blocked in self.blocked), False]
         alive = [*self.alive, 0]
         found = {0, len(self.nodes)}
         for k in range(1, len(self.nodes)):
@@ -157,7 +162,7 @@ class _Loop:
         """Streams between cuts with a peak below `most`, one row at a time."""
         for a, first in enumerate(self.cuts):
             for end in self.cuts[a + 1 :]:
-                if any(self.rows.blocked[first:end]):
+                if any(self.blocked[first:end]):
                     break
                 piece = self._piece(first, end, 1)
                 if piece is None:
@@ -181,22 +186,51 @@ class _Loop:
         stream = self.rows.stream(first, end - first, rows)
         if stream is None:
             return None
-        inner, outer = self._held(stream)
-        peak = self.alive[first] + inner + outer + max(self.scratch[first:end])
-        return _Piece(first, end - first, peak, self._overhead(stream), stream, inner)
+        rows, whole = self._held(stream)
+        peak = self.alive[first] + rows + sum(whole.values()) - self._shared(stream, whole)
+        return _Piece(first, end - first, peak, self._overhead(stream), stream, rows)
 
-    def _held(self, stream: Stream) -> tuple[int, int]:
-        """Bytes of rows of values that are read within the stream alone, and of values that are there as a whole."""
-        nodes = self.nodes[stream.first : stream.first + stream.nodes]
-        shared = dict(shared_rows(self.graph, nodes, self.rows.readers))
-        inner = outer = 0
+    def _held(self, stream: Stream) -> tuple[int, dict[str, int]]:
+        """Bytes of rows of values that are read within the stream alone, with scratch; and of what is there as a
+        whole, by value."""
+        end = stream.first + stream.nodes
+        nodes = self.nodes[stream.first : end]
+        shared = self._shared_rows(stream)
+        whole, stay, passing = dict[str, int](), dict[str, int](), dict[str, int]()
         for name, held in stream.values.items():
-            if name in shared or not self._inside(name):
-                continue
-            count = align_up(held.bytes, ALIGN)
-            ends = self.last[self._inside(name)] >= stream.first + stream.nodes
-            inner, outer = (inner, outer + count) if ends else (inner + count, outer)
-        return inner, outer
+            if root := self._inside(name):
+                top, count = shared.get(name, name), align_up(held.bytes, ALIGN)
+                kind = whole if self.last[root] >= end else passing if held.passes else stay
+                kind[top] = max(kind.get(top, 0), count)
+        work = self.scratch[stream.first : end]
+        for top, count in passing.items():  # what no iteration leaves to the next one
+            touched = [k for k, node in enumerate(nodes) for name in (*node.ins, *node.outs)
+                       if name in stream.values and shared.get(name, name) == top]  # fmt: skip
+            for k in range(touched[0], touched[-1] + 1) if top not in whole else ():
+                work[k] += count
+        return sum(count for top, count in stay.items() if top not in whole) + max(work), whole
+
+    def _shared_rows(self, stream: Stream) -> dict[str, str]:
+        """Value → the one whose memory it takes."""
+        found: dict[str, str] = {}
+        nodes = self.nodes[stream.first : stream.first + stream.nodes]
+        for out, source in shared_rows(self.graph, nodes, self.rows.readers):
+            found[out] = found.get(source, source)
+        return found
+
+    def _shared(self, stream: Stream, whole: Mapping[str, int]) -> int:
+        """Bytes less, where results are written over what the stream reads."""
+        end = stream.first + stream.nodes
+        nodes = self.nodes[stream.first : end]
+        read = {self._inside(name) for node in nodes for name in node.ins} - {""}
+        dying = {root: self._bytes(root) for root in sorted(read) if self.made[root] < stream.first
+                 and self.last[root] < end}  # fmt: skip
+        shared = self._shared_rows(stream)
+
+        def root(name: str) -> str:
+            return shared.get(name, name) if name in stream.values else self._inside(name)
+
+        return sum(p.saved for p in pairs(self.graph, nodes, stream, root, ALIGN, whole, dying))
 
     def _overhead(self, stream: Stream) -> float:
         """Calls, in each of which weights are read anew, and rows that are moved."""
@@ -214,30 +248,38 @@ class _Loop:
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def chosen(self, worth: float) -> list[Stream]:
-        top = max(piece.peak for piece in self.wholes)
-        rest = self._rest()
-        if top <= rest + LEAST_SAVED:
+    def chosen(self, room_bytes: int | None) -> list[Stream]:
+        top, rest = max(piece.peak for piece in self.wholes), self._rest()
+        if top <= (rest + LEAST_SAVED if room_bytes is None else room_bytes - self.beside):
             return []
-        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
         pieces = list(self.streams(top))
-        for limit in sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)}):
-            if limit > top - LEAST_SAVED:
-                break
+        limits = sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)})
+        if room_bytes is not None:
+            limits = [limit for limit in limits if limit > room_bytes - self.beside]
+            return self._within(pieces, [room_bytes - self.beside, *limits], math.inf)
+        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
+        return self._within(pieces, [limit for limit in limits if limit <= top - LEAST_SAVED], WORTH * macs)
+
+    def _within(self, pieces: Sequence[_Piece], limits: Iterable[int], most: float) -> list[Stream]:
+        """For the first limit within which there are streams that take at most so many MACs."""
+        for limit in limits:
             best = [self._quicker(piece, limit) for piece in self._cheapest(pieces, limit)]
-            if best and sum(piece.macs for piece in best) <= worth * macs:
+            if best and sum(piece.macs for piece in best) <= most:
                 return [piece.stream for piece in best if piece.stream is not None]
         return []
+
+    @cached_property
+    def beside(self) -> int:
+        """Bytes of what is there outside the loop all the time that it runs."""
+        return outside_loop(self.graph, self.batch)
 
     def _rest(self) -> int:
         """What the loop may take without being what the program's memory depends on."""
         outside = {t: tensor for t, tensor in self.graph.tensors.items() if t not in self.families.in_body}
         at_, end = self.body.start - 1, self.body.stop
         nodes = (*self.graph.nodes[:at_], *self.graph.nodes[end:])
-        loop = self.graph.nodes[at_]
         rest = self.graph.with_(nodes=nodes, tensors=outside)
-        beside = sum(align_up(self.graph[out].bytes(self.batch), ALIGN) for out in loop.outs)
-        return lower_bound(rest, self.batch) - beside
+        return lower_bound(rest, self.batch) - self.beside
 
     def _cheapest(self, pieces: Sequence[_Piece], limit: int) -> list[_Piece]:
         """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""

@@ -5,7 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
   const MEANING = { saved: "kept for backward", mask: "kept for backward as bits", activation: "activation",
-    gradient: "gradient", input: "input", accumulator: "accumulator", scratch: "scratch" };
+    gradient: "gradient", input: "input", accumulator: "accumulator", scratch: "scratch", rows: "rows of a map" };
   const SLACK = { mouse: 3, pen: 6, touch: 14 };  // pixels around a small rectangle that still mean it
   const MOST_PIXELS = 16000;  // of a canvas
   const MOST_MODULES = 48;
