@@ -89,7 +89,7 @@ def without_streams(entries: Entries) -> Entries:
     graphs, plain = ({n: unstreamed(g) for n, g in some.items()} for some in (entries.graphs, entries.plain))
     if all(graphs[name] is graph for name, graph in entries.graphs.items()):
         return entries
-    return replace(entries, graphs=graphs, plain=plain, stream="")
+    return replace(entries, graphs=graphs, plain=plain, stream=None)
 
 
 def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:
