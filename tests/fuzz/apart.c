@@ -37,8 +37,8 @@ static uint64_t longest(uint8_t *const *place, const uint64_t *need, unsigned op
 
 /* ---- rows ---- */
 
-enum { COUNT, STEP, PERIOD, AHEAD, KEPT, BYTES, OF_VALUE };                /* words of a value */
-enum { KIND, REACH, STRIDE, PAD, TOLD_IN, TOLD_OUT, TOLD_ABOVE, OF_RULE }; /* of a rule */
+enum { COUNT, STEP, PERIOD, AHEAD, KEPT, BYTES, OF_VALUE };                    /* words of a value */
+enum { KIND, REACH, STRIDE, BY, PAD, TOLD_IN, TOLD_OUT, TOLD_ABOVE, OF_RULE }; /* of a rule */
 
 static int64_t within(int64_t row, int64_t count) {
     if (row < 0) { return 0; }
@@ -49,18 +49,26 @@ static int64_t rows_until(const int32_t *v, int64_t i) { /* end(i); nothing befo
 }
 static int64_t rows_from(const int32_t *v, int64_t i) { return within(i * v[STEP] / v[PERIOD] + v[KEPT], v[COUNT]); }
 
-/* First and last row of the input that row `row` of the result takes something from, as far as there are such. */
-static void reads_of(const int32_t *rule, int64_t row, int64_t count, int64_t *first, int64_t *last) {
-    for (int64_t k = 0; k < rule[REACH]; k++) {
-        int64_t at = row * rule[STRIDE] - rule[PAD] + k;
-        if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
-            const int64_t from = row + rule[PAD] - k;
-            at = from >= 0 && from % rule[STRIDE] == 0 ? from / rule[STRIDE] : -1;
-        }
-        if (at < 0 || at >= count) { continue; }
-        if (at < *first) { *first = at; }
-        if (at > *last) { *last = at; }
+/* The first row of the input that row `row` of the result needs, and the one behind the last: counted, not divided. */
+static int64_t reads_from(const int32_t *rule, int64_t row, int64_t count) {
+    int64_t at = 0;
+    if ((rule[KIND] & 15) == SMG_ROWS_WINDOW) { return within(row * rule[STRIDE] - rule[PAD], count); }
+    if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
+        while (at < count && at * rule[STRIDE] - rule[PAD] + rule[REACH] <= row) { at++; }
+    } else {
+        while (at < count && (at + 1) * rule[STRIDE] <= row * rule[BY] - rule[PAD]) { at++; }
     }
+    return at;
+}
+static int64_t reads_until(const int32_t *rule, int64_t row, int64_t count) {
+    int64_t at = 0;
+    if ((rule[KIND] & 15) == SMG_ROWS_WINDOW) { return within(row * rule[STRIDE] - rule[PAD] + rule[REACH], count); }
+    if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
+        while (at < count && at * rule[STRIDE] - rule[PAD] <= row) { at++; }
+    } else {
+        while (at < count && at * rule[STRIDE] < row * rule[BY] - rule[PAD] + rule[REACH]) { at++; }
+    }
+    return at;
 }
 
 FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, int32_t i) {
@@ -78,17 +86,21 @@ FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, 
         r.forget = left > 0 ? (size_t)left * (size_t)out[BYTES] : 0;
     }
     if (!r.made) { return r; }
-    int64_t first = from, last = end - 1;
+    int64_t first = from, stop = end;
     if (!is_each) {
-        first = INT64_MAX, last = -1;
-        const int64_t count = values[(numbers[1] - 1) * OF_VALUE + COUNT];
-        for (int64_t row = from; row < end; row++) { reads_of(rule, row, count, &first, &last); }
-        const int64_t over = rule[PAD] - from * rule[STRIDE];
+        const int64_t count = values[(numbers[1] - 1) * OF_VALUE + COUNT], over = rule[PAD] - from * rule[STRIDE];
+        first = reads_from(rule, from, count);
+        stop = reads_until(rule, end - 1, count);
         r.above = (int32_t)(over > 0 ? over : 0);
         if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) { r.above = (int32_t)(from + rule[PAD] - first * rule[STRIDE]); }
+        if ((rule[KIND] & 15) == SMG_ROWS_PLACED) {
+            r.above = (int32_t)first;
+            r.from = (int32_t)from;
+            r.is_placed = 1;
+        }
         r.told = rule + TOLD_IN;
     }
-    r.needed = (int32_t)(last - first + 1);
+    r.needed = (int32_t)(stop - first);
     r.scale = is_each ? r.made : 1;
     for (unsigned k = 0; k < operands; k++) {
         if (!numbers[k]) { continue; }
@@ -106,6 +118,7 @@ const int32_t *fuzz_row_params(SmgContext *x, const uint32_t *block, const int32
     x->words[rows->told[0]] = rows->needed;
     x->words[rows->told[1]] = rows->made;
     x->words[rows->told[2]] = rows->above;
+    if (rows->is_placed) { x->words[rows->told[2] + 1] = rows->from; }
     return x->words;
 }
 

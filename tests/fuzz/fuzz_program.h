@@ -22,7 +22,8 @@ void fuzz_apart_free(void);
 /* What an instruction of a stream does in iteration i, worked out from its table once more. */
 typedef struct {
     int32_t made, needed;           /* rows: of operand 0, of the others */
-    int32_t scale, above;           /* n in its sizes, and padding */
+    int32_t scale, above;           /* n in its sizes, and padding or the first row that is needed */
+    int32_t is_placed, from;        /* the first row that is made is told too */
     const int32_t *told;            /* numbers of the parameters that say so, or NULL */
     size_t moved[SMG_MAX_OPERANDS]; /* bytes from the start of each operand */
     size_t forget_from, forget;     /* bytes that first move to the start of operand 0 */

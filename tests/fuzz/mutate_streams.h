@@ -74,14 +74,15 @@ static void insert_stream(Parts *p) {
     }
     for (uint32_t i = 0; i < body; i++) {
         const int32_t kind = one_in(2) ? SMG_ROWS_EACH : (int32_t)below(SMG_ROWS_KINDS);
-        const int32_t reach = 1 + (int32_t)below(4), step = 1 + (int32_t)below(2);
+        const int32_t reach = 1 + (int32_t)below(4), step = 1 + (int32_t)below(2), is_placed = kind == SMG_ROWS_PLACED;
         r[i] = (SmgRowRule){kind | (one_in(2) ? SMG_ROWS_FORGETS : 0),
                             reach,
                             step,
+                            is_placed && one_in(2) ? 2 : 1,
                             (int32_t)below((uint32_t)reach),
                             (int32_t)below(8),
                             (int32_t)below(8),
-                            (int32_t)below(12)};
+                            is_placed && !one_in(8) ? (one_in(2) ? SMG_TALL : SMG_WIDE) : (int32_t)below(12)};
     }
     uint32_t used = 0;
     code[used++] = SMG_LOOP;

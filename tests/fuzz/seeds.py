@@ -27,7 +27,7 @@ from tests.support import small
 from tests.support.encoded import RUNNABLE, chain, encoded, looped, one_op
 from tests.support.op_cases import SAMPLES, inputs_of
 from tests.support.paged import paged
-from tests.support.streams import Signal, Varied, streamed, with_all_streams
+from tests.support.streams import Restored, Signal, Varied, streamed, with_all_streams
 
 OPS_PER_PROGRAM = 6
 LARGEST = 7000
@@ -138,6 +138,8 @@ def streaming() -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Each model is made right after the seed is set, as in `networks`."""
     torch.manual_seed(0)
     yield "image", Varied(), torch.zeros(2, 1, 10, 6)
+    torch.manual_seed(0)
+    yield "restored", Restored(1), torch.zeros(2, 1, 8, 4)
     torch.manual_seed(0)
     yield "signal", Signal(), torch.zeros(2, 1, 17)
 

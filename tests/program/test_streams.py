@@ -19,20 +19,30 @@ from smidgen.compiler.optimizers import SGD
 from smidgen.compiler.options import Memory
 from smidgen.errors import BadOption, BadProgram
 from smidgen.ir import Batch
-from smidgen.program.instructions import EACH, FORGETS, WINDOW, Entry, Instruction, Operand, OperandRegion, StreamTable
+from smidgen.program.instructions import (
+    EACH,
+    FORGETS,
+    PLACED,
+    WINDOW,
+    Entry,
+    Instruction,
+    Operand,
+    OperandRegion,
+    StreamTable,
+)
 from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.writer import HEADER, SECTIONS, STREAM
 from smidgen.runtime.machine import Machine
 from tests.support.channels import Through
 from tests.support.encoded import sealed
-from tests.support.streams import Signal, Varied, with_all_streams
+from tests.support.streams import Restored, Signal, Varied, with_all_streams
 
 LOOP = Instruction("", body=2)
 ROW = (4, 1, 1, 0, 0, 8)  # four rows of two floats, one an iteration, none kept
 WHOLE = (4, 0, 1, 4, 0, 8)
-BY_ROWS = (EACH | FORGETS, 1, 1, 0, 0, 0, 0)
-SEES_THREE = (WINDOW | FORGETS, 3, 1, 1, 0, 1, 2)
+BY_ROWS = (EACH | FORGETS, 1, 1, 1, 0, 0, 0, 0)
+SEES_THREE = (WINDOW | FORGETS, 3, 1, 1, 1, 0, 1, 2)
 
 
 def at(region: OperandRegion, offset: int = 0, rows: int = 0, stride: int = 0) -> Operand:
@@ -124,6 +134,7 @@ BAD = {
     ],
     "operand 1 does not have the rows that are needed": [LOOP, stream(ROW, (4, 1, 1, -1, -1, 8), iterations=5), STEP],
     "makes rows that are there already": [LOOP, stream(WHOLE, ROW), relu(at("arena", 0, 1), at("const"))],
+    "is not told so where its rows are": [LOOP, stream(rule=(PLACED, 1, 1, 1, 0, 0, 0, 8)), STEP],
     "a window with parameters that do not exist": [LOOP, stream((4, 1, 1, -1, -1, 8), WHOLE, rule=SEES_THREE), STEP],
     "operand 0 has rows of an odd size": [LOOP, stream((4, 1, 1, 0, 0, 6), WHOLE), STEP],
     "operand 1 advances by an odd stride": [LOOP, stream(), relu(at("arena", 0, 1), at("const", 0, 2, 3))],
@@ -165,6 +176,20 @@ def test_each_rule_refuses_with_its_own_words(why: str) -> None:
         Machine(program(*BAD[why]).to_bytes())
 
 
+def upsampled(tall: int, above: int = 8) -> list[Instruction]:
+    """Of a row of two floats four, in a stream whose rule tells parameters from `above` on which rows there are."""
+    params = (1, 2, 1, 2, 4, 1, 2, 4, 0, 0, 1, 1, 0, 0, 1056964608, 1065353216)  # 0.5 and 1.0
+    rows = stream((4, 1, 1, 0, 0, 8), (2, 0, 1, 2, 0, 8), rule=(PLACED, 1, 2, 1, 0, tall, 4, above))
+    return [LOOP, rows, Instruction("upsample_nearest2d_f32", (at("arena", 0, 1), at("const", 0, 2)), params)]
+
+
+def test_only_parameters_that_change_no_size_say_where_rows_are() -> None:
+    Machine(program(*upsampled(1)).to_bytes()).run("go", [], [], 1)
+    for above in (0, 3, 7, 9, 13):
+        with pytest.raises(BadProgram, match="is not told so where its rows are"):
+            Machine(program(*upsampled(1, above)).to_bytes())
+
+
 @pytest.mark.parametrize("word", [STREAM, STREAM | 2 << 16, STREAM | 1 << 16 | 1 << 24])
 def test_a_stream_has_a_body_and_a_table_and_nothing_else(word: int) -> None:
     data = bytearray(program(LOOP, stream(), STEP).to_bytes())
@@ -186,7 +211,12 @@ def test_python_refuses_a_table_of_another_length() -> None:
 
 # -- networks ------------------------------------------------------------------------------------------------------
 
-NETS = {"image": (Varied, (2, 1, 10, 6)), "colour": (lambda: Varied(3), (2, 3, 8, 8)), "signal": (Signal, (2, 1, 37))}
+NETS = {
+    "image": (Varied, (2, 1, 10, 6)),
+    "colour": (lambda: Varied(3), (2, 3, 8, 8)),
+    "restored": (Restored, (2, 1, 16, 12)),
+    "signal": (Signal, (2, 1, 37)),
+}
 
 
 def built(name: str, **options: object) -> Entries:
@@ -226,7 +256,7 @@ class InOrder(Through):
         return super()._read(_, buffer, offset, to, count)
 
 
-@pytest.mark.parametrize("name", ["image", "signal"])
+@pytest.mark.parametrize("name", ["image", "restored", "signal"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_an_input_with_one_channel_is_read_in_order_row_by_row(name: str, rows: int) -> None:
     made = encode(with_all_streams(built(name), rows))

@@ -257,8 +257,21 @@ FAULTS = [
     ),
     Fault(
         "a skip of a stream is delayed by one", "compiler/graph/rows.py",
-        "        return rule.step * ahead - rule.pad - late", "        return rule.step * ahead - rule.pad - late + 1",
+        "    return (ahead * by + low - late) // over", "    return (ahead * by + low - late) // over + 1",
         STREAMED,
+    ),
+    Fault(
+        "rows between those of an iteration come too late", "compiler/graph/rows.py",
+        "high + over - grain) / over) + 1", "high) / over) + 1", STREAMED,
+    ),
+    Fault(
+        "upsampling in a stream begins at the first row of the image", "runtime/rows.c",
+        "x->words[rule->above + 1] = turn->from;", "x->words[rule->above + 1] = 0;", STREAMED,
+    ),
+    Fault(
+        "padding below does not count", "ops/pool.py",
+        'call.attrs.get("divisor") or 0, *call["padding"]]', 'call.attrs.get("divisor") or 0, 0, 0]',
+        f"{KERNEL}[avg_pool2d-1]",
     ),
     Fault(
         "rows of a stream stay where they were", "runtime/vm.c",

@@ -11,8 +11,8 @@ import pytest
 from smidgen.program.instructions import StreamTable
 from smidgen.runtime.library import library_path
 
-EACH, WINDOW, SPREAD, FORGETS = 0, 1, 2, 16
-MOST_ROWS, MOST_REACH, MOST_EDGE = 1 << 15, 256, 64
+EACH, WINDOW, SPREAD, PLACED, FORGETS = 0, 1, 2, 3, 16
+MOST_ROWS, MOST_REACH, MOST_EDGE, MOST_CYCLE = 1 << 15, 256, 64, 256
 
 
 class Value(ctypes.Structure):
@@ -32,10 +32,11 @@ class Value(ctypes.Structure):
 
 
 class Rule(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int32) for name in ("kind", "reach", "step", "pad", "into", "out", "above")]
+    _fields_ = [(name, ctypes.c_int32) for name in ("kind", "reach", "step", "by", "pad", "into", "out", "above")]
     kind: int
     reach: int
     step: int
+    by: int
     pad: int
 
 
@@ -56,29 +57,29 @@ def library() -> ctypes.CDLL:
 
 
 def needed(rule: Rule, begin: int, end: int, count: int) -> tuple[int, int, int]:
-    """First row and end of the input's rows, and the padding above, for rows begin..end: one row at a time."""
+    """First row and end of the input's rows, and the padding above, for rows begin..end: counted, not divided."""
     if rule.kind == EACH:
         return begin, end, 0
-    read: list[int] = []
-    for row in range(begin, end):
-        if rule.kind == WINDOW:
-            read += [row * rule.step - rule.pad + k for k in range(rule.reach)]
-        else:
-            read += [
-                (row + rule.pad - k) // rule.step for k in range(rule.reach) if (row + rule.pad - k) % rule.step == 0
-            ]
-    inside = [row for row in read if 0 <= row < count]
-    first = max(min(read), 0) if rule.kind == WINDOW else min(inside)
-    above = max(0, rule.pad - begin * rule.step) if rule.kind == WINDOW else rule.pad + begin - first * rule.step
-    return first, max(inside) + 1, above
+    if rule.kind == WINDOW:
+        read = [row * rule.step - rule.pad + k for row in range(begin, end) for k in range(rule.reach)]
+        first, stop = (min(max(row, 0), count) for row in (min(read), max(read) + 1))
+        return first, stop, max(0, rule.pad - begin * rule.step)
+    rows = range(count)
+    if rule.kind == SPREAD:  # windows that end before the first row, and those that begin until the last one
+        first = sum(row * rule.step - rule.pad + rule.reach <= begin for row in rows)
+        stop = sum(row * rule.step - rule.pad < end for row in rows)
+        return first, stop, rule.pad + begin - first * rule.step
+    first = sum((row + 1) * rule.step <= begin * rule.by - rule.pad for row in rows)
+    return first, sum(row * rule.step < (end - 1) * rule.by - rule.pad + rule.reach for row in rows), 0
 
 
 def random_case(rng: random.Random) -> tuple[Rule, Value, Value]:
-    kind = rng.choice([EACH, WINDOW, WINDOW, SPREAD])
+    kind = rng.choice([EACH, WINDOW, WINDOW, SPREAD, SPREAD, PLACED, PLACED])
     reach = rng.choice([1, 2, 3, 3, 5, 7, rng.randint(1, 40)])
     step = rng.choice([1, 1, 2, 2, 3, rng.randint(1, 5)])
-    pad = rng.choice([0, reach // 2, reach - 1, rng.randint(-2, reach - 1)])
-    rule = Rule(kind, reach, step, pad, 0, 1, 2)
+    by = rng.choice([1, 1, 1, 2, 3]) if kind == PLACED else 1
+    pad = rng.choice([0, reach // 2, reach - 1, rng.randint(-2, reach - 1), reach + 2])
+    rule = Rule(kind, reach, step, by, pad, 0, 1, 2)
     period = rng.choice([1, 1, 2, 4, 3, rng.randint(1, 9)])
     slow = rng.choice([1, 1, 2, 3, rng.randint(1, 9)])
     ahead = -rng.choice([0, 0, 1, 3, rng.randint(0, 50)])
@@ -92,11 +93,9 @@ def random_case(rng: random.Random) -> tuple[Rule, Value, Value]:
         )
     else:
         count, fast = (
-            max(1, -(-(out.count + pad - reach) // step) + 1 + rng.randint(0, 1)),
-            (max(slow // step, 1), period),
+            max(1, -(-(out.count + pad - reach) * by // step) + 1 + rng.randint(0, 1)),
+            (slow * by, period * step),
         )
-        if rng.random() < 0.7:
-            out.step, out.period, fast = fast[0] * step, 1, (fast[0], 1)
     whole = rng.random() < 0.2
     into = Value(count, 0, 1, count, 0, 4) if whole else Value(
         count, *fast, -rng.choice([0, 0, 1, rng.randint(0, 50)]), -rng.choice([0, 5, 50, rng.randint(0, 200)]), 4
@@ -123,7 +122,7 @@ def last_iteration(*values: Value) -> int:
 
 
 def test_what_is_accepted_finds_its_rows_and_does_what_was_checked(library: ctypes.CDLL) -> None:
-    rng, accepted = random.Random(0), dict.fromkeys((EACH, WINDOW, SPREAD), 0)
+    rng, accepted = random.Random(0), dict.fromkeys((EACH, WINDOW, SPREAD, PLACED), 0)
     for _ in range(40000):
         rule, out, into = random_case(rng)
         iterations = last_iteration(out, into)
@@ -138,13 +137,13 @@ def test_what_is_accepted_finds_its_rows_and_does_what_was_checked(library: ctyp
             assert out.begin(i) <= begin or begin == end
             if begin < end:
                 first, stop, above = needed(rule, begin, end, into.count)
-                assert into.begin(i) <= first < stop <= (into.end(i) if into.step else into.count)
+                assert into.begin(i) <= first <= stop <= (into.end(i) if into.step else into.count)
                 done.add((end - begin, stop - first, above))
         assert done <= checked
         assert out.end(iterations - 1) == out.count
         # Nothing that never happens is checked, but for one of the two numbers of rows in the middle.
         assert len(checked - done) <= 1
-        assert len(list(turns(library, rule, out, into.count))) <= 3 * MOST_EDGE + 8
+        assert len(list(turns(library, rule, out, into.count))) <= 3 * MOST_EDGE + 8 + 2 * MOST_CYCLE
     assert min(accepted.values()) > 500
 
 
@@ -180,7 +179,7 @@ def value(**changes: int) -> Value:
 
 
 def rule(**changes: int) -> Rule:
-    usual = {"kind": WINDOW, "reach": 3, "step": 1, "pad": 1, "into": 0, "out": 1, "above": 2}
+    usual = {"kind": WINDOW, "reach": 3, "step": 1, "by": 1, "pad": 1, "into": 0, "out": 1, "above": 2}
     return Rule(*(usual | changes).values())
 
 
@@ -196,12 +195,15 @@ WRONG_VALUES = {
     "a whole value that forgets": value(step=0, ahead=9, kept=-1),
 }  # fmt: skip
 WRONG_RULES = {
-    "an unknown kind": rule(kind=3), "a negative kind": rule(kind=-1), "other bits": rule(kind=32),
+    "an unknown kind": rule(kind=4), "a negative kind": rule(kind=-1), "other bits": rule(kind=32),
     "no reach": rule(reach=0, pad=-1), "too long a reach": rule(reach=MOST_REACH + 1),
     "too long a reach of a spread": rule(kind=SPREAD, reach=MOST_EDGE + 1), "no step": rule(step=0),
-    "too long a step": rule(step=MOST_REACH + 1), "nothing but padding": rule(pad=3),
+    "too long a step": rule(step=MOST_REACH + 1),
     "too much padding": rule(reach=MOST_REACH, pad=MOST_EDGE + 1), "a negative pad": rule(pad=-MOST_REACH - 1),
     "a negative number of a parameter": rule(into=-1), "another": rule(out=-1), "a third": rule(above=-1),
+    "a window that is not told of rows between": rule(by=2), "a spread neither": rule(kind=SPREAD, by=2),
+    "nothing for a row": rule(kind=PLACED, by=0), "too much for a row": rule(kind=PLACED, by=MOST_REACH + 1),
+    "too many rows for one": rule(kind=PLACED, step=MOST_EDGE + 1),
 }  # fmt: skip
 
 
@@ -239,6 +241,9 @@ def test_a_table_has_the_length_that_it_says(library: ctypes.CDLL) -> None:
         assert library.smg_check_table(table, 9, 0) == -1
 
 
+WHOLE = value(step=0, ahead=9, kept=0)
+TWICE = rule(kind=SPREAD, reach=2, step=2, pad=0)
+BETWEEN = rule(kind=PLACED, reach=4, step=3, by=2)
 WRONG_FLOWS = {
     "each: another number of rows": (rule(kind=EACH), value(), value(count=8)),
     "each: another rate": (rule(kind=EACH), value(), value(step=2)),
@@ -248,30 +253,39 @@ WRONG_FLOWS = {
     "window: another rate": (rule(), value(), value(step=2, ahead=0)),
     "window: rows that come too late": (rule(), value(), value()),
     "window: rows that are forgotten": (rule(), value(), value(ahead=0, kept=-1)),
-    "window: in the padding alone": (rule(), value(count=11), value(ahead=0)),
+    "window: far in the padding alone": (rule(), value(count=80), value(ahead=0)),
     "window: far over the end": (rule(reach=MOST_REACH), value(count=80), value(count=80, step=0, ahead=80, kept=0)),
-    "spread: narrower than its step": (rule(kind=SPREAD, reach=1, step=2, pad=0), value(step=2), value(ahead=0)),
-    "spread: negative padding": (rule(kind=SPREAD, reach=2, step=2, pad=-1), value(step=2), value(ahead=0)),
-    "spread: more rows than it makes": (
-        rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=20, step=2, ahead=-2, kept=-2), value(ahead=0),
-    ),
-    "spread: not whole rows": (
-        rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=18, period=2), value(step=0, ahead=9, kept=0),
-    ),
-    "spread: another rate": (rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=18), value(ahead=0)),
+    "spread: far behind the input": (TWICE, value(count=18 + MOST_EDGE + 1, step=2, ahead=-2, kept=-2), value(ahead=0)),
+    "spread: rows between that come too late": (TWICE, value(count=18), value(period=2)),
+    "spread: rows between that are forgotten": (TWICE, value(count=18, ahead=-2), value(period=2, ahead=0, kept=0)),
+    "spread: too many different turns": (TWICE, value(count=18, period=MOST_CYCLE), WHOLE),
+    "spread: another rate": (TWICE, value(count=18), value(ahead=0)),
     "spread: rows that come too late": (
-        rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=18, step=2, ahead=0, kept=0), value(),
+        TWICE, value(count=18, step=2, ahead=0, kept=0), value(),
     ),
     "spread: rows that are forgotten": (
-        rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=18, step=2, ahead=-4, kept=-4), value(ahead=0, kept=-1),
+        TWICE, value(count=18, step=2, ahead=-4, kept=-4), value(ahead=0, kept=-1),
     ),
+    "placed: another rate": (BETWEEN, value(step=3), value()),
+    "placed: rows that come too late": (BETWEEN, value(count=13, step=3, ahead=-3, kept=-3), value(step=2, ahead=-2)),
+    "placed: rows that are forgotten": (
+        BETWEEN, value(count=13, step=3, ahead=-3, kept=-3), value(step=2, ahead=0, kept=-1),
+    ),
+    "placed: far behind the input": (BETWEEN, value(count=14 + MOST_EDGE, step=3, ahead=-3, kept=-3), WHOLE),
+    "placed: too many different turns": (BETWEEN, value(count=13, step=1, period=MOST_CYCLE), WHOLE),
 }  # fmt: skip
 FLOWS = {
     "each": (rule(kind=EACH), value(), value()),
     "window": (rule(), value(), value(ahead=0)),
-    "spread": (rule(kind=SPREAD, reach=2, step=2, pad=0), value(count=18, step=2, ahead=-2, kept=-2), value(ahead=0)),
-    "from a whole value": (rule(), value(), value(step=0, ahead=9, kept=0)),
-}
+    "spread": (TWICE, value(count=18, step=2, ahead=-2, kept=-2), value(ahead=0)),
+    "spread: rows between": (TWICE, value(count=18, ahead=-2), value(period=2, ahead=0, kept=-1)),
+    "spread: narrower than its step": (
+        rule(kind=SPREAD, reach=1, step=2, pad=0), value(count=17, step=2, ahead=-2, kept=-2), value(ahead=0),
+    ),
+    "placed": (BETWEEN, value(count=13, step=3, ahead=-3, kept=-3), value(step=2, ahead=0, kept=-3)),
+    "from a whole value": (rule(), value(), WHOLE),
+    "in the padding alone": (rule(), value(count=11), value(ahead=0)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG_FLOWS)

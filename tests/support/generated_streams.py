@@ -1,5 +1,6 @@
 """Random networks of what can be streamed, and random streams of them: odd sizes, strides to 3, dilation, padding that
-differs above and below, groups, skips, concatenations, pools, transposed convolutions, one and two dimensions."""
+differs above and below, groups, skips short and long, concatenations, pools, transposed convolutions, upsampling by any
+factor, one and two dimensions."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class _Net:
         return self.b.const("w", self.values.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1))
 
     def layer(self, x: str) -> str:
-        kinds = ["conv", "conv", "depthwise", "pointwise", "pool", "skip", "norm", "concat", "average", "transposed"]
+        kinds = ["conv", "conv", "depthwise", "pointwise", "pool", "skip", "norm", "concat", "average", "transposed",
+                 "upsampled", "padded", "channels", "long_skip"]  # fmt: skip
         return str(getattr(self, "_" + self.rng.choice(kinds))(x))
 
     def _window(self, hw: tuple[int, int]) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -86,21 +88,26 @@ class _Net:
         return self.b.add("batch_norm", x, *(self.weight(c) for _ in range(3)), positive, eps=1e-5)
 
     def _pool(self, x: str) -> str:
+        how = self._pooled(x)
+        return self.b.add("max_pool2d_plain", x, dilation=(1, 1), **how)
+
+    def _average(self, x: str) -> str:
+        """With padding that counts or does not, and windows that hang over it."""
+        how, more = self._pooled(x), self.rng.choice([True, False])
+        divisor = {"divisor": self.rng.choice([5, -3])} if self.rng.random() < 0.2 else {}
+        return self.b.add("avg_pool2d", x, count_include_pad=more, **divisor, **how)
+
+    def _pooled(self, x: str) -> dict[str, Any]:
         h, w, _ = self._hw(x)
         kernel = (1 if self.flat else min(h, self.rng.choice([2, 3])), min(w, self.rng.choice([2, 3])))
         stride = tuple(min(k, self.rng.choice([1, 2, 3])) for k in kernel)
         padding = tuple(self.rng.choice([0, k // 2]) for k in kernel)
-        pairs = zip((h, w), kernel, stride, padding, strict=True)
-        out = tuple((size + 2 * p - k) // s + 1 for size, k, s, p in pairs)
-        if self.rng.random() < 0.3:
-            more = self.rng.choice([True, False])
-            return self.b.add("avg_pool2d", x, kernel=kernel, stride=stride, padding=padding, out_hw=out,
-                              count_include_pad=more)  # fmt: skip
-        return self.b.add(
-            "max_pool2d_plain", x, kernel=kernel, stride=stride, padding=padding, dilation=(1, 1), out_hw=out
-        )
-
-    _average = _pool
+        out = []
+        for size, k, s, p in zip((h, w), kernel, stride, padding, strict=True):
+            floor, rest = divmod(size + 2 * p - k, s)
+            hangs = rest and self.rng.random() < 0.5 and (floor + 1) * s - p < size  # ceil_mode
+            out.append(floor + 1 + bool(hangs))
+        return {"kernel": kernel, "stride": stride, "padding": padding, "out_hw": tuple(out)}
 
     def _same(self, x: str) -> str:
         """As large as x, by a kernel of odd size."""
@@ -117,12 +124,63 @@ class _Net:
         return self.b.add("concat", x, self._same(x), axis=3)
 
     def _transposed(self, x: str) -> str:
+        """Kernels narrower and wider than the stride, padding, and rows added behind."""
         h, w, c = self._hw(x)
-        step, out = (1 if self.flat else 2, 2), self.rng.randint(1, 3)
-        k = tuple(s + self.rng.choice([0, 1]) if s > 1 else 1 for s in step)
-        hw = tuple((size - 1) * s + n for size, s, n in zip((h, w), step, k, strict=True))
-        return self.b.add("conv_transpose2d", x, self.weight(c, *k, out), stride=step, padding=((0, 0), (0, 0)),
+        out, rng = self.rng.randint(1, 3), self.rng
+        step = tuple(1 if self.flat and i == 0 else rng.choice([2, 2, 3]) for i in range(2))
+        k = tuple(1 if self.flat and i == 0 else rng.randint(1, 4) for i in range(2))
+        low = tuple(rng.randint(0, n // 2) if size > 1 else 0 for n, size in zip(k, (h, w), strict=True))
+        sizes = zip((h, w), step, k, low, strict=True)
+        hw = tuple(max((size - 1) * s + n - 2 * p, 1) + (rng.randrange(s) if s > 1 else 0) for size, s, n, p in sizes)
+        pairs = zip((h, w), step, k, low, hw, strict=True)
+        padding = tuple((p, (size - 1) * s + n - p - whole) for size, s, n, p, whole in pairs)
+        return self.b.add("conv_transpose2d", x, self.weight(c, *k, out), stride=step, padding=padding,
                           dilation=(1, 1), groups=1, out_hw=hw)  # fmt: skip
+
+    def _upsampled(self, x: str) -> str:
+        """By whole factors and others, to sizes or by factors that torch floors, smaller too."""
+        h, w, _ = self._hw(x)
+        factors = [1.0 if self.flat and i == 0 else self.rng.choice([2, 2, 3, 1.5, 1.7, 0.6, 4]) for i in range(2)]
+        sizes = zip((h, w), factors, strict=True)
+        hw = tuple(size if f == 1 else max(int(size * f) + self.rng.choice([0, 0, 1]), 1) for size, f in sizes)
+        return self._resized(x, hw, tuple(factors) if self.rng.random() < 0.5 else None)  # type: ignore[arg-type]
+
+    def _resized(self, x: str, hw: tuple[int, int], factors: tuple[float, float] | None = None) -> str:
+        if self.rng.random() < 0.5:
+            return self.b.add("upsample_nearest2d", x, out_hw=hw, scale=factors)
+        align = self.rng.random() < 0.5
+        return self.b.add("upsample_bilinear2d", x, out_hw=hw, align_corners=align, scale=factors)
+
+    def _padded(self, x: str) -> str:
+        some = [(0, 0) if self.flat and i == 0 else (self.rng.randint(0, 3), self.rng.randint(0, 2)) for i in range(3)]
+        value = self.rng.choice([0.0, -1.5])
+        return self.b.add(
+            "pad", x, pads=((0, 0), *(p if self.rng.random() < 0.7 else (0, 0) for p in some)), value=value
+        )
+
+    def _channels(self, x: str) -> str:
+        """Some of them, in another order, or one made from all."""
+        c = self._hw(x)[2]
+        kind = self.rng.choice(["slice", "softmax", "mean", "swap"])
+        if kind == "slice" and c > 1:
+            return self.b.add("slice", x, axis=3, start=self.rng.randint(0, 1), stop=c, step=self.rng.choice([1, 2]))
+        if kind == "softmax":
+            return self.b.add("softmax", x, axis=3)
+        if kind == "swap" and c % 2 == 0:
+            apart = self.b.add("reshape", x, shape=(*self.b[x].shape[:3], 2, c // 2))
+            return self.b.add("reshape", self.b.add("permute", apart, perm=(0, 1, 2, 4, 3)), shape=self.b[x].shape)
+        return self.b.add("mul", x, self.b.add("mean", x, axes=(3,), keepdim=True))
+
+    def _long_skip(self, x: str) -> str:
+        """Down, and up again beside what was there."""
+        h, w, c = self._hw(x)
+        if min(w, 9 if self.flat else h) < 4:
+            return x
+        step = (1 if self.flat else 2, 2)
+        padding, k = ((0, 0) if self.flat else (1, 1), (1, 1)), (1 if self.flat else 3, 3)
+        low = self._same(self.b.add("conv2d", x, self.weight(c, *k, c), stride=step, padding=padding, dilation=(1, 1),
+                                    groups=1))  # fmt: skip
+        return self.b.add("concat", x, self._resized(low, (h, w)), axis=3)
 
 
 def network(seed: int) -> Graph:

@@ -31,7 +31,7 @@ from ..program.reader import REGION_BYTES
 from .graph.rows import Held, Stream, of_rows, row_bytes, rows_of, rule_of, shared_rows, streamed_inputs, streams
 from .place.layout import Layout, Slot
 
-KINDS: Final = ("each", "window", "spread")
+KINDS: Final = ("each", "window", "spread", "placed")
 FORGETS: Final = 16  # as in runtime/rows.h: rows that nobody needs are forgotten before new ones are made
 
 
@@ -151,7 +151,7 @@ class EntryCoder:
                             for o, m in zip_longest(step.operands, moves)]  # fmt: skip
                 steps.append(replace(step, operands=tuple(operands), params=self._row_params(i, rule, step)))
                 kind = KINDS.index(rule.kind) | (0 if node.outs[0] in shared else FORGETS)
-                rules.append((kind, rule.reach, rule.step, rule.pad, *rule.words))
+                rules.append((kind, rule.reach, rule.step, rule.by, rule.pad, *rule.words))
         if steps:
             table = StreamTable(stream.iterations, tuple(values), tuple(rules)).words
             yield Instruction("", body=len(steps), table=table)

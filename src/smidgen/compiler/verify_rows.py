@@ -15,7 +15,7 @@ from ..program.instructions import Instruction, Operand, StreamTable
 from .graph.rows import row_bytes, rows_of, rule_of
 from .place.layout import Slot
 
-EACH, WINDOW, SPREAD = range(3)
+KINDS: Final = ("each", "window", "spread", "placed")
 FORGETS: Final = 16
 
 
@@ -76,9 +76,9 @@ class Stream:
 
     def _rule(self, node: Node, given: Sequence[int]) -> tuple[Rows, bool]:
         rule = rule_of(self.r.graph, node)
-        if rule is None or given[0] & ~FORGETS != ("each", "window", "spread").index(rule.kind):
+        if rule is None or given[0] & ~FORGETS != KINDS.index(rule.kind):
             raise self.r.unsafe("a node of the stream does not work by rows", node)
-        if tuple(given[1:]) != (rule.reach, rule.step, rule.pad, *rule.words):
+        if tuple(given[1:]) != (rule.reach, rule.step, rule.by, rule.pad, *rule.words):
             raise self.r.unsafe("the program's windows are not the graph's", node)
         return rule, bool(given[0] & FORGETS)
 
@@ -120,6 +120,8 @@ class Stream:
             params = step.params_at(1)
             for word, value in zip(rule.words, (rows, end - begin, above), strict=True):
                 params[word] = value
+            if rule.kind == "placed":
+                params[rule.words[2] + 1] = begin
         needs = self.r.kernel_needs(step, params, (self.r.n, self.r.n, self.r.index))
         if needs is None:
             raise self.r.unsafe(f"kernel '{step.kernel}' refuses its parameters", node)
@@ -150,7 +152,7 @@ class Stream:
         start = operand.offset + self.r.index * operand.stride
         if operand.rows:
             value = self._value(operand, node)
-            if at < value.begin(i) or (at + used > value.end(i) and value.step):
+            if used and (at < value.begin(i) or (at + used > value.end(i) and value.step)):
                 raise self.r.unsafe(f"rows {at} to {at + used} of '{name}' are not there", node)
             start += (at - value.begin(i)) * value.bytes
             if operand.region == "arena" and need > used * value.bytes:
@@ -204,12 +206,17 @@ class Stream:
 
 
 def needed(rule: Rows, begin: int, end: int, count: int) -> tuple[int, int, int]:
-    """First row and rows of the input, and the parameter for padding, for rows begin..end of the result."""
+    """First row and rows of the input, and what is told of what is above them, for rows begin..end of the result."""
     if rule.kind == "each":
         return begin, end - begin, 0
     if rule.kind == "window":
         low, high = begin * rule.step - rule.pad, (end - 1) * rule.step - rule.pad + rule.reach
-        return max(low, 0), min(high, count) - max(low, 0), max(-low, 0)
-    low, high = -((rule.reach - 1 - begin - rule.pad) // rule.step), (end - 1 + rule.pad) // rule.step + 1
-    first = max(low, 0)
-    return first, min(high, count) - first, rule.pad + begin - first * rule.step
+    elif rule.kind == "spread":
+        low, high = -((rule.reach - 1 - begin - rule.pad) // rule.step), (end - 1 + rule.pad) // rule.step + 1
+    else:
+        low = (begin * rule.by - rule.pad) // rule.step
+        high = ((end - 1) * rule.by - rule.pad + rule.reach - 1) // rule.step + 1
+    first = min(max(low, 0), count)
+    rows = max(min(high, count) - first, 0)
+    above = {"window": max(-low, 0), "spread": rule.pad + begin - first * rule.step, "placed": first}
+    return first, rows, above[rule.kind]

@@ -95,11 +95,14 @@ def _rows(call: Call, axis: int) -> Rows | None:
 
 
 def _transpose_rows(call: Call, axis: int) -> Rows | None:
-    """The image is the result."""
+    """The image is the result. Rows that no row of x reaches, which have the bias alone, get the nearest."""
     found = _rows(call, axis)
-    return found and Rows(
-        "spread", found.reach, found.step, found.pad, (found.words[1], found.words[0], found.words[2])
-    )
+    if found is None:
+        return None
+    rows, made = (int(t.shape[axis]) for t in (call.ins[0], call.outs[0]))  # type: ignore[arg-type]
+    reach = max(found.reach, found.step, made + found.pad - found.step * (rows - 1))
+    x, y, above = found.words
+    return Rows("spread", reach, found.step, found.pad, (y, x, above))
 
 
 # The numpy meaning: windows as a strided view, then one product of matrices per group; depthwise tap by tap.

@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
-from .traits import Layout
+from .traits import BY_ROWS, Layout, Rows
 
 COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}
 Dys = Sequence[str | None]
@@ -195,7 +195,7 @@ def _slice_dx_params(call: Call) -> Sequence[Param]:
     own = strides(dx.shape)
     dst = _stepped(own, axis, call["step"])
     at = times(own[axis], call["start"])
-    return [0.0, 0, *copy_params(dy.shape, strides(dy.shape), dst, dst_at=at, dst_size=dx.size)]
+    return [0.0, 0, 1, 1, 1, 0, 0, *copy_params(dy.shape, strides(dy.shape), dst, dst_at=at, dst_size=dx.size)]
 
 
 define(
@@ -229,22 +229,35 @@ def _pad_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
 
 
 def _pad_params(call: Call) -> Sequence[Param]:
-    x, y = call.ins[0], call.outs[0]
-    dst = strides(y.shape)
+    """The axes up to the first that grows make up images and their rows, the others a row."""
+    x, y = call.ins[0].shape, call.outs[0].shape
+    first = next((i for i, (lo, hi) in enumerate(call["pads"]) if lo or hi), len(x))
+    has_rows = first < len(x) - 1
+    inner = first + 1 if has_rows else 0
+    images = [size(x[:first]), x[first], y[first], call["pads"][first][0]] if has_rows else [1, 1, 1, 0]
+    dst = strides(y)
     at: dict[bool, Dim] = {False: 0, True: Batch(0)}  # a batch-sized offset cannot be added to a plain one here
-    for step, (lo, _) in zip(dst, call["pads"], strict=True):
+    for step, (lo, _) in zip(dst[inner:], call["pads"][inner:], strict=True):
         offset = times(step, lo)
         if offset:
             at[isinstance(offset, Batch)] += offset  # type: ignore[operator]
-    value = float(call["value"]) if x.dtype is DType.F32 else int(call["value"])
-    return [value, at[True], *copy_params(x.shape, strides(x.shape), dst, dst_at=at[False], dst_size=y.size)]
+    value = float(call["value"]) if call.ins[0].dtype is DType.F32 else int(call["value"])
+    row = copy_params(x[inner:], strides(x)[inner:], dst[inner:], dst_at=at[False], dst_size=size(y[inner:]))
+    return [value, at[True], *images, size(x[inner:]), *row]
+
+
+def _pad_rows(call: Call, axis: int) -> Rows | None:
+    lo, hi = call["pads"][axis]
+    if axis == len(call["pads"]) - 1:
+        return None
+    return Rows("window", 1, 1, lo, (3, 4, 5), alone=True) if lo or hi else BY_ROWS
 
 
 define(
     "pad", doc="y = x with `value` around it, (before, after) on each axis",
     layout=Layout("surround"), identity=lambda attrs: True,
     infer=_pad_infer, ref=lambda x, pads, value: (np.pad(x, pads, constant_values=value),), vjp=_pad_vjp,
-    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params,
+    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params, rows=_pad_rows,
     cases=[case((N, 3, 4, 2), pads=((0, 0), (1, 2), (0, 1), (0, 0)), value=0.0),
            case((2, N, 3), pads=((1, 0), (0, 0), (2, 1)), value=-1.5), case((4,), pads=((0, 0),), value=1.0),
            case(_ints(2, 3), pads=((1, 1), (0, 2)), value=-7, smooth=False),

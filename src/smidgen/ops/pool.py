@@ -111,15 +111,6 @@ def _rows(call: Call, axis: int) -> Rows | None:
     return Rows("window", reach, call["stride"][k], call["padding"][k], (1 + k, 4 + k, 10 + k))
 
 
-def _avg_rows(call: Call, axis: int) -> Rows | None:
-    """Not where windows divide by what they cover of the padding: of some rows that is unknown."""
-    found = _rows(call, axis)
-    if found is None or not call["count_include_pad"] or call.attrs.get("divisor"):
-        return found
-    reach = (call["out_hw"][axis - 1] - 1) * found.step + found.reach
-    return found if not found.pad and reach <= int(call.ins[0].shape[axis]) else None  # type: ignore[arg-type]
-
-
 # max_pool2d
 
 
@@ -318,7 +309,7 @@ def _avg_pool2d_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequen
 
 
 def _avg_tail(call: Call) -> list[Param]:
-    return [int(call["count_include_pad"]), call.attrs.get("divisor") or 0]
+    return [int(call["count_include_pad"]), call.attrs.get("divisor") or 0, *call["padding"]]
 
 
 _AVG_ATTRS: list[dict[str, Any]] = [
@@ -333,7 +324,7 @@ _AVG_ATTRS: list[dict[str, Any]] = [
 define(
     "avg_pool2d", doc="y = sum of each window / divisor or its size, with the padding it covers if count_include_pad",
     infer=_avg_pool2d_infer, ref=_avg_pool2d_ref, vjp=_avg_pool2d_vjp,
-    kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs, rows=_avg_rows,
+    kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs, rows=_rows,
     params=lambda call: [*call.ins[0].shape, *call["out_hw"], *call["kernel"], *call["stride"], *call["padding"],
                          *_avg_tail(call)],
     cases=[*[case((N, 7, 5, 3), **a) for a in _AVG_ATTRS], case((2, 7, 5, 35), **_AVG_ATTRS[1])],

@@ -6,6 +6,7 @@ multiplies by one small matrix per axis.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import BadShape
 from ..ir import Array, Dim, DType, Node, Tensor, size
 from .pool import Pair, beats, resized
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, Vjp, case, define
+from .traits import Rows
 
 Scale = tuple[float | None, float | None] | None
 
@@ -176,6 +178,39 @@ def _axes(hw: Sequence[Any], out_hw: Sequence[Any], scale: Scale) -> list[tuple[
     return list(zip(hw, out_hw, scale or (None, None), strict=True))
 
 
+def _places(sizes: Sequence[Dim]) -> list[Dim]:
+    """As PlacedImages has them, for all of the image: lengths, first places."""
+    _, h, w, _, oh, ow = sizes
+    return [h, oh, 0, 0, w, ow, 0, 0]
+
+
+WORDS = {1: (1, 4, 8), 2: (2, 5, 12)}
+"""Axis → parameters that tell the size of the image, of the result, and (two of them) where both begin."""
+Found = tuple[Array, Array]
+
+
+def _placed(call: Call, axis: int, found: Callable[[int, int, float | None], Found]) -> Rows | None:
+    """`found` tells the first and the last pixel along an axis that each pixel of the result needs."""
+    if axis not in WORDS:
+        return None
+    size, out, scale = _axes(call.ins[0].shape[1:3], call["out_hw"], call.attrs.get("scale"))[axis - 1]
+    by, step = simple_ratio(size, out)
+    first, last = found(size, out, scale)
+    o = np.arange(out) * by
+    low, high = int(((first + 1) * step - 1 - o).min()), int((last * step - o).max())
+    return Rows("placed", high - low + 1, step, -low, WORDS[axis], by)
+
+
+@functools.cache
+def simple_ratio(size: int, out: int) -> tuple[int, int]:
+    """The simplest p/q for size/out that is less than one pixel off over the whole axis: layers meet at such ratios."""
+    for by in range(1, size + 1):
+        for step in sorted({out * by // size, -(-out * by // size)}):
+            if step and abs(out * by - size * step) < step:
+                return by, step
+    return size, out
+
+
 def _nearest_ratio(size: int, out: int, scale: float | None) -> np.float32:
     """Input pixels per output pixel, in the precision in which torch picks the pixel."""
     return np.float32(1.0 / scale) if scale else np.float32(size) / np.float32(out)
@@ -204,7 +239,11 @@ def _nearest_dx_ref(dy: Array, in_hw: Pair, scale: Scale = None) -> tuple[Array]
 def _nearest_params(call: Call) -> Sequence[Param]:
     sizes = _sizes(call)
     axes = _axes(sizes[1:3], sizes[4:], call.attrs.get("scale"))
-    return [*sizes, *(float(_nearest_ratio(*axis)) for axis in axes)]
+    return [*sizes, *_places(sizes), *(float(_nearest_ratio(*axis)) for axis in axes)]
+
+
+def _nearest_rows(call: Call, axis: int) -> Rows | None:
+    return _placed(call, axis, lambda size, out, scale: (_nearest_at(size, out, scale),) * 2)
 
 
 _SIZES: list[tuple[Pair, Pair]] = [
@@ -215,7 +254,7 @@ _SCALED: dict[str, Any] = {"scale": (1.7, 2.3)}
 define(
     "upsample_nearest2d", doc="y = the nearest pixel of x",
     infer=_infer("upsample_nearest2d"), ref=nearest_ref, vjp=_vjp("upsample_nearest2d_dx"),
-    kernels={"f32": "upsample_nearest2d_f32"}, params=_nearest_params,
+    kernels={"f32": "upsample_nearest2d_f32"}, params=_nearest_params, rows=_nearest_rows,
     cases=[*[case((N, *hw, 3), out_hw=o) for hw, o in _SIZES], case((2, 3, 4, 19), out_hw=(5, 9), **_SCALED)],
 )  # fmt: skip
 
@@ -266,7 +305,12 @@ def _bilinear_params(call: Call) -> Sequence[Param]:
     words: list[int] = []
     for axis in _axes(sizes[1:3], sizes[4:], call.attrs.get("scale")):
         words += struct.unpack("<2i", struct.pack("<d", _bilinear_ratio(*axis, align)))
-    return [*sizes, int(align), *words]
+    return [*sizes, *_places(sizes), int(align), *words]
+
+
+def _bilinear_rows(call: Call, axis: int) -> Rows | None:
+    align = bool(call["align_corners"])
+    return _placed(call, axis, lambda size, out, scale: _taps(size, out, scale, align)[:2])
 
 
 def _bilinear_cases(make: Callable[[Any, Pair, Pair, int, dict[str, Any]], Case]) -> list[Case]:
@@ -278,7 +322,7 @@ def _bilinear_cases(make: Callable[[Any, Pair, Pair, int, dict[str, Any]], Case]
 define(
     "upsample_bilinear2d", doc="y = the four nearest pixels of x, weighted by distance",
     infer=_infer("upsample_bilinear2d"), ref=_bilinear_ref, vjp=_vjp("upsample_bilinear2d_dx"),
-    kernels={"f32": "upsample_bilinear2d_f32"}, params=_bilinear_params,
+    kernels={"f32": "upsample_bilinear2d_f32"}, params=_bilinear_params, rows=_bilinear_rows,
     macs=lambda call: size((*call.outs[0].shape, 4)),
     cases=_bilinear_cases(lambda n, hw, o, c, attrs: case((n, *hw, c), out_hw=o, **attrs)),
 )  # fmt: skip

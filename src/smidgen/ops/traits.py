@@ -101,21 +101,38 @@ class Stored:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """How an op whose operands exist only a few rows at a time makes some rows of its result. A row is one index of the
-    first axis that is longer than 1, so that rows lie one behind the other.
+    first axis that is longer than 1, so that rows lie one behind the other. Row r of the result needs
 
-    window  row r needs rows r·step - pad to r·step - pad + reach - 1 of input 0, and those outside it count as padding;
-            the kernel is told how many rows it has of x and of y, and how many of the padding are above them
+    each    row r of all inputs that have as many rows; the kernel takes rows for samples
+    window  rows r·step - pad to r·step - pad + reach - 1 of input 0, of which those outside it count as padding; the
+            kernel is told how many rows it has of x and of y, and how many of the padding are above them
     spread  the inverse: row r of input 0 reaches rows r·step - pad to r·step - pad + reach - 1
-    each    row r needs row r of all inputs that have as many rows; the kernel takes rows for samples
+    placed  rows ⌊(r·by - pad)/step⌋ to ⌊(r·by - pad + reach - 1)/step⌋ of input 0; the kernel is told how many rows it
+            has of x and of y, which is the first of x and, in the parameter behind, which the first of y
     """
 
-    kind: Literal["each", "window", "spread"]
+    kind: Literal["each", "window", "spread", "placed"]
     reach: int = 1
     step: int = 1
     pad: int = 0
-    words: tuple[int, int, int] = (0, 0, 0)  # parameters that tell rows of x, rows of y, and padding
+    words: tuple[int, int, int] = (0, 0, 0)  # parameters that tell rows of x, rows of y, and padding or first rows
+    by: int = 1
+    alone: bool = False  # windows in the padding alone are computed too
     params: Sequence[Any] | None = None  # of the kernel for N rows, if they are not those for N samples
     outside_bytes: int = 0  # from row to row of the caller's buffer
+
+    @property
+    def needs(self) -> tuple[int, int, int, int]:
+        """(by, over, low, high): row r needs rows ⌊(r·by + low)/over⌋ to ⌊(r·by + high)/over⌋."""
+        last = self.reach - 1 - self.pad
+        if self.kind == "window":
+            return self.step, 1, -self.pad, last
+        if self.kind == "spread":
+            return 1, self.step, self.step - 1 - last, self.pad
+        return (self.by, self.step, -self.pad, last) if self.kind == "placed" else (1, 1, 0, 0)
+
+
+BY_ROWS: Final = Rows("each")
 
 
 Target = Literal["classes", "yes_no", "values"]

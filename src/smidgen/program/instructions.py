@@ -12,8 +12,8 @@ from .buffer import Buffer
 MAX_PARAMS: Final = 96
 MAX_OPERANDS: Final = 24
 # Of a stream's table, as in runtime/rows.h: sizes, kinds of rules, and that old rows are forgotten before new are made.
-VALUE_WORDS, RULE_WORDS = 6, 7
-EACH, WINDOW, SPREAD, FORGETS = 0, 1, 2, 16
+VALUE_WORDS, RULE_WORDS = 6, 8
+EACH, WINDOW, SPREAD, PLACED, FORGETS = 0, 1, 2, 3, 16
 
 OperandRegion = Literal["const", "state", "arena", "page", "input", "output", "list", "none"]
 Word = int | Batch
@@ -86,7 +86,7 @@ class StreamTable:
 
     iterations: int
     values: tuple[tuple[int, ...], ...]  # rows, step, period, ahead, kept, bytes of a row
-    rules: tuple[tuple[int, ...], ...]  # kind, reach, step, padding; parameters: rows of x, rows of y, padding
+    rules: tuple[tuple[int, ...], ...]  # kind, reach, step, by, padding; parameters: rows of x, of y, what is above
 
     @property
     def words(self) -> tuple[int, ...]:

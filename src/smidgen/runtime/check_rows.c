@@ -79,6 +79,10 @@ static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t pa
         return smg_refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
     }
     const uint32_t in = (uint32_t)rule->in, out = (uint32_t)rule->out, above = (uint32_t)rule->above;
+    if (smg_rows_kind(rule) == SMG_ROWS_PLACED &&
+        !(c->flags & SMG_PLACED && (above == SMG_TALL || above == SMG_WIDE))) {
+        return smg_refuse(c, RULE("is not told so where its rows are"));
+    }
     if (!is_each && (in >= params || out >= params || above >= params)) {
         return smg_refuse(c, RULE("a window with parameters that do not exist"));
     }
@@ -94,7 +98,7 @@ SmgStatus smg_check_rows(SmgCheck *c, const uint32_t *code, const uint32_t *bloc
     const SmgRowValue *out = row_value(c, code, 0), *in = is_each ? out : row_value(c, code, 1);
     SmgTurns state = {0, 0, 0};
     while (!status && smg_next_turn(c->rule, out, in->count, &state, &c->turn)) {
-        if (c->turn.n < 1 || c->turn.rows < 1) { return smg_refuse(c, RULE("a window over no rows")); }
+        if (c->turn.n < 1) { return smg_refuse(c, RULE("a stream that makes no rows")); }
         const int32_t *p = smg_scaled(c->x, block, is_each ? c->turn.n : 1);
         if (!p) { return smg_refuse(c, RULE("a size does not fit 32 bits")); }
         if (!is_each) { p = smg_put_turn(c->x, block, p, c->rule, &c->turn); }

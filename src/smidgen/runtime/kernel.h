@@ -49,11 +49,14 @@ typedef SmgFault (*SmgKernelFn)(const SmgCall *c);
 typedef int (*SmgExtentFn)(const int32_t *p, int params, int operands, SmgRun run, uint64_t *need);
 
 typedef enum {
-    SMG_COPIES = 1,    /* nothing but a strided copy: a channel can take the place of one side */
-    SMG_BYTES = 2,     /* moves single bytes: operands may lie at any address; copies are bytes, not words */
-    SMG_STARTS = 4,    /* begins to bring a page in, which another instruction waits for: the pager needs a thread */
-    SMG_STATISTICS = 8 /* refuses a single value per channel: SMG_FAULT_TOO_FEW */
+    SMG_COPIES = 1,     /* nothing but a strided copy: a channel can take the place of one side */
+    SMG_BYTES = 2,      /* moves single bytes: operands may lie at any address; copies are bytes, not words */
+    SMG_STARTS = 4,     /* begins to bring a page in, which another instruction waits for: the pager needs a thread */
+    SMG_STATISTICS = 8, /* refuses a single value per channel: SMG_FAULT_TOO_FEW */
+    SMG_PLACED = 16     /* two parameters each from SMG_TALL and SMG_WIDE on say which rows, or columns, of an image are
+                         * there: the first of x and the first of y. Any numbers: nothing else is touched for them */
 } SmgKernelFlag;
+enum { SMG_TALL = 8, SMG_WIDE = 12 };
 
 typedef struct {
     const char *name, *signature;

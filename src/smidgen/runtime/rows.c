@@ -4,26 +4,40 @@
 #if SMG_ROWS
 static int32_t floor_div(int32_t a, int32_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static int32_t ceil_div(int32_t a, int32_t b) { return -floor_div(-a, b); }
-static int32_t largest(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+static int64_t divisor(int64_t a, int64_t b) { /* the greatest common one */
+    while (b) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Row r of the result needs rows floor((r * by + low) / over) .. floor((r * by + high) / over) of the input. */
+typedef struct {
+    int32_t by, over, low, high;
+} Needs;
+
+static Needs needs_of(const SmgRowRule *r) {
+    const int32_t last = r->reach - 1 - r->pad;
+    switch (smg_rows_kind(r)) {
+    case SMG_ROWS_WINDOW: return (Needs){r->step, 1, -r->pad, last};
+    case SMG_ROWS_SPREAD: return (Needs){1, r->step, r->step - 1 - last, r->pad};
+    case SMG_ROWS_PLACED: return (Needs){r->by, r->step, -r->pad, last};
+    default: return (Needs){1, 1, 0, 0};
+    }
+}
 
 SmgTurn smg_turn(const SmgRowRule *rule, int32_t from, int32_t n, int32_t count) {
-    SmgTurn t = {from, n, from, n, 0};
-    int32_t end;
-    switch (smg_rows_kind(rule)) {
-    case SMG_ROWS_WINDOW:
-        t.first = largest(0, from * rule->step - rule->pad);
-        end = least(count, (from + n - 1) * rule->step - rule->pad + rule->reach);
-        t.rows = end - t.first;
-        t.above = largest(0, rule->pad - from * rule->step);
-        break;
-    case SMG_ROWS_SPREAD:
-        t.first = largest(0, ceil_div(from + rule->pad - (rule->reach - 1), rule->step));
-        end = least(count, floor_div(from + n - 1 + rule->pad, rule->step) + 1);
-        t.rows = end - t.first;
+    if (smg_rows_kind(rule) == SMG_ROWS_EACH) { return (SmgTurn){from, n, from, n, 0}; }
+    const Needs v = needs_of(rule);
+    const int32_t end = floor_div((from + n - 1) * v.by + v.high, v.over) + 1;
+    SmgTurn t = {from, n, smg_rows_within(floor_div(from * v.by + v.low, v.over), count), 0, 0};
+    t.rows = smg_rows_within(end, count) - t.first; /* none in the padding alone */
+    if (smg_rows_kind(rule) == SMG_ROWS_SPREAD) {
         t.above = rule->pad + from - t.first * rule->step;
-        break;
-    default: break;
+    } else if (smg_rows_kind(rule) == SMG_ROWS_WINDOW && from * v.by + v.low < 0) {
+        t.above = rule->pad - from * rule->step;
     }
     return t;
 }
@@ -33,7 +47,12 @@ const int32_t *smg_put_turn(SmgContext *x, const uint32_t *block, const int32_t 
     if (p != x->words) { memcpy(x->words, p, (block[0] & 0xffffu) * sizeof *p); }
     x->words[rule->in] = turn->rows;
     x->words[rule->out] = turn->n;
-    x->words[rule->above] = turn->above;
+    if (smg_rows_kind(rule) == SMG_ROWS_PLACED) {
+        x->words[rule->above] = turn->first;
+        x->words[rule->above + 1] = turn->from;
+    } else {
+        x->words[rule->above] = turn->above;
+    }
     return x->words;
 }
 
@@ -57,9 +76,11 @@ static int is_value(const SmgRowValue *v) {
 static int is_rule(const SmgRowRule *r) {
     const int32_t kind = smg_rows_kind(r);
     if (kind < 0 || kind >= SMG_ROWS_KINDS || r->in < 0 || r->out < 0 || r->above < 0) { return 0; }
-    const int32_t most = kind == SMG_ROWS_SPREAD ? SMG_MAX_EDGE : SMG_MAX_REACH;
-    if (r->reach < 1 || r->reach > most || r->step < 1 || r->step > most) { return 0; }
-    return r->pad >= -SMG_MAX_REACH && r->pad < r->reach && r->pad <= SMG_MAX_EDGE;
+    const int32_t reach = kind == SMG_ROWS_SPREAD ? SMG_MAX_EDGE : SMG_MAX_REACH;
+    const int32_t step = kind == SMG_ROWS_PLACED ? SMG_MAX_EDGE : reach;
+    if (r->reach < 1 || r->reach > reach || r->step < 1 || r->step > step) { return 0; }
+    if (r->by < 1 || r->by > (kind == SMG_ROWS_PLACED ? SMG_MAX_REACH : 1)) { return 0; }
+    return r->pad >= -SMG_MAX_REACH && r->pad <= SMG_MAX_EDGE;
 }
 
 /* The iteration in which the last row of a value is made, and one more. */
@@ -88,13 +109,13 @@ int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body) {
 }
 
 /* By rows alone, whatever the iterations are: `most` rows from any row on. Where neither edge matters the distance
- * changes by as much from `step` rows to the next, so that it is largest at one of the ends of that. */
+ * changes by as much from `over` rows to the next, so that it is largest within that many of one of the ends. */
 int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in) {
     enum { TOP = 2 * SMG_MAX_EDGE };
     const int32_t most = least((out->step + out->period - 1) / out->period, out->count), last = out->count - most;
     int64_t apart = 0;
     for (int32_t from = 0; from <= last; from++) {
-        if (from == TOP && last - TOP > SMG_MAX_EDGE) { from = last - SMG_MAX_EDGE; }
+        if (from == TOP && last - TOP > TOP) { from = last - TOP; }
         const int64_t end = (int64_t)(from + most) * out->bytes;
         const int64_t first = (int64_t)smg_turn(rule, from, most, in->count).first * in->bytes;
         apart = end - first > apart ? end - first : apart;
@@ -102,32 +123,34 @@ int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const Smg
     return apart;
 }
 
-/* The first row of a result for which a window looks over the end of an input with `count` rows. */
-static int32_t window_bottom(const SmgRowRule *rule, int32_t count) {
-    return floor_div(count + rule->pad - rule->reach, rule->step) + 1;
+/* From this row of the result on, the end of an input with `count` rows matters. */
+static int32_t bottom_of(const Needs *v, int32_t count) { return ceil_div(count * v->over - v->high, v->by); }
+
+/* Turns until those before are repeated: the result moves by whole rows, to where a row of the input begins. */
+static int32_t cycle_of(const Needs *v, const SmgRowValue *out) {
+    const int64_t common = divisor(out->step, out->period);
+    return (int32_t)(out->period / common * (v->over / divisor(v->over, out->step / common * v->by)));
 }
 
-/* Conditions for all iterations at once: both ends move with the same rate, so that they stay as far apart. */
+/* Conditions for all iterations at once: both ends move with the same rate, so that they stay as far apart. Where the
+ * result is at X, a multiple of step / period, the input is at X * by / over. The last row that is needed is
+ * floor(((floor(X) + ahead - 1) * by + high) / over), and X * by / over has a rest of rest / whole at most; the first
+ * one is floor(((floor(X) + ahead) * by + low) / over), and floor(X) * by is `late` behind floor(X * by) at most. */
 int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in) {
-    const int32_t kind = smg_rows_kind(rule), s = rule->step, pad = rule->pad, reach = rule->reach;
-    const int64_t fast = (int64_t)in->step * out->period, slow = (int64_t)out->step * in->period;
     if (!out->step) { return 0; }
-    if (kind == SMG_ROWS_EACH) {
+    const Needs v = needs_of(rule);
+    if (smg_rows_kind(rule) == SMG_ROWS_EACH) {
         if (in->count != out->count) { return 0; }
-        return !in->step || (fast == slow && in->ahead >= out->ahead && in->kept <= out->ahead);
+    } else if (out->count - bottom_of(&v, in->count) > SMG_MAX_EDGE) {
+        return 0;
     }
-    if (kind == SMG_ROWS_WINDOW) { /* every window sees a part of the input, and few look over its end */
-        const int32_t last = s * (out->count - 1) - pad;
-        if (last >= in->count || out->count - window_bottom(rule, in->count) > SMG_MAX_EDGE) { return 0; }
-        if (!in->step) { return 1; }
-        const int32_t late = s * (out->period - 1) / out->period; /* floor(i s r) - s floor(i r) at most */
-        return fast == s * slow && in->ahead >= s * out->ahead + reach - s - pad &&
-               in->kept <= s * out->ahead - pad - late;
-    }
-    if (reach < s || pad < 0 || out->count + pad - reach > s * (in->count - 1) || out->period != 1) { return 0; }
+    if (v.over > 1 && cycle_of(&v, out) > SMG_MAX_CYCLE) { return 0; }
     if (!in->step) { return 1; }
-    return in->period == 1 && s * fast == slow && in->ahead >= floor_div(out->ahead - 1 + pad, s) + 1 &&
-           in->kept <= ceil_div(out->ahead + pad - reach + 1, s);
+    const int64_t period = out->period, whole = v.over * period, fast = in->step * whole;
+    if (fast != (int64_t)out->step * in->period * v.by) { return 0; }
+    const int64_t rest = whole - divisor((int64_t)out->step * v.by, whole), late = v.by * (period - 1) / period;
+    return in->ahead * whole > ((out->ahead - 1) * v.by + v.high) * period + rest &&
+           in->kept * (int64_t)v.over <= out->ahead * v.by + v.low - late;
 }
 
 /* The end of the rows that are made together with row `from`. */
@@ -145,23 +168,17 @@ static int32_t end_until(const SmgRowValue *v, int32_t row) {
 
 /* All turns from the first row on to where the edge of the input no longer matters, `top`; of those in the middle each
  * kind once; and all from where the other edge does, `bottom`. In the middle a turn depends on the number of rows
- * alone, of which there are two; with a spread on the first row as well, which is repeated after `step` turns. */
+ * alone, of which there are two; and, if several rows come from one, on where the first is, until turns are repeated. */
 int smg_next_turn(const SmgRowRule *rule, const SmgRowValue *out, int32_t count, SmgTurns *state, SmgTurn *turn) {
     enum { TOP, MIDDLE, BOTTOM };
-    const int32_t kind = smg_rows_kind(rule), s = rule->step, from = state->next;
-    const int32_t few = out->step / out->period, most = (out->step + out->period - 1) / out->period;
-    int32_t top = 0, bottom = out->count;
-    if (kind == SMG_ROWS_WINDOW) {
-        top = ceil_div(rule->pad, s);
-        bottom = window_bottom(rule, count);
-    } else if (kind == SMG_ROWS_SPREAD) {
-        top = rule->reach - rule->pad - s;
-        bottom = count * s - rule->pad;
-    }
-    bottom = smg_rows_within(bottom, out->count);
+    const Needs v = needs_of(rule);
+    const int32_t from = state->next, few = out->step / out->period, most = (out->step + out->period - 1) / out->period;
+    const int is_each = smg_rows_kind(rule) == SMG_ROWS_EACH, is_whole = v.over == 1;
+    const int32_t top = is_each ? 0 : ceil_div(-v.low, v.by);
+    const int32_t bottom = is_each ? out->count : smg_rows_within(bottom_of(&v, count), out->count);
     if (from >= out->count) { return 0; }
     int32_t n = end_of(out, from) - from;
-    if (state->phase == MIDDLE && kind != SMG_ROWS_SPREAD) {
+    if (state->phase == MIDDLE && is_whole) {
         n = state->middle ? few : most;
     } else {
         state->next = from + n;
@@ -171,7 +188,7 @@ int smg_next_turn(const SmgRowRule *rule, const SmgRowValue *out, int32_t count,
         state->next = end_until(out, bottom);
         state->phase = BOTTOM;
     } else if (state->phase == TOP && state->next >= top) {
-        state->middle = kind == SMG_ROWS_SPREAD ? s - 1 : few && few != most;
+        state->middle = is_whole ? few && few != most : cycle_of(&v, out) - 1;
         const int64_t enough = (int64_t)most * (state->middle + 1);
         state->phase = state->next + enough <= bottom ? MIDDLE : BOTTOM;
     }

@@ -19,19 +19,24 @@ typedef struct {
     int32_t count, step, period, ahead, kept, bytes; /* rows of the value; bytes of a row */
 } SmgRowValue;
 
-/* each: rows from..from+n of the result need the same rows of the inputs, and the kernel takes them for samples.
- * window: row r needs rows r * step - pad to r * step - pad + reach - 1 of the input. spread: the inverse. The kernel
- * of these two is told rows of its input, rows to make, and padding above them, in three of its parameters. */
-enum { SMG_ROWS_EACH, SMG_ROWS_WINDOW, SMG_ROWS_SPREAD, SMG_ROWS_KINDS, SMG_ROWS_FORGETS = 16 };
+/* How an instruction makes rows of its result from those of an input. Row r needs rows
+ *     window  r * step - pad .. r * step - pad + reach - 1                         of the input
+ *     spread  the inverse: those whose windows hold r
+ *     placed  floor((r * by - pad) / step) .. floor((r * by - pad + reach - 1) / step)
+ *     each    r, of all inputs that move; the kernel takes rows for samples
+ * as far as there are such. The kernel is told in its parameters how many rows it has of its input, how many to make,
+ * and the padding above them; or, placed, the first row of the input that it has and the first to make. */
+enum { SMG_ROWS_EACH, SMG_ROWS_WINDOW, SMG_ROWS_SPREAD, SMG_ROWS_PLACED, SMG_ROWS_KINDS, SMG_ROWS_FORGETS = 16 };
 typedef struct {
     int32_t kind; /* | SMG_ROWS_FORGETS: before it makes rows, old ones are forgotten; not where it works in place */
-    int32_t reach, step, pad;
-    int32_t in, out, above; /* numbers of parameters */
+    int32_t reach, step, by, pad; /* by is 1 unless placed */
+    int32_t in, out, above;       /* numbers of parameters; of two, one behind the other, the first */
 } SmgRowRule;
 
 #define SMG_MAX_ROWS  (1 << 15) /* of a value, in an iteration, and steps */
 #define SMG_MAX_REACH 256
-#define SMG_MAX_EDGE  64 /* rows of padding on either side of a window, and the reach of a spread: each is checked */
+#define SMG_MAX_EDGE  64  /* rows of a result near either end of its input: each is checked */
+#define SMG_MAX_CYCLE 256 /* turns until they are repeated: each is checked */
 enum { VALUE_WORDS = sizeof(SmgRowValue) / 4, RULE_WORDS = sizeof(SmgRowRule) / 4, TABLE_VALUES = 2 };
 
 static inline int32_t smg_rows_kind(const SmgRowRule *rule) { return rule->kind & ~SMG_ROWS_FORGETS; }
@@ -54,11 +59,11 @@ static inline int32_t smg_rows_most(const SmgRowValue *v) {
 typedef struct {
     int32_t from, n;     /* rows to make */
     int32_t first, rows; /* rows of the input that they need */
-    int32_t above;       /* parameter of a window or spread */
+    int32_t above;       /* parameter of a window or spread, else 0 */
 } SmgTurn;
 /* For rows from..from+n of the result, of an input with `count` rows. */
 SmgTurn smg_turn(const SmgRowRule *rule, int32_t from, int32_t n, int32_t count);
-/* Parameters p of a window or spread, those of its block, with what it is told of this turn. */
+/* Parameters p, those of the block, with what the kernel is told of this turn; not for `each`. */
 const int32_t *smg_put_turn(SmgContext *x, const uint32_t *block, const int32_t *p, const SmgRowRule *rule,
                             const SmgTurn *turn);
 

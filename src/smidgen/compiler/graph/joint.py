@@ -105,11 +105,8 @@ def _of_node(rule: Rows, held: Held, read_bytes: int) -> int:
 
 def _first(rule: Rows, begin: Array) -> Array:
     """The first row of the input that is needed for rows from `begin` on."""
-    if rule.kind == "window":
-        return np.maximum(begin * rule.step - rule.pad, 0)
-    if rule.kind == "spread":
-        return np.maximum(-((rule.reach - 1 - begin - rule.pad) // rule.step), 0)
-    return begin
+    by, over, low, _ = rule.needs
+    return np.maximum((begin * by + low) // over, 0)
 
 
 def _needed_from(rule: Rows, end: Array) -> Array:

@@ -24,9 +24,9 @@ from ... import ops
 from ...ir import Graph, Node, Role, Tensor
 from ...ops.build import typed
 from ...ops.registry import Call, N, Op
-from ...ops.traits import Rows
+from ...ops.traits import BY_ROWS, LayoutRule, Rows
 
-MOST_ROWS, MOST_REACH, MOST_EDGE = 1 << 15, 256, 64  # as in runtime/rows.h
+MOST_ROWS, MOST_REACH, MOST_EDGE, MOST_CYCLE = 1 << 15, 256, 64, 256  # as in runtime/rows.h
 Plain = tuple[int, int, int, tuple[tuple[str, int, int, int, int, int], ...]]
 """A stream as an attribute: first node of the body, nodes, iterations; of each value name, rows, rate as two numbers,
 ahead, kept."""
@@ -141,10 +141,26 @@ def rule_of(graph: Graph, node: Node) -> Rows | None:
         return Rows("each") if same and record.rearranges is not None else None
     if record.needs_run or record.statistics or record.has_scratch or record.layout is None:
         return None
-    rule = record.layout.rule
-    if rule == "join" and node.attrs["axis"] % len(inside.shape) == axis:
-        return None
-    return Rows("each") if rule in ("each", "channels", "rows", "join") and axis < len(inside.shape) - 1 else None
+    return BY_ROWS if axis < len(inside.shape) - 1 and _leaves_rows(graph, node, record.layout.rule, axis) else None
+
+
+def _leaves_rows(graph: Graph, node: Node, rule: LayoutRule, axis: int) -> bool:
+    """A row of the result comes from the same row of the inputs; `axis` is that of the rows."""
+    attrs, x, y = node.attrs, graph[node.ins[0]].shape if node.ins else (), graph[node.outs[0]].shape
+    if rule in ("each", "channels", "rows"):
+        return True
+    if len(x) != len(y):
+        return False
+    if rule in ("join", "along"):
+        return int(attrs["axis"]) % len(x) > axis
+    if rule == "over":
+        axes = attrs["axes"] if "axes" in attrs else (attrs["axis"],)
+        return all(int(i) % len(x) > axis for i in axes)
+    if rule == "reorder":
+        return tuple(attrs["perm"][: axis + 1]) == tuple(range(axis + 1))
+    if rule == "trailing":
+        return len(x) - int(attrs["axes"]) > axis
+    return rule == "repeat"
 
 
 def _joins(record: Op) -> bool:
@@ -173,6 +189,7 @@ class Body:
         self.graph, self.body = graph, body
         self.nodes = [graph.nodes[i] for i in body]
         self.rules = [rule_of(graph, node) for node in self.nodes]
+        self.needs = [rule.needs if rule is not None else (1, 1, 0, 0) for rule in self.rules]
         self.made = {node.outs[0]: k for k, node in enumerate(self.nodes) if node.outs}
         reads = [[node.ins[i] for i in streamed_inputs(graph, node)] for node in self.nodes]
         self.reads = [[name for name in some if name in self.made] for some in reads]  # row by row
@@ -189,7 +206,8 @@ class Body:
         return not makes or not self._sees_rows(node) or rule_of(self.graph, node) is None
 
     def _sees_rows(self, node: Node) -> bool:
-        """Every row that is made needs a row of the input; a window in the padding alone needs none."""
+        """Every row that is made needs a row of the input, unless windows in the padding alone are computed too; and it
+        is told within the limits of the runtime."""
         rule = rule_of(self.graph, node)
         if rule is None or rule.kind == "each":
             return True
@@ -197,13 +215,14 @@ class Body:
         rows, made = rows_of(source), rows_of(out)
         if row_axis(source.shape) != row_axis(out.shape):
             return False
-        most = MOST_REACH if rule.kind == "window" else MOST_EDGE
-        if not -MOST_REACH <= rule.pad < rule.reach <= most or rule.pad > MOST_EDGE or rule.step > most:
+        reach, step = (MOST_EDGE if rule.kind == kind else MOST_REACH for kind in ("spread", "placed"))
+        step = min(reach, step)
+        if not -MOST_REACH <= rule.pad <= MOST_EDGE or not 0 < rule.reach <= reach or not 0 < rule.step <= step:
             return False
-        if rule.kind == "window":
-            whole = (rows + rule.pad - rule.reach) // rule.step + 1  # windows that do not look over the end
-            return rule.step * (made - 1) - rule.pad < rows and made - whole <= MOST_EDGE
-        return rule.reach >= rule.step and rule.pad >= 0 and made + rule.pad - rule.reach <= rule.step * (rows - 1)
+        by, over, low, high = rule.needs
+        if rule.by > MOST_REACH or made - -(-(rows * over - high) // by) > MOST_EDGE:
+            return False
+        return rule.alone or (high >= 0 and ((made - 1) * by + low) // over < rows)
 
     def _last(self) -> dict[str, int]:
         """Value → its last reader; the place behind all of them if somebody outside the loop reads it."""
@@ -222,8 +241,8 @@ class Body:
             rule = self.rules[k]
             if rule is None or not node.outs:
                 continue
-            factor = _factor(rule)
-            rates = {known[name] * factor for name in self.reads[k] if name in known}
+            by, over, _, _ = self.needs[k]
+            rates = {known[name] * over / by for name in self.reads[k] if name in known}
             if len(rates) > 1:
                 odd.add(k)
             known[node.outs[0]] = min(rates, default=Fraction(self.count[k]))  # what begins here: by its size
@@ -244,10 +263,19 @@ class Body:
         names = {self.nodes[k].outs[0]: k for k in span}
         fastest = max(self._rate[name] for name in names)
         rates = {name: Fraction(self._rate[name] * rows, fastest) for name in names}
-        if any((rule := self.rules[k]) is not None and rule.kind == "spread" for k in span):  # whole numbers of rows
+        if not self._repeats(names, rates):  # whole numbers of rows
             scale = math.lcm(*(rate.denominator for rate in rates.values()))
             rates = {name: rate * scale for name, rate in rates.items()}
-        return self._scheduled(first, names, rates)
+        return self._scheduled(first, names, rates) if self._repeats(names, rates) else None
+
+    def _repeats(self, names: Mapping[str, int], rates: Mapping[str, Fraction]) -> bool:
+        """Nothing has more different turns than the runtime tries."""
+        for out, k in names.items():
+            by, over, _, _ = self.needs[k]
+            rate = rates[out]
+            if over > 1 and rate.denominator * over // math.gcd(over, rate.numerator * by) > MOST_CYCLE:
+                return False
+        return True
 
     def _scheduled(self, first: int, names: Mapping[str, int], rates: Mapping[str, Fraction]) -> Stream:
         ahead = dict.fromkeys(names, 0)
@@ -256,7 +284,7 @@ class Body:
             assert rule is not None
             for name in self.reads[k]:
                 if name in names:
-                    ahead[name] = max(ahead[name], needs_ahead(rule, ahead[out]))
+                    ahead[name] = max(ahead[name], needs_ahead(rule, ahead[out], rates[out]))
         lag = math.lcm(*(rate.denominator for rate in rates.values()))
         delay = max(-(-a * rates[name].denominator // (rates[name].numerator * lag)) for name, a in ahead.items()) * lag
         kept: dict[str, int] = {}
@@ -268,7 +296,7 @@ class Body:
             assert rule is not None
             for name in self.reads[k]:
                 if name in names:
-                    kept[name] = min(kept[name], looks_back(rule, ahead[out], rates[out].denominator))
+                    kept[name] = min(kept[name], looks_back(rule, ahead[out], rates[out]))
         count = {name: self.count[k] for name, k in names.items()}
         iterations = max(-((ahead[n] - count[n]) * rate.denominator // rate.numerator) for n, rate in rates.items())
         end = first + len(names)
@@ -289,28 +317,20 @@ class Body:
         return readers_of(self.graph)
 
 
-def _factor(rule: Rows) -> Fraction:
-    """Rows of the result for one of the input."""
-    return {"each": Fraction(1), "window": Fraction(1, rule.step), "spread": Fraction(rule.step)}[rule.kind]
+def needs_ahead(rule: Rows, out: int, rate: Fraction) -> int:
+    """What `ahead` the input has at least, for that of the result, and its rate."""
+    by, over, _, high = rule.needs
+    grain = Fraction(math.gcd(rate.numerator * by, over * rate.denominator), rate.denominator)
+    return (
+        math.floor(((out - 1) * by + high + over - grain) / over) + 1
+    )  # the rest of X·by / over is (over - grain)/over
 
 
-def needs_ahead(rule: Rows, out: int) -> int:
-    """What `ahead` the input has at least, for that of the result."""
-    if rule.kind == "window":
-        return rule.step * out + rule.reach - rule.step - rule.pad
-    if rule.kind == "spread":  # rates are whole numbers: rows up to floor((end - 1 + pad) / step)
-        return (out - 1 + rule.pad) // rule.step + 1
-    return out
-
-
-def looks_back(rule: Rows, ahead: int, period: int) -> int:
-    """What `kept` the input has at most, for `ahead` and period of the result."""
-    if rule.kind == "window":
-        late = rule.step * (period - 1) // period  # floor(i·s·r) - s·floor(i·r) at most
-        return rule.step * ahead - rule.pad - late
-    if rule.kind == "spread":
-        return -((rule.reach - 1 - rule.pad - ahead) // rule.step)
-    return ahead
+def looks_back(rule: Rows, ahead: int, rate: Fraction) -> int:
+    """What `kept` the input has at most, for `ahead` and the rate of the result."""
+    by, over, low, _ = rule.needs
+    late = by * (rate.denominator - 1) // rate.denominator  # ⌊X·by⌋ - ⌊X⌋·by at most
+    return (ahead * by + low - late) // over
 
 
 def readers_of(graph: Graph) -> dict[str, int]:

@@ -23,6 +23,27 @@ static inline int smg_images_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     return 0;
 }
 
+/* Kernels that can be told which part of an image they have go on with this, for rows and for columns: the lengths of
+ * the whole axis of x and of y, the first place that is there and the first to make. All of it: {H, OH, 0, 0}. */
+typedef struct {
+    int32_t size, out, first, from;
+} Place;
+typedef struct {
+    Images images;
+    Place tall, wide;
+} PlacedImages;
+_Static_assert(offsetof(PlacedImages, tall.first) == SMG_TALL * 4, "the loader looks for it there");
+_Static_assert(offsetof(PlacedImages, wide.first) == SMG_WIDE * 4, "the loader looks for it there");
+
+static inline int smg_place_ok(Place v) {
+    return smg_images_size_ok(v.size) && smg_images_size_ok(v.out) && v.first >= 0 && v.from >= 0 && v.from <= 1 << 30;
+}
+/* Of the `count` places that are there, the one that is `at` of the whole axis, or the nearest. */
+static inline int32_t smg_place(Place v, int32_t at, int32_t count) {
+    if (at <= v.first) { return 0; }
+    return at - v.first < count ? at - v.first : count - 1;
+}
+
 #define SMG_CHANNELS 16 /* reduced together, in registers */
 
 /* Does v replace the largest value so far? The first of equal values stays; NaN wins over everything. */

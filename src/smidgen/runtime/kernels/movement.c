@@ -128,44 +128,67 @@ KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES) {
     return SMG_NO_FAULT;
 }
 
-/* p: value, more_at, then as copy_* with dst_size. The copy starts at dst_at + more_at; the rest becomes value. */
+/* Images of OH rows with a copy of H rows in each, `top` below its first one, and `value` everywhere else. A row is
+ * dst_size elements, in which the copy of its own, x_row elements further in x for each, starts at dst_at + more_at. */
 typedef struct {
     int32_t value, more_at;
+    int32_t A, H, OH, top, x_row; /* images; rows */
 } PadHead;
 typedef struct {
     PadHead head;
     CopyHead copy;
 } Pad;
-UNPACK(pad_head_of, PadHead)
 UNPACK(pad_of, Pad)
 
 static int pad_need(const int32_t *p, int params, uint64_t *need, unsigned width) {
     uint64_t src, dst;
-    if (params < PARAMS(Pad) || pad_head_of(p).more_at < 0) { return -1; }
-    if (copy_spans(p + PARAMS(PadHead), params - PARAMS(PadHead), &src, &dst)) { return -1; }
-    const Pad v = pad_of(p);
-    const uint64_t dst_size = (uint64_t)v.copy.dst_size;
-    if (smg_add(dst, (uint64_t)v.head.more_at) > dst_size || v.copy.src_size != 0) { return -1; }
-    need[1] = smg_mul(src, width);
-    need[0] = smg_mul(dst_size, width);
-    return 0;
+    if (params < PARAMS(Pad) || copy_spans(p + PARAMS(PadHead), params - PARAMS(PadHead), &src, &dst)) { return -1; }
+    const PadHead v = pad_of(p).head;
+    const CopyHead copy = pad_of(p).copy;
+    if (v.more_at < 0 || v.A < 0 || v.H < 0 || v.OH < 0 || v.top < 0 || v.x_row < 0 || copy.src_size) { return -1; }
+    if (smg_add(dst, (uint64_t)v.more_at) > (uint64_t)copy.dst_size) { return -1; }
+    const uint64_t rows = smg_mul((uint64_t)v.A, (uint64_t)v.H), made = smg_mul((uint64_t)v.A, (uint64_t)v.OH);
+    need[1] = rows && src ? smg_mul(smg_add(smg_mul(rows - 1, (uint64_t)v.x_row), src), width) : 0;
+    need[0] = smg_mul(smg_mul(made, (uint64_t)copy.dst_size), width);
+    return made > INT32_MAX || (made && !copy.dst_size) ? -1 : 0;
+}
+
+/* Rows from..to of all images. */
+#define PADDED(name, type, strided)                                                                       \
+    static void name(const int32_t *p, type *y, const type *x, int32_t from, int32_t to) {                \
+        const PadHead v = pad_of(p).head;                                                                 \
+        const Copy copy = copy_of(p + PARAMS(PadHead));                                                   \
+        const size_t row = (size_t)copy.head.dst_size;                                                    \
+        for (int32_t at = from; at < to; at++) {                                                          \
+            const int32_t a = at / v.OH, h = at % v.OH - v.top;                                           \
+            type *out = y + (size_t)at * row;                                                             \
+            const int is_row = h >= 0 && h < v.H;                                                         \
+            const int is_full = is_row && smg_product(copy.dims, copy.head.rank) == row;                \
+            for (size_t i = 0; i < row && !is_full; i++) { out[i] = (type)v.value; }                     \
+            if (!is_row) { continue; }                                                                    \
+            strided(&copy, out + v.more_at, x + ((size_t)a * (size_t)v.H + (size_t)h) * (size_t)v.x_row); \
+        }                                                                                                 \
+    }
+PADDED(pad_words, uint32_t, strided_b4)
+PADDED(pad_bytes, uint8_t, strided_b1)
+
+static SmgFault pad_range(const void *arg, int32_t from, int32_t to) {
+    const SmgCall *c = (const SmgCall *)arg;
+    pad_words(c->p, OUT_AS(uint32_t, 0), IN_AS(uint32_t, 1), from, to);
+    return SMG_NO_FAULT;
 }
 
 EXTENT(pad_b4) { return pad_need(p, params, need, 4); }
 KERNEL(pad_b4, "oi", -1) {
     const Pad v = pad_of(c->p);
-    uint32_t *y = OUT_AS(uint32_t, 0);
-    for (int32_t i = 0; i < v.copy.dst_size; i++) { y[i] = (uint32_t)v.head.value; }
-    return copy_all(c, c->p + PARAMS(PadHead), y + v.head.more_at, IN_AS(uint32_t, 1));
+    const int32_t rows = v.head.A * v.head.OH;
+    return smg_split(c, pad_range, c, rows, (int64_t)rows * v.copy.dst_size / 2);
 }
 
 EXTENT(pad_b1) { return pad_need(p, params, need, 1); }
 KERNEL_FLAGS(pad_b1, "oi", -1, SMG_BYTES) {
-    const Pad v = pad_of(c->p);
-    const Copy copy = copy_of(c->p + PARAMS(PadHead));
-    uint8_t *y = OUT_AS(uint8_t, 0);
-    memset(y, v.head.value & 255, (size_t)v.copy.dst_size);
-    strided_b1(&copy, y + v.head.more_at, IN_AS(uint8_t, 1));
+    const PadHead v = pad_of(c->p).head;
+    pad_bytes(c->p, OUT_AS(uint8_t, 0), IN_AS(uint8_t, 1), 0, v.A * v.OH);
     return SMG_NO_FAULT;
 }
 

@@ -257,27 +257,32 @@ KERNEL(max_pool2d_dx_f32, "oii", PARAMS(MaxPool)) { /* threads share the samples
     return smg_split(c, max_pool2d_dx_range, c, g.N, (int64_t)g.N * g.H * g.W * g.C);
 }
 
-/* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0
- * ---- */
+/* ---- avg_pool2d: a window divides by the cells that count, with padding if count_pad, or by the divisor if not 0.
+ * BH, BW: padding below and to the right, which differ from PH, PW only of a part of the rows ---- */
 
 typedef struct {
-    int32_t N, H, W, C, OH, OW, KH, KW, SH, SW, PH, PW, count_pad, divisor;
+    int32_t N, H, W, C, OH, OW, KH, KW, SH, SW, PH, PW, count_pad, divisor, BH, BW;
 } AvgPool;
 UNPACK(avg_pool_of, AvgPool)
 
+static int avg_refused(const int32_t *p) {
+    const AvgPool v = avg_pool_of(p);
+    return window_refused(p) || v.BH < 0 || v.BW < 0;
+}
+
 /* Cells that count along one axis: torch lets a window reach over the padding but not beyond it. */
-static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t padding, int32_t count_pad) {
+static int64_t cells(Span s, int32_t kernel, int32_t size, int32_t behind, int32_t count_pad) {
     if (!count_pad) { return s.to - s.from; }
-    const int64_t end = (int64_t)size + padding - s.start;
+    const int64_t end = (int64_t)size + behind - s.start;
     return end < kernel ? end : kernel;
 }
 
 static float avg_divisor(const AvgPool *g, Span r, Span q) {
     if (g->divisor != 0) { return (float)g->divisor; }
-    return (float)(cells(r, g->KH, g->H, g->PH, g->count_pad) * cells(q, g->KW, g->W, g->PW, g->count_pad));
+    return (float)(cells(r, g->KH, g->H, g->BH, g->count_pad) * cells(q, g->KW, g->W, g->BW, g->count_pad));
 }
 
-EXTENT(avg_pool2d_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]); }
+EXTENT(avg_pool2d_f32) { return avg_refused(p) ? -1 : smg_images_need(p, &need[1], &need[0]); }
 KERNEL(avg_pool2d_f32, "oi", PARAMS(AvgPool)) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C;
@@ -301,7 +306,7 @@ KERNEL(avg_pool2d_f32, "oi", PARAMS(AvgPool)) {
     return SMG_NO_FAULT;
 }
 
-EXTENT(avg_pool2d_dx_f32) { return window_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]); }
+EXTENT(avg_pool2d_dx_f32) { return avg_refused(p) ? -1 : smg_images_need(p, &need[0], &need[1]); }
 KERNEL(avg_pool2d_dx_f32, "oi", PARAMS(AvgPool)) {
     const AvgPool g = avg_pool_of(c->p);
     const size_t C = (size_t)g.C, image = (size_t)g.H * (size_t)g.W * C;

@@ -118,7 +118,7 @@ KERNEL(adaptive_max_pool2d_dx_f32, "oii", PARAMS(Images)) {
 /* ---- nearest: input pixels per output pixel along each axis ---- */
 
 typedef struct {
-    Images images;
+    PlacedImages placed;
     float ratio_h, ratio_w;
 } Nearest;
 UNPACK(nearest_of, Nearest)
@@ -130,28 +130,33 @@ static int32_t nearest(int32_t o, int32_t size, int32_t out, float ratio) {
     const float at = (float)o * ratio;
     return at >= (float)size || (int32_t)at >= size ? size - 1 : (int32_t)at;
 }
+static size_t nearest_at(Place v, int32_t o, float ratio, int32_t count) {
+    return (size_t)smg_place(v, nearest(v.from + o, v.size, v.out, ratio), count);
+}
 
 static int ratio_refused(double r) { return !(r >= 0.0 && r <= 16777216.0); }
 
+static int placed_need(const int32_t *p, const PlacedImages *v, uint64_t *x, uint64_t *y) {
+    return smg_place_ok(v->tall) && smg_place_ok(v->wide) ? smg_images_need(p, x, y) : -1;
+}
 static int nearest_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     const Nearest v = nearest_of(p);
     if (ratio_refused((double)v.ratio_h) || ratio_refused((double)v.ratio_w)) { return -1; }
-    return smg_images_need(p, x, y);
+    return placed_need(p, &v.placed, x, y);
 }
 
 EXTENT(upsample_nearest2d_f32) { return nearest_need(p, &need[1], &need[0]); }
-KERNEL(upsample_nearest2d_f32, "oi", PARAMS(Nearest)) {
+KERNEL_FLAGS(upsample_nearest2d_f32, "oi", PARAMS(Nearest), SMG_PLACED) {
     const Nearest v = nearest_of(c->p);
-    const Images g = v.images;
-    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
-    const size_t C = (size_t)g.C;
+    const Images g = v.placed.images;
+    const size_t W = (size_t)g.W, C = (size_t)g.C;
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
-        for (int32_t oh = 0; oh < OH; oh++) {
-            const float *row = x + (size_t)nearest(oh, H, OH, v.ratio_h) * (size_t)W * C;
-            for (int32_t ow = 0; ow < OW; ow++, y += C) {
-                memcpy(y, row + (size_t)nearest(ow, W, OW, v.ratio_w) * C, C * sizeof(float));
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * W * C) {
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const float *row = x + nearest_at(v.placed.tall, oh, v.ratio_h, g.H) * W * C;
+            for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
+                memcpy(y, row + nearest_at(v.placed.wide, ow, v.ratio_w, g.W) * C, C * sizeof(float));
             }
         }
     }
@@ -161,17 +166,16 @@ KERNEL(upsample_nearest2d_f32, "oi", PARAMS(Nearest)) {
 EXTENT(upsample_nearest2d_dx_f32) { return nearest_need(p, &need[0], &need[1]); }
 KERNEL(upsample_nearest2d_dx_f32, "oi", PARAMS(Nearest)) {
     const Nearest v = nearest_of(c->p);
-    const Images g = v.images;
-    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
-    const size_t C = (size_t)g.C, image = (size_t)H * (size_t)W * C;
+    const Images g = v.placed.images;
+    const size_t W = (size_t)g.W, C = (size_t)g.C, image = (size_t)g.H * W * C;
     float *dx = OUT(0);
     const float *dy = IN(1);
-    for (int32_t n = 0; n < N; n++, dx += image) {
+    for (int32_t n = 0; n < g.N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
-        for (int32_t oh = 0; oh < OH; oh++) {
-            float *row = dx + (size_t)nearest(oh, H, OH, v.ratio_h) * (size_t)W * C;
-            for (int32_t ow = 0; ow < OW; ow++, dy += C) {
-                float *pixel = row + (size_t)nearest(ow, W, OW, v.ratio_w) * C;
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            float *row = dx + nearest_at(v.placed.tall, oh, v.ratio_h, g.H) * W * C;
+            for (int32_t ow = 0; ow < g.OW; ow++, dy += C) {
+                float *pixel = row + nearest_at(v.placed.wide, ow, v.ratio_w, g.W) * C;
                 for (size_t l = 0; l < C; l++) { pixel[l] += dy[l]; }
             }
         }
@@ -182,7 +186,7 @@ KERNEL(upsample_nearest2d_dx_f32, "oi", PARAMS(Nearest)) {
 /* ---- bilinear: ratios as for nearest, but doubles (smg_f64) ---- */
 
 typedef struct {
-    Images images;
+    PlacedImages placed;
     int32_t align_corners, ratio_h[2], ratio_w[2];
 } Bilinear;
 UNPACK(bilinear_of, Bilinear)
@@ -193,42 +197,41 @@ typedef struct {
     float weight[2];
 } Taps;
 
-static Taps taps_of(int32_t o, int32_t size, int32_t out, int32_t align_corners, double ratio) {
-    Taps t = {{(size_t)o, (size_t)o}, {1.0f, 0.0f}};
-    if (out == size) { return t; }
-    double at = align_corners ? ratio * (double)o : ratio * ((double)o + 0.5) - 0.5;
-    if (at < 0.0) { at = 0.0; }
-    const int32_t low = at >= (double)(size - 1) ? size - 1 : (int32_t)at;
-    double part = at - (double)low;
-    if (part > 1.0) { part = 1.0; }
-    t.at[0] = (size_t)low;
-    t.at[1] = (size_t)(low < size - 1 ? low + 1 : low);
-    t.weight[0] = (float)(1.0 - part);
-    t.weight[1] = (float)part;
-    return t;
+static Taps taps_of(Place v, int32_t o, int32_t count, int32_t align_corners, double ratio) {
+    int32_t low = v.from + o, high = low;
+    double part = 0.0;
+    if (v.out != v.size) {
+        double at = align_corners ? ratio * (double)low : ratio * ((double)low + 0.5) - 0.5;
+        if (at < 0.0) { at = 0.0; }
+        low = at >= (double)(v.size - 1) ? v.size - 1 : (int32_t)at;
+        high = low < v.size - 1 ? low + 1 : low;
+        part = at - (double)low;
+        if (part > 1.0) { part = 1.0; }
+    }
+    return (Taps){{(size_t)smg_place(v, low, count), (size_t)smg_place(v, high, count)},
+                  {(float)(1.0 - part), (float)part}};
 }
 
 static int bilinear_need(const int32_t *p, uint64_t *x, uint64_t *y) {
     const Bilinear v = bilinear_of(p);
     if (ratio_refused(smg_f64(v.ratio_h)) || ratio_refused(smg_f64(v.ratio_w))) { return -1; }
-    return smg_images_need(p, x, y);
+    return placed_need(p, &v.placed, x, y);
 }
 
 EXTENT(upsample_bilinear2d_f32) { return bilinear_need(p, &need[1], &need[0]); }
-KERNEL(upsample_bilinear2d_f32, "oi", PARAMS(Bilinear)) {
+KERNEL_FLAGS(upsample_bilinear2d_f32, "oi", PARAMS(Bilinear), SMG_PLACED) {
     const Bilinear v = bilinear_of(c->p);
-    const Images g = v.images;
-    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
-    const size_t C = (size_t)g.C;
+    const Images g = v.placed.images;
+    const size_t W = (size_t)g.W, C = (size_t)g.C;
     const double ratio_h = smg_f64(v.ratio_h), ratio_w = smg_f64(v.ratio_w);
     float *y = OUT(0);
     const float *x = IN(1);
-    for (int32_t n = 0; n < N; n++, x += (size_t)H * (size_t)W * C) {
-        for (int32_t oh = 0; oh < OH; oh++) {
-            const Taps h = taps_of(oh, H, OH, v.align_corners, ratio_h);
-            const float *top = x + h.at[0] * (size_t)W * C, *bottom = x + h.at[1] * (size_t)W * C;
-            for (int32_t ow = 0; ow < OW; ow++, y += C) {
-                const Taps w = taps_of(ow, W, OW, v.align_corners, ratio_w);
+    for (int32_t n = 0; n < g.N; n++, x += (size_t)g.H * W * C) {
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Taps h = taps_of(v.placed.tall, oh, g.H, v.align_corners, ratio_h);
+            const float *top = x + h.at[0] * W * C, *bottom = x + h.at[1] * W * C;
+            for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
+                const Taps w = taps_of(v.placed.wide, ow, g.W, v.align_corners, ratio_w);
                 const size_t left = w.at[0] * C, right = w.at[1] * C;
                 for (size_t l = 0; l < C; l++) {
                     y[l] = h.weight[0] * (w.weight[0] * top[left + l] + w.weight[1] * top[right + l]) +
@@ -243,22 +246,21 @@ KERNEL(upsample_bilinear2d_f32, "oi", PARAMS(Bilinear)) {
 EXTENT(upsample_bilinear2d_dx_f32) { return bilinear_need(p, &need[0], &need[1]); }
 KERNEL(upsample_bilinear2d_dx_f32, "oi", PARAMS(Bilinear)) {
     const Bilinear v = bilinear_of(c->p);
-    const Images g = v.images;
-    const int32_t N = g.N, H = g.H, W = g.W, OH = g.OH, OW = g.OW;
-    const size_t C = (size_t)g.C, image = (size_t)H * (size_t)W * C;
+    const Images g = v.placed.images;
+    const size_t W = (size_t)g.W, C = (size_t)g.C, image = (size_t)g.H * W * C;
     const double ratio_h = smg_f64(v.ratio_h), ratio_w = smg_f64(v.ratio_w);
     float *dx = OUT(0);
     const float *dy = IN(1);
-    for (int32_t n = 0; n < N; n++, dx += image) {
+    for (int32_t n = 0; n < g.N; n++, dx += image) {
         memset(dx, 0, image * sizeof(float));
-        for (int32_t oh = 0; oh < OH; oh++) {
-            const Taps h = taps_of(oh, H, OH, v.align_corners, ratio_h);
-            for (int32_t ow = 0; ow < OW; ow++, dy += C) {
-                const Taps w = taps_of(ow, W, OW, v.align_corners, ratio_w);
+        for (int32_t oh = 0; oh < g.OH; oh++) {
+            const Taps h = taps_of(v.placed.tall, oh, g.H, v.align_corners, ratio_h);
+            for (int32_t ow = 0; ow < g.OW; ow++, dy += C) {
+                const Taps w = taps_of(v.placed.wide, ow, g.W, v.align_corners, ratio_w);
                 for (int a = 0; a < 2; a++) {
                     for (int b = 0; b < 2; b++) {
                         const float weight = h.weight[a] * w.weight[b];
-                        float *pixel = dx + (h.at[a] * (size_t)W + w.at[b]) * C;
+                        float *pixel = dx + (h.at[a] * W + w.at[b]) * C;
                         if (weight != 0.0f) {
                             for (size_t l = 0; l < C; l++) { pixel[l] += weight * dy[l]; }
                         }
