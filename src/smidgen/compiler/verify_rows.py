@@ -164,7 +164,7 @@ class Stream:
         region, start, bytes_ = spans[0]
         allowed = {1 + k for k in ops.get(node.op).inplace}
         for k, (other, at, count) in enumerate(spans[1:], 1):
-            meets = region == other == "arena" and start < at + count and at < start + bytes_
+            meets = count and region == other == "arena" and start < at + count and at < start + bytes_
             if meets and not (k in allowed and (start, bytes_) == (at, count)):
                 raise self.r.unsafe(f"'{node.outs[0]}' and operand {k} overlap", node)
 

@@ -112,7 +112,8 @@ int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body) {
  * changes by as much from `over` rows to the next, so that it is largest within that many of one of the ends. */
 int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in) {
     enum { TOP = 2 * SMG_MAX_EDGE };
-    const int32_t most = least((out->step + out->period - 1) / out->period, out->count), last = out->count - most;
+    const int32_t most = smg_rows_within((out->step + out->period - 1) / out->period, out->count);
+    const int32_t last = out->count - most;
     int64_t apart = 0;
     for (int32_t from = 0; from <= last; from++) {
         if (from == TOP && last - TOP > TOP) { from = last - TOP; }

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from ... import ops
-from ...ir import Array, Graph, Node
+from ...ir import Array, Graph, Node, Tensor
 from ...ops.traits import Rows
-from .rows import Held, Stream, row_bytes, rule_of, streamed_inputs
+from .rows import Held, Stream, row_bytes, rows_of, rule_of, streamed_inputs
 
 NEVER: Final = 1 << 28  # rows
 
@@ -81,13 +81,14 @@ def rows_apart(
             rule = rule_of(graph, node)
             if i not in by_rows or rule is None:
                 return None
-            reads.append((k, _needed_from(rule, end) * row_bytes(graph[name])))
+            x = graph[name]
+            reads.append((k, _needed_from(rule, end, rows_of(x)) * row_bytes(x)))
             if not writes_over:
                 continue
             if _works_in_place(graph, node, i):
-                in_place.append(_of_node(rule, held, row_bytes(graph[name])))
+                in_place.append(_of_node(rule, held, x))
             else:
-                least = max(least, _of_node(rule, held, row_bytes(graph[name])))
+                least = max(least, _of_node(rule, held, x))
     for at, written in writes:
         for k, needed in reads:
             before = k <= at  # in an iteration, it has read what it reads
@@ -95,24 +96,24 @@ def rows_apart(
     return max([least, *in_place]) if least else 0 if reads and writes else None
 
 
-def _of_node(rule: Rows, held: Held, read_bytes: int) -> int:
+def _of_node(rule: Rows, held: Held, x: Tensor) -> int:
     """For a node that writes over what it reads, whatever the iterations, as the loader looks at it: smg_rows_apart of
     runtime/rows.c."""
     most = min(-(-held.step // held.period), held.count)
     begin = np.arange(held.count - most + 1)
-    return int(((begin + most) * held.row_bytes - _first(rule, begin) * read_bytes).max())
+    return int(((begin + most) * held.row_bytes - _first(rule, begin, rows_of(x)) * row_bytes(x)).max())
 
 
-def _first(rule: Rows, begin: Array) -> Array:
-    """The first row of the input that is needed for rows from `begin` on."""
+def _first(rule: Rows, begin: Array, count: int) -> Array:
+    """The first of `count` rows of the input that is needed for rows from `begin` on."""
     by, over, low, _ = rule.needs
-    return np.maximum((begin * by + low) // over, 0)
+    return np.clip((begin * by + low) // over, 0, count)
 
 
-def _needed_from(rule: Rows, end: Array) -> Array:
+def _needed_from(rule: Rows, end: Array, count: int) -> Array:
     """Iteration → the first row of the input that is read there or later, one place more than there are iterations."""
     begin = end[:-1]
-    found = np.append(np.where(end[1:] > begin, _first(rule, begin), NEVER), NEVER)
+    found = np.append(np.where(end[1:] > begin, _first(rule, begin, count), NEVER), NEVER)
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
