@@ -14,7 +14,7 @@ from .passes.narrow import narrow
 from .passes.spare_classes import Head
 from .place.arena import lower_bound
 from .planner.savings import stream_decision
-from .planner.streams import streamed, unstreamed
+from .planner.streams import eased, streamed, unstreamed
 
 if TYPE_CHECKING:
     from ..runtime.replay import Shape
@@ -89,6 +89,12 @@ def without_streams(entries: Entries) -> Entries:
     if all(graphs[name] is graph for name, graph in entries.graphs.items()):
         return entries
     return replace(entries, graphs=graphs, plain=plain, stream="")
+
+
+def with_fewer_streams(entries: Entries, arena_bytes: int, align: int) -> Entries:
+    """Only where that is not enough without them, and no finer."""
+    graphs = {name: eased(graph, entries.batch, arena_bytes, align) for name, graph in entries.graphs.items()}
+    return replace(entries, graphs=checked(graphs, "stream"))
 
 
 def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:

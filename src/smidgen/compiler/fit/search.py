@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...devices.room import Limit, assigned, beyond, check_slots, over_flash
+from ...devices.room import Limit, arena_room, assigned, beyond, check_slots, over_flash
 from ...errors import DoesNotFit
 from ...program.plan import Decision
 from ...terminal import bytes_text, seconds_text
@@ -21,7 +21,7 @@ from ..pipeline import Lowering
 from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest, infer_spent, is_large, room_for, step_spent
+from .candidate import Candidate, candidate, cheapest, eased, infer_spent, is_large, room_for, step_spent
 from .choices import tried
 from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
@@ -68,7 +68,8 @@ def found_for(
             others = other_statistics(limit, lowering, options, floor.found.given.batch, goal)
             best = cheapest(limit, [best, *others], goal)
         best = best if best.fits(limit) else floor.taken(floor.least, limit)
-    return best, options
+    is_fast = floor.options.stream == "fast"  # where calls take time, less of them are worth the memory that is left
+    return eased(best, goal, arena_room(limit, best.need) if is_fast else 0), options
 
 
 def _priced(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ _known: dict[int, tuple[weakref.ref[Graph], dict[tuple[int, str], Graph]]] = {}
 
 def streamed(graph: Graph, batch: int, kernels: str) -> Graph:
     """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; "least"
-    asks for the least memory."""
+    asks for the least memory of the loop, also where the rest takes more: it may be recomputed."""
     key = id(graph)
     if key not in _known:
         _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
@@ -58,6 +59,22 @@ def _streamed(graph: Graph, batch: int, kernels: str, worth: float) -> Graph:
         return plain  # also without a loop
     found = _Loop(plain, body, batch, kernels).chosen(worth)
     return with_streams(plain, found) if found else plain
+
+
+def eased(graph: Graph, batch: int, most_bytes: int, align: int = ALIGN) -> Graph:
+    """A graph with streams for the least memory, with the fewest calls for which so much is enough; without streams, if
+    it is enough for that."""
+    plain = unstreamed(graph)
+    if plain is graph or lower_bound(plain, batch, align) <= most_bytes:
+        return plain
+    loop = _Loop(plain, loop_range(plain), batch, "fast")
+    limits = loop.least_limits()
+
+    def made(limit: int) -> Graph:
+        return with_streams(plain, _streams(loop.within(limit)))
+
+    end = bisect_left(limits, True, key=lambda limit: lower_bound(made(limit), batch, align) > most_bytes)
+    return made(limits[end - 1]) if end else graph
 
 
 def unstreamed(graph: Graph) -> Graph:
@@ -215,19 +232,33 @@ class _Loop:
     # -- the choice ------------------------------------------------------------------------------------------------
 
     def chosen(self, worth: float) -> list[Stream]:
-        top = max(piece.peak for piece in self.wholes)
-        rest = self._rest()
-        if top <= rest + LEAST_SAVED:
-            return []
         macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
-        pieces = list(self.streams(top))
-        for limit in sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)}):
-            if limit > top - LEAST_SAVED:
-                break
-            best = [self._quicker(piece, limit) for piece in self._cheapest(pieces, limit)]
-            if best and sum(piece.macs for piece in best) <= worth * macs:
-                return [piece.stream for piece in best if piece.stream is not None]
+        for limit in self.least_limits() if worth == math.inf else self.limits(self._rest(), LEAST_SAVED):
+            best = self.within(limit)
+            if sum(piece.macs for piece in best) <= worth * macs:
+                return _streams(best)
         return []
+
+    def least_limits(self) -> list[int]:
+        """Whatever the rest of the program takes."""
+        return self.limits(0, 1)
+
+    def limits(self, rest: int, saved: int) -> list[int]:
+        """Peaks that can be kept to, the lowest first, none below `rest`, and so much lower than without streams."""
+        top = max(piece.peak for piece in self.wholes)
+        if top < rest + saved:
+            return []
+        found = sorted({max(piece.peak, rest) for piece in (*self._pieces, *self.wholes)})
+        found = found[: bisect_right(found, top - saved)]
+        return found[bisect_left(found, True, key=lambda limit: bool(self._cheapest(limit))) :]
+
+    def within(self, limit: int) -> list[_Piece]:
+        """With as few calls as a peak of so many bytes allows."""
+        return [self._quicker(piece, limit) for piece in self._cheapest(limit)]
+
+    @cached_property
+    def _pieces(self) -> list[_Piece]:
+        return list(self.streams(max(piece.peak for piece in self.wholes)))
 
     def _rest(self) -> int:
         """What the loop may take without being what the program's memory depends on."""
@@ -239,10 +270,10 @@ class _Loop:
         beside = sum(align_up(self.graph[out].bytes(self.batch), ALIGN) for out in loop.outs)
         return lower_bound(rest, self.batch) - beside
 
-    def _cheapest(self, pieces: Sequence[_Piece], limit: int) -> list[_Piece]:
+    def _cheapest(self, limit: int) -> list[_Piece]:
         """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""
         by_first: dict[int, list[_Piece]] = {}
-        for piece in (*self.wholes, *pieces):
+        for piece in (*self.wholes, *self._pieces):
             if piece.peak <= limit:
                 by_first.setdefault(piece.first, []).append(piece)
         best: dict[int, tuple[float, _Piece | None, int]] = {0: (0.0, None, 0)}
@@ -264,4 +295,8 @@ class _Loop:
         return found
 
 
-__all__ = ["streamed", "unstreamed"]
+def _streams(pieces: Sequence[_Piece]) -> list[Stream]:
+    return [piece.stream for piece in pieces if piece.stream is not None]
+
+
+__all__ = ["eased", "streamed", "unstreamed"]
