@@ -14,7 +14,7 @@ from .passes.narrow import narrow
 from .passes.spare_classes import Head
 from .place.arena import lower_bound
 from .planner.savings import stream_decision
-from .planner.streams import streamed, unstreamed
+from .planner.streams import eased, streamed, unstreamed
 
 if TYPE_CHECKING:
     from ..runtime.replay import Shape
@@ -68,19 +68,19 @@ def by_rows(entries: Entries, stream: Streaming | None) -> Entries:
     """What does not learn row by row, where that takes less memory."""
     if stream is None:
         return entries
-    kernels, whole, room = stream.kernels, stream.whole_inputs, stream.room_bytes
+    kernels, whole, least = stream.kernels, stream.whole_inputs, stream.least
 
     def done(graphs: Mapping[str, Graph], wanted: Collection[str]) -> dict[str, Graph]:
-        some = {n: streamed(g, entries.batch, kernels, whole, room) if n in wanted else g for n, g in graphs.items()}
+        some = {n: streamed(g, entries.batch, kernels, whole, least) if n in wanted else g for n, g in graphs.items()}
         return checked(some, "stream")
 
     graphs = done(entries.graphs, entries.graphs)
     wanted = {name for name, graph in graphs.items() if graph is not entries.graphs[name]}
-    if room is None and wanted:  # no entry has to be smaller than another one is anyway
+    if not least and wanted:  # no entry has to be smaller than another one is anyway
         floor = max(lower_bound(graph, entries.batch) for graph in graphs.values())
         wanted = {name for name in wanted if lower_bound(entries.graphs[name], entries.batch) > floor}
         graphs = done(entries.graphs, wanted)
-    both = wanted if room is None else {*wanted, *entries.plain}
+    both = {*wanted, *entries.plain} if least else wanted
     return replace(entries, graphs=graphs, plain=done(entries.plain, both), stream=stream)
 
 
@@ -90,6 +90,13 @@ def without_streams(entries: Entries) -> Entries:
     if all(graphs[name] is graph for name, graph in entries.graphs.items()):
         return entries
     return replace(entries, graphs=graphs, plain=plain, stream=None)
+
+
+def with_fewer_streams(entries: Entries, arena_bytes: int, align: int) -> Entries:
+    """Only where that is not enough without them, and no finer."""
+    whole, batch = entries.stream is not None and entries.stream.whole_inputs, entries.batch
+    graphs = {name: eased(graph, batch, arena_bytes, align, whole) for name, graph in entries.graphs.items()}
+    return replace(entries, graphs=checked(graphs, "stream"))
 
 
 def checked(graphs: Mapping[str, Graph], after: str) -> dict[str, Graph]:

@@ -86,12 +86,12 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """What does not learn may run row by row, with exact or fast `kernels`: where it costs next to nothing; or to be
-    within so many bytes of arena, 0 for the least."""
+    """What does not learn may run row by row, with exact or fast `kernels`: where it costs next to nothing, or for the
+    least memory."""
 
     kernels: str
     whole_inputs: bool = False
-    room_bytes: int | None = None
+    least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,7 @@ class Options:
     @property
     def least(self) -> Options:
         """For the least memory."""
-        return self.within(0)
-
-    def within(self, room_bytes: int) -> Options:
-        """For an arena of so many bytes."""
-        return replace(self, stream=self.stream and replace(self.stream, room_bytes=max(room_bytes, 0)))
+        return replace(self, stream=self.stream and replace(self.stream, least=True))
 
 
 def checked_options(

@@ -9,7 +9,7 @@ from typing import Final
 from ...devices.room import Limit, Need, Overhead, arena_room, fits, host_overhead
 from ...program.program import Program
 from ..assemble import Asked, Price, Sized, encode, sized
-from ..entries import Entries
+from ..entries import Entries, with_fewer_streams
 from ..place import arena
 from ..planner.cost import Spent, spent
 from ..planner.goal import Goal
@@ -61,6 +61,22 @@ def cheapest(limit: Limit, tried: Sequence[Candidate], goal: Goal) -> Candidate:
     good = [c for c in good if not goal.is_late(c.step)] or good
     smallest = min(tried, key=lambda c: c.need.ram_bytes)
     return min(good, key=lambda c: goal.cost(c.step), default=smallest)
+
+
+def eased(one: Candidate, goal: Goal, most_bytes: int) -> Candidate:
+    """Found with streams for the least memory: the same with as few of them as an arena of so many bytes allows, or of
+    as many as it takes anyway."""
+    stream = one.entries.stream
+    if one.limit is None or stream is None or not stream.least or not one.fits(one.limit):
+        return one
+    for arena_bytes in sorted({max(most_bytes, one.need.arena_bytes), one.need.arena_bytes}, reverse=True):
+        fewer = with_fewer_streams(one.entries, arena_bytes, one.limit.align)
+        if all(fewer.graphs[name] is graph for name, graph in one.entries.graphs.items()):
+            return one
+        trial = candidate(one.limit, fewer, goal, one.given, one)
+        if trial.fits(one.limit):
+            return replace(trial, bounds=one.bounds)
+    return one
 
 
 def room_for(limit: Limit, entries: Entries) -> int:

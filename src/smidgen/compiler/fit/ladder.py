@@ -14,11 +14,11 @@ from ...program.rungs import STEPS, entry_at
 from ...program.writer import MAX_ENTRIES
 from ...runtime.work import Work
 from ..assemble import Asked, Price, encode
-from ..entries import Entries
+from ..entries import Entries, by_rows
 from ..options import Options
 from ..pipeline import Lowering
 from ..planner.goal import Goal, Search
-from .candidate import Candidate, candidate
+from .candidate import Candidate, candidate, eased
 from .search import best_for, checked_fit, in_time
 from .smallest import Smallest
 from .squeeze import searched, squeezed
@@ -38,20 +38,25 @@ def encode_ladder(
         top = candidate(None, in_time(lowering, options, goal), goal)
     _check_length(budgets, top.entries)
     options = replace(options, batch=top.entries.batch, const=top.entries.const)
+    given = by_rows(top.entries, options.least.stream)
     taken = work.beside(top.need.state_bytes + top.need.arena_bytes)  # on all rungs
     rungs: list[Candidate] = []
     for number, budget in enumerate(budgets, 1):
         room = Limit.of_budget(budget, None if limit is None else limit.device, taken, work.threads)
         room = replace(room, name=f"rung {number} of the ladder", is_rung=True)
-        best = searched(room, squeezed(room, top.entries, goal), goal, search)
+        best = searched(room, squeezed(room, given, goal), goal, search)
         if not best.fits(room):
             floor = Smallest(room.device, lowering, options, goal, search.effort_s)
-            best = floor.taken(floor.of(top.entries), room)
-        fits = checked_fit(room, best, lowering, options, goal, search)
+            best = floor.taken(floor.of(given), room)
+        fits = eased(checked_fit(room, best, lowering, options, goal, search), goal, 0)
         rungs.append(min(rungs[-1] if rungs else top, fits, key=lambda c: c.need.arena_bytes))
-    rooms = {entry_at(name, number): rung.sized.rooms[name]
-             for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
-    size = replace(top.sized, rooms={**top.sized.rooms, **rooms})
+    rooms = {name: room for name, room in rungs[-1].sized.rooms.items() if name not in STEPS}
+    rooms |= {entry_at(name, number): rung.sized.rooms[name]
+              for number, rung in enumerate(rungs, 1) for name in STEPS if name in rung.sized.rooms}  # fmt: skip
+    before = {name: graph for name, graph in top.sized.placed.graphs.items() if name in STEPS}
+    size = replace(
+        top.sized, rooms={**top.sized.rooms, **rooms}, placed=replace(top.sized.placed, graphs=before)
+    )  # the other entries are placed as low as the smallest rung needs them
     return encode(joined(top, rungs), limit, sized=size, price=top.price or Price(top.step), asked=asked)
 
 
@@ -69,8 +74,10 @@ def _check_length(budgets: Sequence[int], entries: Entries) -> None:
 
 
 def joined(top: Candidate, rungs: Sequence[Candidate]) -> Entries:
-    """With the steps of all rungs as entries of their own; without `evaluate` if that raises RAM on one."""
-    graphs, decisions = dict(top.entries.graphs), list(top.entries.all_decisions)
+    """With the steps of all rungs as entries of their own; the others as the smallest rung needs them, without
+    `evaluate` if that raises RAM on one."""
+    own = {name: graph for name, graph in top.entries.graphs.items() if name in STEPS}
+    graphs, decisions = {**top.entries.graphs, **rungs[-1].entries.graphs, **own}, list(top.entries.all_decisions)
     for number, rung in enumerate(rungs, 1):
         graphs |= {entry_at(name, number): rung.entries.graphs[name] for name in STEPS if name in top.entries.graphs}
         more = [d.why for d in rung.entries.all_decisions if d not in top.entries.all_decisions] or [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from ...devices.room import Limit, assigned, beyond, check_slots, over_flash
+from ...devices.room import Limit, arena_room, assigned, beyond, check_slots, over_flash
 from ...errors import DoesNotFit
 from ...program.plan import Decision
 from ...terminal import bytes_text, seconds_text
@@ -21,7 +21,7 @@ from ..pipeline import Lowering
 from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest, infer_spent, is_large, room_for, step_spent
+from .candidate import Candidate, candidate, cheapest, eased, infer_spent, is_large, room_for, step_spent
 from .choices import tried
 from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
@@ -36,7 +36,6 @@ UNPAGED: Final = 0.6  # of it, for what has all state in RAM
 DEADLINE_S: Final = 2.0  # of effort for a bound that no deadline can be below
 LONGER: Final = 6  # times the effort: worth a try
 UNLIMITED: Final = 1 << 50  # bytes
-MOST_STREAMED: Final = 3  # times that streams are chosen for a little less room
 
 
 def best_for(limit: Limit, lowering: Lowering, options: Options, goal: Goal, search: Search) -> Candidate:
@@ -69,7 +68,11 @@ def found_for(
             others = other_statistics(limit, lowering, options, floor.found.given.batch, goal)
             best = cheapest(limit, [best, *others], goal)
         best = best if best.fits(limit) else floor.taken(floor.least, limit)
-    return best, options
+    stream = floor.options.stream
+    is_fast = (
+        stream is not None and stream.kernels == "fast"
+    )  # where calls take time, less of them are worth the memory that is left
+    return eased(best, goal, arena_room(limit, best.need) if is_fast else 0), options
 
 
 def _priced(
@@ -210,9 +213,10 @@ def joint(
     goal = replace(goal, split=goal.split and not takes_statistics(entries.graphs["train"]))
     quickly = _without_effort(entries, search, UNPAGED if goal.page else 1.0)
     base = candidate(limit, entries, goal)
-    if not base.fits(limit) and options.stream is not None:
-        options, base = _streamed(limit, lowering, options, goal, base)
-        entries = base.entries
+    if not base.fits(limit) and options != options.least:
+        options = options.least
+        entries = lowering.entries(options)
+        base = candidate(limit, entries, goal)
     if over_flash(limit, base.need) and options.const == "f32":
         options = replace(options, const="int8")
         entries = narrowed(entries)
@@ -233,23 +237,6 @@ def joint(
     if not best.fits(limit):
         best = floor.within(limit) or floor.taken(floor.found, limit)
     return replace(best, bounds=bounds), options
-
-
-def _streamed(
-    limit: Limit, lowering: Lowering, options: Options, goal: Goal, base: Candidate
-) -> tuple[Options, Candidate]:
-    """With as much row by row as it takes for what does not learn to be within the limit. Offsets may need more than
-    the bound, which is asked for first; and where that does not help, the least."""
-    room = target = room_for(limit, base.entries)
-    for _ in range(MOST_STREAMED if room > 0 else 0):
-        within = options.within(target)
-        base = candidate(limit, lowering.entries(within), goal)
-        left_out = {*base.entries.plain, *([] if base.sized.evaluates else ["evaluate"])}
-        over = max(x.arena_bytes for name, x in base.sized.layouts.items() if name not in left_out) - room
-        if over <= 0 or target <= over:
-            return within, base
-        target -= over
-    return options.least, candidate(limit, lowering.entries(options.least), goal)
 
 
 # -- what is said of it ------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -36,13 +37,11 @@ _known: dict[int, tuple[weakref.ref[Graph], dict[tuple[object, ...], Graph]]] = 
 """What was made of graphs that still exist, by their id: one graph is asked for again and again."""
 
 
-def streamed(
-    graph: Graph, batch: int, kernels: str, whole_inputs: bool = False, room_bytes: int | None = None
-) -> Graph:
-    """The graph with the streams that are worth their time; without any, if none is. `room_bytes`: with those for which
-    its arena is within so many, at the least time, or if none are, with those for the least arena. Kernels are exact or
-    fast; with `whole_inputs` no row of an input is asked for alone."""
-    key, asked = id(graph), (batch, kernels, whole_inputs, room_bytes)
+def streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool = False, least: bool = False) -> Graph:
+    """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; with
+    `whole_inputs` no row of an input is asked for alone. `least`: with those for the least memory of the loop, also
+    where the rest takes more: it may be recomputed."""
+    key, asked = id(graph), (batch, kernels, whole_inputs, least)
     if key not in _known:
         _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
     made = _known[key][1]
@@ -54,13 +53,29 @@ def streamed(
     return made[asked]
 
 
-def _streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool, room_bytes: int | None) -> Graph:
+def _streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool, least: bool) -> Graph:
     plain = unstreamed(graph)
     body = loop_range(plain)
     if not any(rule_of(plain, plain.nodes[i]) is not None for i in body):
         return plain  # also without a loop
-    found = _Loop(plain, body, batch, kernels, whole_inputs).chosen(room_bytes)
+    found = _Loop(plain, body, batch, "fast" if least else kernels, whole_inputs).chosen(least)
     return with_streams(plain, found) if found else plain
+
+
+def eased(graph: Graph, batch: int, most_bytes: int, align: int = ALIGN, whole_inputs: bool = False) -> Graph:
+    """A graph with streams for the least memory, with the fewest calls for which so much is enough; without streams, if
+    it is enough for that."""
+    plain = unstreamed(graph)
+    if plain is graph or lower_bound(plain, batch, align) <= most_bytes:
+        return plain
+    loop = _Loop(plain, loop_range(plain), batch, "fast", whole_inputs)
+    limits = loop.least_limits()
+
+    def made(limit: int) -> Graph:
+        return with_streams(plain, _streams(loop.within(limit)))
+
+    end = bisect_left(limits, True, key=lambda limit: lower_bound(made(limit), batch, align) > most_bytes)
+    return made(limits[end - 1]) if end else graph
 
 
 def unstreamed(graph: Graph) -> Graph:
@@ -248,25 +263,35 @@ class _Loop:
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
-    def chosen(self, room_bytes: int | None) -> list[Stream]:
-        top, rest = max(piece.peak for piece in self.wholes), self._rest()
-        if top <= (rest + LEAST_SAVED if room_bytes is None else room_bytes - self.beside):
-            return []
-        pieces = list(self.streams(top))
-        limits = sorted({max(p.peak, rest) for p in (*pieces, *self.wholes)})
-        if room_bytes is not None:
-            limits = [limit for limit in limits if limit > room_bytes - self.beside]
-            return self._within(pieces, [room_bytes - self.beside, *limits], math.inf)
+    def chosen(self, least: bool) -> list[Stream]:
         macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
-        return self._within(pieces, [limit for limit in limits if limit <= top - LEAST_SAVED], WORTH * macs)
-
-    def _within(self, pieces: Sequence[_Piece], limits: Iterable[int], most: float) -> list[Stream]:
-        """For the first limit within which there are streams that take at most so many MACs."""
-        for limit in limits:
-            best = [self._quicker(piece, limit) for piece in self._cheapest(pieces, limit)]
-            if best and sum(piece.macs for piece in best) <= most:
-                return [piece.stream for piece in best if piece.stream is not None]
+        most = math.inf if least else WORTH * macs
+        for limit in self.least_limits() if least else self.limits(self._rest(), LEAST_SAVED):
+            best = self.within(limit)
+            if sum(piece.macs for piece in best) <= most:
+                return _streams(best)
         return []
+
+    def least_limits(self) -> list[int]:
+        """Whatever the rest of the program takes."""
+        return self.limits(0, 1)
+
+    def limits(self, rest: int, saved: int) -> list[int]:
+        """Peaks that can be kept to, the lowest first, none below `rest`, and so much lower than without streams."""
+        top = max(piece.peak for piece in self.wholes)
+        if top < rest + saved:
+            return []
+        found = sorted({max(piece.peak, rest) for piece in (*self._pieces, *self.wholes)})
+        found = found[: bisect_right(found, top - saved)]
+        return found[bisect_left(found, True, key=lambda limit: bool(self._cheapest(limit))) :]
+
+    def within(self, limit: int) -> list[_Piece]:
+        """With as few calls as a peak of so many bytes allows."""
+        return [self._quicker(piece, limit) for piece in self._cheapest(limit)]
+
+    @cached_property
+    def _pieces(self) -> list[_Piece]:
+        return list(self.streams(max(piece.peak for piece in self.wholes)))
 
     @cached_property
     def beside(self) -> int:
@@ -281,10 +306,10 @@ class _Loop:
         rest = self.graph.with_(nodes=nodes, tensors=outside)
         return lower_bound(rest, self.batch) - self.beside
 
-    def _cheapest(self, pieces: Sequence[_Piece], limit: int) -> list[_Piece]:
+    def _cheapest(self, limit: int) -> list[_Piece]:
         """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""
         by_first: dict[int, list[_Piece]] = {}
-        for piece in (*self.wholes, *pieces):
+        for piece in (*self.wholes, *self._pieces):
             if piece.peak <= limit:
                 by_first.setdefault(piece.first, []).append(piece)
         best: dict[int, tuple[float, _Piece | None, int]] = {0: (0.0, None, 0)}
@@ -306,4 +331,8 @@ class _Loop:
         return found
 
 
-__all__ = ["streamed", "unstreamed"]
+def _streams(pieces: Sequence[_Piece]) -> list[Stream]:
+    return [piece.stream for piece in pieces if piece.stream is not None]
+
+
+__all__ = ["eased", "streamed", "unstreamed"]
