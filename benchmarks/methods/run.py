@@ -5,12 +5,12 @@ python -m benchmarks.methods --task mcunet/flowers # one of them
 python -m benchmarks.methods --processes 1
 python -m benchmarks.methods --table               # only docs/results/methods.md and methods.svg
 
-For each task and method a learning rate is chosen by the validation part, with one seed; then five other seeds (three
-where no published scheme is compared) learn with it, and the test part is looked at once for each. A scheme of
-`sparse_update` is searched in the learning part alone, within the bytes that the published one takes (MCUNet), else
-within a tenth of what `full` takes (or the classifier and a quarter more, if that is above). `bias` is `tinytl:bias`: a
-new classifier has to learn as a whole. All learn with SGD and momentum 0.9, batch 8, the cosine schedule and a
-twentieth of warm-up.
+For each task and method an optimizer (SGD with momentum 0.9, or Adam) and its rate are chosen by the validation part,
+with one seed; then three other seeds learn with them, five where the 95 % interval of three is wide or schemes are
+compared in pairs (MCUNet), and the test part is looked at once for each. A scheme of `sparse_update` is searched in the
+learning part alone, within the bytes that the published one takes (MCUNet), else within a tenth of what `full` takes
+(or the classifier and a quarter more, if that is above). `bias` is `tinytl:bias`: a new classifier has to learn as a
+whole. All learn with batch 8, the cosine schedule and a twentieth of warm-up.
 """
 
 from __future__ import annotations
@@ -29,16 +29,21 @@ from typing import Any, Final
 from smidgen import files
 
 from ..peers.machine import describe
+from .intervals import half_width
 
 ROOT: Final = Path(__file__).parents[2]
 OUT: Final = ROOT / "docs" / "results" / "methods.json"
-RATES: Final = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
-FIRST: Final = 3  # of the rates
+RATES: Final = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
+OPTIMIZERS: Final = {"momentum": 0.003, "adam": 0.001}
+"""With the rate that is tried first."""
 CHOOSING, REPORTED = 0, (1, 2, 3, 4, 5)  # seeds
-FEWER: Final = 3  # of them where no published scheme is compared
+FEWER: Final = 3  # of them are enough, if
+WIDE: Final = 0.02  # half of their interval is no wider
 PUBLISHED: Final = {"mcunet": "b22 w21:1,24:1,27:1,30:1,36:1/8,39:1/4"}  # tiny-training, the scheme of 100 KB
 METHODS: Final = ("last_layer", "tinytl:bias", "tinytl", "sparse_update", "lora:4", "full")
 Json = dict[str, Any]
+Choice = tuple[str, float]
+"""An optimizer and its rate."""
 
 
 class Results:
@@ -48,10 +53,10 @@ class Results:
         self.path, self.lock = path, Lock()
         self.runs: dict[str, Json] = json.loads(path.read_text())["runs"] if path.exists() else {}
 
-    def of(self, given: Json) -> Json:
+    def of(self, given: Json, ask: Callable[[Json], Json]) -> Json:
         key = json.dumps(given, sort_keys=True)
         if key not in self.runs:
-            found = _ran(given)
+            found = ask(given)
             with self.lock:
                 self.runs[key] = found
                 self.save()
@@ -68,14 +73,30 @@ class Results:
         files.write(self.path, (json.dumps(report, indent=1, sort_keys=True) + "\n").encode())
 
 
-def _ran(given: Json) -> Json:
-    command = [sys.executable, "-m", "benchmarks.methods.one", json.dumps(given)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        raise RuntimeError(f"{_text(given)} failed:\n{done.stderr[-2000:]}")
-    found: Json = json.loads(lines[-1].removeprefix("RESULT "))
-    return found
+class Worker:
+    """A process that has the data of a task; begun when it is asked for the first time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, given: Json) -> Json:
+        if self._process is None:
+            command = [sys.executable, "-m", "benchmarks.methods.one"]
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        pipe = self._process
+        assert pipe.stdin is not None and pipe.stdout is not None  # noqa: PT018
+        print(json.dumps(given), file=pipe.stdin, flush=True)
+        for line in pipe.stdout:
+            if line.startswith("RESULT "):
+                found: Json = json.loads(line.removeprefix("RESULT "))
+                return found
+        raise RuntimeError(f"{_text(given)} failed")
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
 
 
 def _text(given: Mapping[str, Any]) -> str:
@@ -85,15 +106,21 @@ def _text(given: Mapping[str, Any]) -> str:
 class Comparison:
     """All methods of one task."""
 
-    def __init__(self, task: str, results: Results) -> None:
-        self.task, self.results = task, results
+    def __init__(self, task: str, results: Results, ask: Callable[[Json], Json]) -> None:
+        self.task, self.results, self.ask = task, results, ask
 
     @property
     def published(self) -> str | None:
         return PUBLISHED.get(self.task.split("/")[0])
 
-    def sizes(self, method: str) -> Json:
-        return self.results.of({"do": "sizes", "task": self.task, "method": method})
+    def of(self, do: str, **given: Any) -> Json:
+        """Momentum goes without saying."""
+        if given.get("optimizer") == "momentum":
+            del given["optimizer"]
+        return self.results.of({"do": do, "task": self.task, **given}, self.ask)
+
+    def sizes(self, method: str, optimizer: str = "momentum") -> Json:
+        return self.of("sizes", method=method, optimizer=optimizer)
 
     def methods(self) -> Iterator[str]:
         """As `compile` takes them."""
@@ -106,30 +133,54 @@ class Comparison:
                 yield f"sparse_update:{self.published}"
 
     def found_scheme(self) -> str:
-        found = self.results.of({"do": "search", "task": self.task, "budget_bytes": self.budget_bytes()})
-        return str(found["scheme"])
+        """Searched once: it stays when a later planner needs fewer bytes."""
+
+        def ask(given: Json) -> Json:
+            return self.ask({**given, "budget_bytes": self.budget_bytes()})
+
+        return str(self.results.of({"do": "search", "task": self.task}, ask)["scheme"])
 
     def budget_bytes(self) -> int:
         if self.published:
             return int(self.sizes(f"sparse_update:{self.published}")["ram_bytes_8"])
         return max(int(self.sizes("full")["ram_bytes_8"]) // 10, int(self.sizes("last_layer")["ram_bytes_8"]) * 5 // 4)
 
-    def rate(self, method: str) -> float:
-        """The best by the validation part: outwards from the usual one, as long as it gets better."""
+    def chosen(self, method: str) -> Choice:
+        """The optimizer and the rate that are best by the validation part."""
+        for optimizer in OPTIMIZERS:
+            self.climb(method, optimizer)
+        return chosen(self.results.runs)[self.task, method]
 
-        def score(place: int) -> float:
-            given = {"do": "learn", "task": self.task, "method": method, "rate": RATES[place], "seed": CHOOSING}
-            return float(self.results.of(given)["choose"])
+    def climb(self, method: str, optimizer: str) -> None:
+        """Rates outwards from the usual one, as long as it gets better."""
+        first = RATES.index(OPTIMIZERS[optimizer])
+        climbed(lambda place: self.score(method, optimizer, RATES[place]), first, len(RATES))
 
-        return RATES[climbed(score, FIRST, len(RATES))]
+    def score(self, method: str, optimizer: str, rate: float) -> float:
+        return float(self.of("learn", method=method, optimizer=optimizer, rate=rate, seed=CHOOSING)["choose"])
 
     def run(self) -> None:
         for method in self.methods():
-            self.sizes(method)
-            rate = self.rate(method)
-            for seed in REPORTED if self.published else REPORTED[:FEWER]:
-                self.results.of({"do": "learn", "task": self.task, "method": method, "rate": rate, "seed": seed,
-                                 "report": True})  # fmt: skip
+            optimizer, rate = self.chosen(method)
+            self.sizes(method, optimizer)
+            found: list[float] = []
+            for seed in REPORTED:
+                pairs = self.published is not None and method.startswith("sparse_update")
+                if len(found) >= FEWER and not pairs and half_width(found[:FEWER]) <= WIDE:
+                    break
+                known = self.of("learn", method=method, optimizer=optimizer, rate=rate, seed=seed, report=True)
+                found.append(float(known.get("report", 0.0)))
+
+
+def chosen(runs: Mapping[str, Json]) -> dict[tuple[str, str], Choice]:
+    """For each task and method what does best on the validation part, of all that was tried."""
+    best: dict[tuple[str, str], tuple[float, Choice]] = {}
+    for key, found in runs.items():
+        given = json.loads(key)
+        if given["do"] == "learn" and given["seed"] == CHOOSING:
+            place, choice = (given["task"], given["method"]), (given.get("optimizer", "momentum"), given["rate"])
+            best[place] = max(best.get(place, (-1.0, choice)), (float(found["choose"]), choice))
+    return {place: choice for place, (_, choice) in best.items()}
 
 
 def climbed(score: Callable[[int], float], start: int, count: int) -> int:
@@ -154,8 +205,14 @@ def main() -> int:
     if args.table:
         write_table(args.out, {name: task.split for name, task in TASKS.items()})
         return 0
+
+    def run(task: str) -> None:
+        worker = Worker()
+        Comparison(task, results, worker.ask).run()
+        worker.end()
+
     with ThreadPoolExecutor(args.processes) as pool:
-        for done in pool.map(lambda task: Comparison(task, results).run(), args.task or TASKS):
+        for done in pool.map(run, args.task or TASKS):
             assert done is None
     write_table(args.out, {name: task.split for name, task in TASKS.items()})
     return 0

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from smidgen.terminal import bytes_text, count_text, seconds_text
 
-from .run import PUBLISHED
+from .intervals import half_width
+from .run import PUBLISHED, chosen
 
-T_95: Final = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 39: 2.024, 40: 2.023}
-"""Of Student, two sides, by the number of values."""
 COLOURS: Final = {"last_layer": "#999999", "bias": "#4477aa", "tinytl": "#228833", "sparse_update": "#d6232a",
                   "published": "#ee7733", "lora": "#aa3377", "full": "#222222"}  # fmt: skip
 
@@ -25,10 +24,10 @@ class Row:
     task: str
     method: str
     kind: str  # of method; `published` is a scheme of others
+    optimizer: str
     rate: float
     accuracies: tuple[float, ...]  # by seed
     sizes: Mapping[str, Any]
-    step_s: float
 
     @property
     def mean(self) -> float:
@@ -39,25 +38,29 @@ class Row:
         return half_width(self.accuracies)
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Of the interval that holds the mean with 95 % probability."""
-    return T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-
-
 def rows(runs: Mapping[str, Any]) -> list[Row]:
+    """What was chosen by validation; runs of other rates are no rows, even where they were reported once."""
     given = [(json.loads(key), found) for key, found in runs.items()]
-    sizes = {(g["task"], g["method"]): found for g, found in given if g["do"] == "sizes"}
-    reported: dict[tuple[str, str, float], dict[int, Any]] = {}
+    sizes = {(g["task"], g["method"], _optimizer(g)): found for g, found in given if g["do"] == "sizes"}
+    best = chosen(runs)
+    reported: dict[tuple[str, str], dict[int, float]] = {}
     for g, found in given:
-        if g["do"] == "learn" and g.get("report") and "report" in found:
-            reported.setdefault((g["task"], g["method"], g["rate"]), {})[g["seed"]] = found
+        if g["do"] == "learn" and g.get("report") and (_optimizer(g), g["rate"]) == best[_task(g)]:
+            reported.setdefault(_task(g), {})[g["seed"]] = found.get("report", 0.0)
     made = [
-        Row(task, method, _kind(task, method), rate, tuple(by_seed[s]["report"] for s in sorted(by_seed)),
-            sizes[task, method], statistics.median(f["step_s"] for f in by_seed.values()))
-        for (task, method, rate), by_seed in reported.items() if len(by_seed) > 1
+        Row(*key, _kind(*key), *best[key], tuple(by_seed[s] for s in sorted(by_seed)), sizes[*key, best[key][0]])
+        for key, by_seed in reported.items() if len(by_seed) > 1
     ]  # fmt: skip
     order = list(COLOURS)
     return sorted(made, key=lambda row: (row.task, order.index(row.kind)))
+
+
+def _task(given: Mapping[str, Any]) -> tuple[str, str]:
+    return given["task"], given["method"]
+
+
+def _optimizer(given: Mapping[str, Any]) -> str:
+    return str(given.get("optimizer", "momentum"))
 
 
 def _kind(task: str, method: str) -> str:
@@ -87,7 +90,7 @@ def page(report: Mapping[str, Any], splits: Mapping[str, str]) -> str:
 
 
 def _table(found: Sequence[Row]) -> str:
-    lines = ["| method | accuracy, % | RAM, batch 8 | RAM, batch 1 | learns | MACs a sample | seconds a step | rate |",
+    lines = ["| method | accuracy, % | RAM, batch 8 | batch 1 | learns | MACs a sample | step of eight | optimizer |",
              "| --- |" + " ---: |" * 7]  # fmt: skip
     for row in found:
         s = row.sizes
@@ -95,7 +98,7 @@ def _table(found: Sequence[Row]) -> str:
         lines.append(
             f"| {name} | {100 * row.mean:.1f} ± {100 * row.half_width:.1f} | {bytes_text(s['ram_bytes_8'])} | "
             f"{bytes_text(s['ram_bytes_1'])} | {count_text(s['learned'])} | {count_text(s['macs'])} | "
-            f"{seconds_text(row.step_s)} | {row.rate:g} |"
+            f"{seconds_text(s['step_s'])} | {row.optimizer} {row.rate:g} |"
         )
     return "\n".join(lines)
 

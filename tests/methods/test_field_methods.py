@@ -3,6 +3,7 @@ start as the function that the network was. Needs torch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -255,6 +256,26 @@ def test_a_weight_in_two_places_has_one_adapter() -> None:
     job.load_into(model)
     with torch.no_grad():
         np.testing.assert_allclose(job.predict(x), model(x).numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [6, 1000])
+def test_a_rank_that_no_layer_can_have_says_which_one_works(rank: int) -> None:
+    """The classifier alone would learn, without a word."""
+    with pytest.raises(NothingToTrain, match=f"adapter of rank {rank}") as error:
+        compiled(f"lora:{rank}")
+    assert "'a2.weight', is 12 by 12" in str(error.value)
+    found = re.search(r"lora:(\d+) is the highest", str(error.value))
+    assert found is not None
+    job = compiled(f"lora:{found[1]}")
+    assert any(name.endswith(".lora_up") for name in job.plan.learns)
+    assert int(found[1]) == rank - 1 or rank > 6
+
+
+def test_a_model_without_layers_to_adapt_says_so() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 14 * 14, 3)).eval()
+    with pytest.raises(NothingToTrain, match="no linear layer") as error:
+        smidgen.compile(model, data()[0], method="lora")
+    assert "last_layer" in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["lora:0", "lora:x", "lora:-1"])

@@ -220,6 +220,62 @@ def test_a_slice_costs_what_it_should() -> None:
     assert whole.arena_bytes - eighth.arena_bytes >= 0.7 * (kept * 7 // 8)
 
 
+def mostly_images() -> nn.Module:
+    """Most of its bytes are activations."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5),
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, momentum=0.9)], ids=["sgd", "momentum"])
+@pytest.mark.parametrize(
+    ("name", "axis", "length"),
+    [("0.weight", 0, 32), ("2.weight", 0, 64), ("2.weight", 1, 32), ("4.weight", 0, 64), ("8.weight", 0, 5),
+     ("8.weight", 1, 64)],
+)  # fmt: skip
+def test_no_slice_costs_more_than_the_whole(name: str, axis: int, length: int, optimizer: Any) -> None:
+    """However much of it learns: but for the room in which four outputs of the weight are put together."""
+    x = torch.randn(2, 3, 16, 16)
+
+    def ram(part: Any) -> int:
+        job = compiled_with(mostly_images(), x, method=[part, "2.bias"], kernels="exact", optimizer=optimizer)
+        return int(job.plan.ram_bytes)
+
+    whole, weight = ram(name), mostly_images().state_dict()[name]
+    room = 4 * weight[:4].numel() if name != "4.weight" else 0
+    for count in sorted({1, length // 2, 3 * length // 4, length - 1}):
+        left_out = 4 * weight.numel() * (length - count) // length
+        assert ram(Update(name, axis, range(count))) <= whole - left_out + room + 256, count
+
+
+def test_what_several_layers_read_a_part_of_is_kept_once_and_in_part() -> None:
+    """A block whose skip has a layer, too: both learn some input channels of one activation."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.stem, self.main = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 8, 3, 2, 1)
+            self.skip, self.head = nn.Conv2d(64, 8, 1, 2), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.stem(x))
+            return self.head(torch.relu(self.main(x) + self.skip(x)).mean((2, 3)))
+
+    x = torch.randn(8, 3, 16, 16)
+
+    def arena(main: Any, skip: Any) -> int:
+        parts = [Update("main.weight", 1, main), Update("skip.weight", 1, skip)]
+        return compiled_with(Block().eval(), x, method=["stem.bias", *parts], kernels="exact").plan.arena_bytes
+
+    activation, room = 4 * 8 * 256 * 64, 12 << 10  # what weights are put together in
+    frozen = compiled_with(Block().eval(), x, method=["stem.bias"], kernels="exact").plan.arena_bytes
+    assert arena(range(8), range(8)) - frozen <= activation // 8 + room  # the same channels: once
+    assert arena(range(8), range(32, 48)) - frozen <= activation * 3 // 8 + room
+
+
 @pytest.mark.parametrize("axis", [0, 1], ids=["outputs", "inputs"])
 def test_a_slice_of_everything_is_the_whole(axis: int) -> None:
     x, shape = torch.randn(2, 3, 6, 6), (192, 128)

@@ -11,6 +11,7 @@ import smidgen
 from smidgen import ops
 from smidgen.compiler import verify
 from smidgen.compiler.entries import Entries
+from smidgen.compiler.graph.text import parse
 from smidgen.compiler.place import arena as place
 from smidgen.compiler.place.layout import Slot
 from smidgen.errors import SmidgenError, UnsafeLayout
@@ -97,6 +98,30 @@ def test_a_slot_freed_one_step_early_is_refused(monkeypatch: pytest.MonkeyPatch)
     entries = small.entries()
     with pytest.raises(UnsafeLayout):
         prove(entries, planned(entries))
+
+
+@pytest.mark.parametrize("index", [(0, 2, 3), (0, 1, 4)])
+def test_a_part_is_taken_in_place_only_if_its_list_ascends(index: tuple[int, ...]) -> None:
+    """It spares a copy: the rest of the tensor is written over from the front."""
+    text = """
+        input x: f32[n,5]
+        const i: i32[3]
+        x.fed: f32[n,5] = feed(x) perm=(0, 1)
+        h: f32[n,5] = exp(x.fed)
+        p: f32[n,3] = take(h, i) axis=1
+        q: f32[n,3] = exp(p)
+        output y: f32[n,3] = fetch(q) perm=(0, 1)
+    """
+    graph = parse(text)
+    graph = graph.with_(data={"i": np.array(index, np.int32)})
+    layout = place.place(graph, 64, *place.place_state([graph]))
+    assert layout.slots["p"].offset == layout.slots["h"].offset
+    turned = graph.with_(data={"i": np.array(index[::-1], np.int32)})
+    apart = place.place(turned, 64, *place.place_state([turned]))
+    assert apart.slots["p"].offset != apart.slots["h"].offset
+    entries = replace(small.entries(), graphs={"infer": turned})
+    with pytest.raises(UnsafeLayout, match="overlap"):
+        prove(entries, {"infer": layout})
 
 
 def test_an_update_before_a_late_reader_is_refused() -> None:

@@ -32,6 +32,7 @@ int main() {
     if (smg_fault(&x, 0) != SMG_FAULT_PROGRAM) { return 2; }
     if (smg_train_step(&x, 0, 0, 1, 0, 0) != SMG_BAD_CALL || smg_set_pager(&x, &pager) != SMG_BAD_CALL) { return 3; }
     if (smg_learn(&x, 0, 0, 1, 0) != SMG_BAD_CALL || smg_calibrate(&x, 0) != SMG_BAD_CALL) { return 5; }
+    if (smg_judge(&x, 0, 0, 1, 0) != SMG_BAD_CALL) { return 6; }
     if (smg_save(&x, 0) != SMG_BAD_CALL || smg_class_count(&x, &classes) != -1) { return 4; }
     smg_posix_close(smg_posix_empty());
     return 0;

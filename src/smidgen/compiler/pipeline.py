@@ -295,7 +295,9 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     learn = differentiated(folded["learn"]) if "learn" in folded else None
     if sliced:
         folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
-    if replay is not None and replay.of == "features" and (parts := cut_features(whole, grads)) is not None:
+    if replay is None:
+        folded = {name: graph for name, graph in folded.items() if name != "judge"}
+    elif replay.of == "features" and (parts := cut_features(whole, grads)) is not None:
         whole, folded = parts[0], folded | {"features": parts[1]}
         checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in updates if u.param in grads)

@@ -321,14 +321,22 @@ class Replay:
 
     def _check_overlaps(self, node: Node, accesses: Sequence[Access]) -> None:
         """What is written may meet another operand only where the op says that it can work in place."""
-        allowed = {node.ins[i] for i in ops.get(node.op).inplace}
+        record = ops.get(node.op)
+        allowed = {node.ins[i] for i in record.inplace}
         for k, a in enumerate(accesses):
             for other in accesses[k + 1 :]:
                 if (a.kind == "i" and other.kind == "i") or not a.overlaps(other):
                     continue
-                in_place = a is accesses[0] and a.start == other.start and a.bytes == other.bytes
+                fits = a.bytes <= other.bytes and self._ascends(node) if record.shrinks else a.bytes == other.bytes
+                in_place = a is accesses[0] and a.start == other.start and fits
                 if not (in_place and other.kind == "i" and other.tensor in allowed):
                     raise self.unsafe(f"'{a.tensor}' and '{other.tensor or 'scratch'}' overlap", node, "")
+
+    def _ascends(self, node: Node) -> bool:
+        """Is the list of indices known to ascend? Then nothing is written over that is still to be read."""
+        index = self.graph[node.ins[1]]
+        places = np.asarray(self.graph.data[index.name]) if index.role is Role.CONST else np.zeros(2)
+        return bool(places[0] >= 0 and (np.diff(places) > 0).all())
 
     def _check_read(self, node: Node, a: Access) -> None:
         if a.region not in self.shadow:

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from .. import ops
-from ..errors import BadOption
+from ..errors import BadOption, NothingToTrain
 from ..ir import Graph, Role
 from ..ops.build import Builder, typed
 from .contract import Context, Merge, Method, Update, count_of
@@ -53,7 +53,27 @@ class Lora(Method):
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:
         added = [u.param for u in uses(graph) if u.param.endswith((DOWN, UP))]
+        if not added:
+            raise self._too_high(graph)
         return [*map(Update, dict.fromkeys(added)), *last(context.before(graph), 1)]
+
+    def _too_high(self, graph: Graph) -> NothingToTrain:
+        """No layer has an adapter."""
+        found = [u for u in uses(graph) if u.role == "weight"]
+        sides = {u.param: s for u in found if u.param != found[-1].param and (s := _sides(graph, u)) is not None}
+        what = f"no layer of this model can have an adapter of rank {self.rank}"
+        most = {name: (a * b - 1) // (a + b) for name, (_, _, a, b) in sides.items()}
+        name = max(most, key=most.__getitem__, default="")
+        if not name or not most[name]:
+            why = "before the classifier there is no linear layer and no 1x1 convolution that is wide enough"
+            help = 'method="last_layer" trains the classifier alone'
+            return NothingToTrain(what, at="method lora", why=why, help=help)
+        _, _, outputs, inputs = sides[name]
+        return NothingToTrain(
+            what, at="method lora",
+            why=f"two matrices would be no smaller than the weight: the largest, '{name}', is {outputs} by {inputs}",
+            help=f"lora:{most[name]} is the highest that any of its layers can have; lora:4 is usual",
+        )  # fmt: skip
 
     def merges(self, graph: Graph) -> Sequence[Merge]:
         names = [t.name.removesuffix(DOWN) for t in graph.of_role(Role.PARAM) if t.name.endswith(DOWN)]
@@ -71,21 +91,22 @@ def _merge(graph: Graph, name: str) -> Merge:
 
 
 def with_adapter(graph: Graph, use: Use, rank: int) -> Graph:
-    """The layer plus the product of two thin matrices; as it is, if its weight is no matrix or they are no smaller."""
-    node = graph.nodes[use.position]
-    record = ops.get(node.op)
-    if record.channels is None or use.param not in node.ins:
+    """The layer plus the product of two thin matrices; as it is, if its weight is no matrix or they are no smaller.
+
+    The thin ones run first, so that going back the layer itself does: its result's gradient is then gone before the
+    thin ones make another one of the size of the input.
+    """
+    node, found = graph.nodes[use.position], _sides(graph, use)
+    if found is None:
         return graph
-    axes, shape = record.channels(typed(graph, node)), [int(d) for d in graph[use.param].shape]  # type: ignore[arg-type]
-    if axes.outputs is None or axes.inputs is None or axes.outputs == axes.inputs:
+    out_axis, in_axis, outputs, inputs = found
+    if rank * (outputs + inputs) >= outputs * inputs:
         return graph
-    outputs, inputs = shape[axes.outputs], shape[axes.inputs]
-    if math.prod(shape) != outputs * inputs or rank * (outputs + inputs) >= outputs * inputs:
-        return graph
+    shape = [int(d) for d in graph[use.param].shape]  # type: ignore[arg-type]
     down, up = list(shape), list(shape)
-    down[axes.outputs] = up[axes.inputs] = rank
+    down[out_axis] = up[in_axis] = rank
     b = Builder(graph)
-    before, b.nodes, b.src = b.nodes[: use.position + 1], [], node.src
+    before, b.nodes, b.src = b.nodes[: use.position], [], node.src
     names = f"{use.param}{DOWN}", f"{use.param}{UP}"
     if names[0] not in b.tensors:  # a weight that is used twice has one adapter
         rng = np.random.default_rng(sum(map(ord, use.param)))
@@ -94,10 +115,25 @@ def with_adapter(graph: Graph, use: Use, rank: int) -> Graph:
     thin = b.add(node.op, node.ins[0], names[0], **node.attrs)
     y = node.outs[0]
     size = {k: v for k, v in node.attrs.items() if k == "out_hw"}  # of a transposed convolution
-    added = b.add("add", y, b.add(node.op, thin, names[1], **size), name=f"{y}.with_lora")
+    wide = b.add(node.op, thin, names[1], **size)
+    b.nodes.append(node)
+    added = b.add("add", y, wide, name=f"{y}.with_lora")
     after = [n.with_(ins=tuple(added if i == y else i for i in n.ins)) for n in graph.nodes[use.position + 1 :]]
     b.nodes = [*before, *b.nodes, *after]
     return b.graph()
+
+
+def _sides(graph: Graph, use: Use) -> tuple[int, int, int, int] | None:
+    """Axes of outputs and inputs, and how many there are; None for a weight that is no matrix."""
+    node = graph.nodes[use.position]
+    record = ops.get(node.op)
+    if record.channels is None or use.param not in node.ins:
+        return None
+    axes, shape = record.channels(typed(graph, node)), [int(d) for d in graph[use.param].shape]  # type: ignore[arg-type]
+    if axes.outputs is None or axes.inputs is None or axes.outputs == axes.inputs:
+        return None
+    outputs, inputs = shape[axes.outputs], shape[axes.inputs]
+    return (axes.outputs, axes.inputs, outputs, inputs) if math.prod(shape) == outputs * inputs else None
 
 
 __all__ = ["DOWN", "UP", "Lora", "with_adapter"]

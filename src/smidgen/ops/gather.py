@@ -172,7 +172,7 @@ def _different(rows: int, count: int) -> Callable[[np.random.Generator, int], Ar
 
 define(
     "take", doc="y = x with only the listed indices of `axis`, in their order: take(x, index[K])",
-    slices="take", linear_in=((0,),), infer=_take_infer, vjp=_take_vjp,
+    slices="take", inplace=(0,), shrinks=True, linear_in=((0,),), infer=_take_infer, vjp=_take_vjp,
     ref=lambda x, index, axis: (np.array(np.take(x, index, axis)),),
     kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1"},
     params=lambda call: _axis_params(call.ins[0].shape, call.outs[0].shape, call["axis"]),

@@ -151,6 +151,7 @@ class Op:
     macs: Callable[[Call], Dim] = _zero
     work: Callable[[Sequence[int]], Work] | None = None  # by its parameters: what its exact kernel does inside
     inplace: tuple[int, ...] = ()  # inputs whose slot output 0 may take, if that input dies here
+    shrinks: bool = False  # output 0 is smaller than that input: it may take the beginning of the slot
     shares: Mapping[int, int] = field(default_factory=dict)  # output → input whose memory it IS: views and updates
     batchwise: bool = False  # mixes samples: never run sample by sample
     needs_run: bool = False

@@ -26,6 +26,10 @@ SmgStatus smg_learn(SmgContext *x, const SmgBuffer *buffers, int count, int32_t 
     return stream(x, "learn", buffers, count, n, channel);
 }
 
+SmgStatus smg_judge(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel) {
+    return stream(x, "judge", buffers, count, n, channel);
+}
+
 SmgStatus smg_observe(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel) {
     return stream(x, "observe", buffers, count, n, channel);
 }

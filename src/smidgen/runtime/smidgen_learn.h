@@ -14,6 +14,9 @@
  *     if (score > usual.mean + 4 * usual.deviation) { alarm(); }
  *     else if (smg_learn(&x, io, 4, 1, NULL)) { fail(smg_error(&x)); }
  *
+ * With replay (replay.h), smg_judge and smg_replay_step do together what smg_learn does without, and smg_replay_keep
+ * keeps the sample.
+ *
  * The reference that drift and scores are measured from are the first samples that were learned from or observed (32,
  * unless the program was made otherwise), or as many as smg_calibrate says. Every function returns SMG_OK or says with
  * smg_error(x) what is wrong; a channel (smidgen.h) delivers inputs without any memory of their own, or is NULL. */
@@ -29,6 +32,10 @@ extern "C" {
  * target, the loss (before the update), the model's outputs. NaN or infinity in an input is refused before anything
  * changes: SMG_STOPPED, SMG_FAULT_NOT_FINITE. */
 SmgStatus smg_learn(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel);
+
+/* For programs with replay, before smg_replay_step (replay.h): as smg_learn, but nothing is learned. Loss and outputs are
+ * given, and the scores of the samples are entered. */
+SmgStatus smg_judge(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel);
 
 /* Enters n samples into the statistics, without a target. Nothing else is learned. buffers: the model's inputs. */
 SmgStatus smg_observe(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel);

@@ -34,15 +34,12 @@ def learn(job: Job, sample: Any, label: Any = None) -> Any:
     n = number_of_samples(arrays, [*inputs, target])
     _check_few(job, n)
     check_labels(arrays[-1], target, job.engine.loss)
-    if job.engine.replay is not None:
-        found = job.predict(tuple(arrays[:-1]))
-        job.engine.train(arrays, n)
-        if not alone:
-            return found
-        return tuple(one[0] for one in found) if isinstance(found, tuple) else found[0]
-    loss, *outs = [b for b in job.program.entry_buffers("learn") if b.direction == "output"]
+    entry = "learn" if job.engine.replay is None else "judge"
+    loss, *outs = [b for b in job.program.entry_buffers(entry) if b.direction == "output"]
     results = [np.empty(b.shape(n), b.dtype.numpy) for b in outs]
-    job.engine.run_step("learn", arrays, [np.zeros(loss.shape(n), np.float32), *results], n)
+    job.engine.run_step(entry, arrays, [np.zeros(loss.shape(n), np.float32), *results], n)
+    if job.engine.replay is not None:
+        job.engine.train(arrays, n)
     return _returned(job, outs, results, alone)
 
 

@@ -28,7 +28,8 @@ NEAR: Final = 1.02  # times what there is: figures of three digits are not enoug
 PARAMETERS: Final = "parameters"
 WHEN: Final = {
     "infer": "inference", "evaluate": "evaluation", "apply": "update after the last micro-batch",
-    "zero": "before the first micro-batch", "observe": "statistics of a stream", "detect": "scores of a stream",
+    "zero": "before the first micro-batch", "judge": "prediction of a stream",
+    "observe": "statistics of a stream", "detect": "scores of a stream",
     "drift": "report of a stream", "restart": "calibration of a stream",
 }  # fmt: skip
 """Entries other than a step, as users know them."""

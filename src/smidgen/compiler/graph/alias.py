@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from ... import ops
 from ...ir import Graph, Role
 from .rows import Held, Stream, shared_rows, streams
@@ -15,6 +17,14 @@ def loop_range(graph: Graph) -> range:
         if ops.is_loop(node):
             return range(i + 1, i + 1 + node.attrs["body"])
     return range(0)
+
+
+def ascends(graph: Graph, name: str) -> bool:
+    """Is it a list of indices that is known, from the front, each larger than the one before?"""
+    if graph[name].role is not Role.CONST:
+        return False
+    places = np.asarray(graph.data[name])
+    return bool(places[0] >= 0 and (np.diff(places) > 0).all())
 
 
 class Families:

@@ -127,7 +127,9 @@ def axis_of_user(shape: tuple[int, ...], steps: Sequence[Step], stored: int) -> 
 def slice_gradients(graph: Graph) -> Graph:
     """Takes move up from the result of an op to its inputs, where the op knows how; a whole weight is put together for
     each of its readers anew, so that it does not wait from the forward to the backward pass."""
-    moving = _Moving(graph)
+    alone = _Moving(graph)  # every reader of an activation for itself: then it is known who needs all of it
+    alone.run()
+    moving = _Moving(graph, alone.partly())
     moving.run()
     return _joined_late(moving.graph())
 
@@ -135,8 +137,9 @@ def slice_gradients(graph: Graph) -> Graph:
 class _Moving:
     """Takes at their new places: an op whose result was taken of computes only that."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, partly: Container[tuple[int, str]] = ()) -> None:
+        """`partly`: nodes, and what they will read only parts of."""
+        self._graph, self._partly = graph, partly
         self._readers = graph.readers()
         self._made_at = {out: i for i, node in enumerate(graph.nodes) for out in node.outs}
         self._tensors = dict(graph.tensors)
@@ -144,6 +147,8 @@ class _Moving:
         self._before: dict[int, list[Node]] = {}
         self._after: dict[int, list[Node]] = {}
         self._known: dict[tuple[str, str, int], str] = {}
+        self._of: dict[str, set[int]] = {}  # tensor → nodes that read parts of it
+        self._lists: dict[bytes, str] = {}
 
     def run(self) -> None:
         for i, node in enumerate(self._graph.nodes):
@@ -175,8 +180,17 @@ class _Moving:
             return Taken(tuple((i, axis) for i in range(len(call.ins))))
         return None
 
+    def partly(self) -> set[tuple[int, str]]:
+        """Nodes, and what they read parts of: where these together are no more than all of it."""
+        share: dict[str, float] = {}
+        for name, index, axis in self._known:
+            share[name] = share.get(name, 0) + int(self._graph[index].shape[0]) / int(self._graph[name].shape[axis])  # type: ignore[arg-type]
+        return {(i, name) for name, readers in self._of.items() for i in readers if share[name] <= 1}
+
     def _taken(self, name: str, index: str, axis: int, reader: int) -> str:
         """Some indices of `name`, for the node at `reader`."""
+        index = self._lists.setdefault(np.asarray(self._graph.data[index]).tobytes(), index)  # one for equal lists
+        self._of.setdefault(name, set()).add(reader)
         key = name, index, axis
         if key in self._known:
             return self._known[key]
@@ -188,7 +202,8 @@ class _Moving:
             nodes, stage = self._graph.nodes, self._graph.nodes[reader].stage
             node = Node("take", (name, index), (out,), {"axis": axis}, stage, nodes[reader].src)
             early = [i for i in self._readers[name] if nodes[i].stage != stage]
-            if early and not any(self._keeps(nodes[i], name) for i in self._readers[name] if i not in (*early, reader)):
+            others = [i for i in self._readers[name] if i not in (*early, reader) and (i, name) not in self._partly]
+            if early and not any(self._keeps(nodes[i], name) for i in others):
                 self._after.setdefault(max(early), []).append(node.with_(stage=nodes[max(early)].stage))
             else:  # all of it is there anyway
                 self._before.setdefault(reader, []).append(node)

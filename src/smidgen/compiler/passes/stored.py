@@ -11,6 +11,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, Graph, Node, Role, Tensor
+from ..graph.alias import ascends
 
 
 def read_slices(graph: Graph) -> Graph:
@@ -34,10 +35,9 @@ def read_slices(graph: Graph) -> Graph:
 
 def _is_put(graph: Graph, node: Node) -> bool:
     """Into a constant, at indices that are known and ascend."""
-    if ops.get(node.op).slices != "put" or any(graph[node.ins[i]].role is not Role.CONST for i in (0, 2)):
+    if ops.get(node.op).slices != "put" or graph[node.ins[0]].role is not Role.CONST:
         return False
-    index = np.asarray(graph.data[node.ins[2]])
-    return bool(index[0] >= 0 and (np.diff(index) > 0).all())
+    return ascends(graph, node.ins[2])
 
 
 def reading(graph: Graph, node: Node, op: str, instead: Sequence[str]) -> tuple[Node, dict[str, Array]]:

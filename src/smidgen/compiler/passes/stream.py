@@ -2,6 +2,7 @@
 
     train      the loss in evaluation mode: what is frozen runs as in inference
     learn      the same with the model's outputs, as they were before the update
+    judge      with replay, before `train`: as learn, but nothing is learned
     observe    enters samples without labels into the statistics
     detect     how unusual each sample is
     drift      how far the stream has moved, and what scores are usual
@@ -49,7 +50,7 @@ def streams(forward: Mapping[str, Graph], loss: str) -> dict[str, Graph]:
     make = _Entries(infer, tracked, _reconstructs(learn))
     return {
         "infer": infer, "train": without_outputs(learn), "evaluate": evaluate,
-        "learn": make.scored(learn, learn.inputs[-1]),
+        "learn": make.scored(learn, learn.inputs[-1]), "judge": make.scored(learn, learn.inputs[-1]),
         "observe": track(without_outputs(make.scored(infer, infer.inputs[0]))),
         "detect": make.detect(), "drift": make.drift(), "restart": make.restart(),
     }  # fmt: skip

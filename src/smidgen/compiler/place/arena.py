@@ -11,7 +11,7 @@ from itertools import pairwise
 from ... import ops
 from ...ir import ALIGN, Graph, Node, Role, at
 from ...ops.build import typed
-from ..graph.alias import Families
+from ..graph.alias import Families, ascends
 from ..graph.joint import Pair, pairs
 from .first_fit import Block, FirstFits, Part, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
@@ -59,8 +59,8 @@ def place(
 ) -> Layout:
     """Offsets in the arena for one entry point at its largest batch. What cannot be within `room_bytes` is not worth a
     search, and what is within them is low enough."""
-    families, birth, death = _families(graph, stored)
     scratch = _scratch(graph, batch)
+    families, birth, death = _families(graph, stored, batch, scratch, align)
     pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     pinned_end = sum(b.bytes for b in pinned)
     blocks, inside = joined(families, blocks, align)
@@ -116,15 +116,16 @@ def _offsets(blocks: list[Block], bound: int, enough: int, align: int) -> tuple[
 def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     """The arena that this order of nodes needs at least, without searching for offsets."""
     stored, _, _ = place_state([graph], align)
-    families, birth, death = _families(graph, stored)
-    pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
+    scratch = _scratch(graph, batch)
+    families, birth, death = _families(graph, stored, batch, scratch, align)
+    pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     return sum(b.bytes for b in pinned) + peak(joined(families, blocks, align)[0])
 
 
 def outside_loop(graph: Graph, batch: int, align: int = ALIGN) -> int:
     """Bytes of what is there beside the loop, all the time that it runs."""
     stored, _, _ = place_state([graph], align)
-    families, birth, death = _families(graph, stored)
+    families, birth, death = _families(graph, stored, batch, {}, align)
     pinned, blocks = _blocks(families, birth, death, batch, {}, align)
     body, inside = families.body, families.in_body
     during = [b for b in blocks if b.name not in inside and b.birth < body.stop and b.death >= body.start]
@@ -141,7 +142,9 @@ def _scratch(graph: Graph, batch: int) -> dict[int, int]:
     return {i: count for i, count in sizes.items() if count}
 
 
-def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[str, int], dict[str, int]]:
+def _families(
+    graph: Graph, stored: Mapping[str, Slot], batch: int, scratch: Mapping[int, int], align: int
+) -> tuple[Families, dict[str, int], dict[str, int]]:
     """Join views, updates, gathered yields, and in-place operations where the input dies; with birth and death."""
     families = Families(graph, stored)
     for node in graph.nodes:
@@ -152,7 +155,8 @@ def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[
     families.join_rows()
     birth, death = _lifetimes(families)
     for i, node in enumerate(graph.nodes):
-        for source in ops.get(node.op).inplace if not families.is_streamed(i) else ():
+        record = ops.get(node.op)
+        for source in record.inplace if not families.is_streamed(i) and not record.shrinks else ():
             if _may_overwrite(families, node, source, death, i):
                 taken, dying = families.root(node.outs[0]), families.root(node.ins[source])
                 families.join(taken, dying)
@@ -160,7 +164,37 @@ def _families(graph: Graph, stored: Mapping[str, Slot]) -> tuple[Families, dict[
                 birth[top] = min(birth[taken], birth[dying])
                 death[top] = max(death[taken], death[dying])
                 break
+    _shrink(families, birth, death, batch, scratch, align)
     return families, birth, death
+
+
+def _shrink(
+    families: Families, birth: dict[str, int], death: dict[str, int], batch: int, scratch: Mapping[int, int], align: int
+) -> None:
+    """A part that is taken of a tensor in its place spares a copy, but then all of the memory lives as long as the
+    part: done where less is alive at a time, from there to the part's end."""
+    graph = families.graph
+    found = [i for i, n in enumerate(graph.nodes) if ops.get(n.op).shrinks and ascends(graph, n.ins[1])]
+    if not found:
+        return
+    alive = [0] * len(graph.nodes)
+    for block in _blocks(families, birth, death, batch, scratch, align)[1]:
+        for i in range(block.birth, block.death + 1):
+            alive[i] += block.bytes
+    for i in found:
+        node = graph.nodes[i]
+        part, whole = families.root(node.outs[0]), families.root(node.ins[0])
+        if families.is_streamed(i) or not _may_overwrite(families, node, 0, death, i) or birth[part] != i:
+            continue
+        end = death[part]
+        copied = align_up(families.bytes(part, batch), align)
+        held = align_up(families.bytes(whole, batch), align)
+        after = [alive[i] - copied, *(now + held - copied for now in alive[i + 1 : end + 1])]
+        if max(after) < max(alive[i : end + 1]):
+            alive[i : end + 1] = after
+            families.join(whole, part)
+            assert families.root(part) == whole
+            death[whole] = end
 
 
 def _lifetimes(families: Families) -> tuple[dict[str, int], dict[str, int]]:
@@ -185,7 +219,8 @@ def _may_overwrite(families: Families, node: Node, source: int, death: Mapping[s
     top = families.root(name.name)
     if top in families.stored or graph[top].role is not Role.VALUE or death[top] != position:
         return False
-    if (out.shape, out.dtype) != (name.shape, name.dtype) or graph[top].size != name.size:
+    alike = (out.shape, out.dtype) == (name.shape, name.dtype) or ops.get(node.op).shrinks
+    if not alike or graph[top].size != name.size:
         return False
     if (name.name in families.in_body) != (out.name in families.in_body):
         return False

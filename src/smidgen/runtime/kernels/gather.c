@@ -29,6 +29,7 @@ static inline int32_t row_at(int32_t at, int32_t V) {
     return at < 0 ? at + V : at;
 }
 
+/* y may be x where one row of the index, whose places ascend, serves all groups: no row is written before it is read. */
 static SmgFault gather(const SmgCall *c, size_t width) {
     const Gather v = gather_of(c->p);
     const int32_t *index = IN_AS(int32_t, 2);
@@ -40,10 +41,13 @@ static SmgFault gather(const SmgCall *c, size_t width) {
         for (int32_t k = 0; k < v.K; k++) {
             const int32_t from = row_at(own[k], v.V);
             if (from < 0) { return SMG_FAULT_AXIS_INDEX; }
+            const unsigned char *own_row = x + (size_t)from * row;
             if (row == sizeof(int32_t)) { /* single numbers: not worth a call */
-                memcpy(y, x + (size_t)from * row, sizeof(int32_t));
-            } else {
-                memcpy(y, x + (size_t)from * row, row);
+                int32_t number;
+                memcpy(&number, own_row, sizeof number);
+                memcpy(y, &number, sizeof number);
+            } else if (y != own_row) {
+                memcpy(y, own_row, row);
             }
             y += row;
         }

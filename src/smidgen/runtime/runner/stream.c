@@ -47,12 +47,7 @@ static const char *room(Sample *one, const SmgContext *x, const Data *d) {
 
 /* As `job.learn` with replay: a prediction, then a step with old samples beside the new one, which is kept. */
 static SmgStatus replayed(SmgContext *x, const SmgReplay *replay, Sample *one, void *rows, size_t bytes) {
-    SmgBuffer io[2 * DATA_MOST_INPUTS];
-    int count = 0;
-    for (int i = 0; i < one->count; i++) {
-        if (i < one->inputs || i > one->inputs + 1) { io[count++] = one->io[i]; }
-    }
-    SmgStatus status = smg_infer(x, io, count, 1, NULL);
+    SmgStatus status = smg_judge(x, one->io, one->count, 1, NULL);
     if (!status) { status = smg_replay_step(x, replay, one->io, one->inputs + 1, 1, rows, bytes, &one->loss, NULL); }
     return status ? status : smg_replay_keep(x, replay, rows, 1);
 }
