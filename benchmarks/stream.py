@@ -35,9 +35,10 @@ Json = dict[str, Any]
 
 
 class UNet(nn.Module):
-    """`levels` times half the size and twice the channels, and back beside what was there on the way down."""
+    """`levels` times half the size and twice the channels, and back beside what was there on the way down: by
+    transposed convolution, or by upsampling of this mode and a convolution of single pixels."""
 
-    def __init__(self, levels: int, width: int = 16) -> None:
+    def __init__(self, levels: int, mode: str = "transposed", width: int = 16) -> None:
         super().__init__()
 
         def twice(cin: int, cout: int) -> nn.Sequential:
@@ -46,7 +47,13 @@ class UNet(nn.Module):
         widths = [width * 2**k for k in range(levels + 1)]
         self.down = nn.ModuleList(twice(a, b) for a, b in zip([3, *widths], widths[:-1], strict=False))
         self.middle = twice(widths[-2], widths[-1])
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1]))
+        if mode == "transposed":
+            self.up = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1]))
+        else:
+            align = None if mode == "nearest" else True
+            ups = (nn.Upsample(scale_factor=2, mode=mode, align_corners=align) for _ in widths[:-1])
+            narrow = (nn.Conv2d(2 * w, w, 1) for w in reversed(widths[:-1]))
+            self.up = nn.ModuleList(nn.Sequential(*both) for both in zip(ups, narrow, strict=True))
         self.join = nn.ModuleList(twice(2 * w, w) for w in reversed(widths[:-1]))
         self.head = nn.Conv2d(width, 2, 1)
 
@@ -75,6 +82,10 @@ NETS: Final[dict[str, tuple[Callable[[], nn.Module], int, str]]] = {
     "resnet18": (lambda: residual.ResNet18(10), 224, "last_layer"),
     "unet3": (lambda: UNet(3), 256, "infer"),
     "unet4": (lambda: UNet(4), 256, "infer"),
+    "unet3_nearest": (lambda: UNet(3, "nearest"), 256, "infer"),
+    "unet4_nearest": (lambda: UNet(4, "nearest"), 256, "infer"),
+    "unet3_bilinear": (lambda: UNet(3, "bilinear"), 256, "infer"),
+    "unet4_bilinear": (lambda: UNet(4, "bilinear"), 256, "infer"),
 }
 
 

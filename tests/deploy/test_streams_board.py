@@ -22,9 +22,9 @@ from smidgen.train.job import Job
 from smidgen.train.npz import Samples
 from tests.support.boards import EMULATOR, need
 from tests.support.firmware import small
-from tests.support.streams import Signal, Varied, with_all_streams
+from tests.support.streams import Restored, Signal, Varied, with_all_streams
 
-SMALL = {"image": (Varied, (2, 1, 16, 12)), "signal": (Signal, (2, 1, 61))}
+SMALL = {"image": (Varied, (2, 1, 16, 12)), "restored": (Restored, (2, 1, 16, 12)), "signal": (Signal, (2, 1, 61))}
 
 
 def trained(program: Program, x: np.ndarray, y: np.ndarray, folder: Path) -> Report:

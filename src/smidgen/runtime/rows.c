@@ -169,7 +169,8 @@ static int32_t end_until(const SmgRowValue *v, int32_t row) {
 
 /* All turns from the first row on to where the edge of the input no longer matters, `top`; of those in the middle each
  * kind once; and all from where the other edge does, `bottom`. In the middle a turn depends on the number of rows
- * alone, of which there are two; and, if several rows come from one, on where the first is, until turns are repeated. */
+ * alone, of which there are two; or, if several rows come from one, on where the first is too, until turns are
+ * repeated. */
 int smg_next_turn(const SmgRowRule *rule, const SmgRowValue *out, int32_t count, SmgTurns *state, SmgTurn *turn) {
     enum { TOP, MIDDLE, BOTTOM };
     const Needs v = needs_of(rule);

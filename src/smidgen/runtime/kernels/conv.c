@@ -5,8 +5,8 @@
 #include "tile.h"
 #include "weight_kernels.h"
 
-/* One pixel, `rows` (up to four) outputs: y[i] = the dot product over the window of taps h0..h1 by w0..w1 that starts at
- * (ih, iw). With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w; the
+/* One pixel, `rows` (up to four) outputs: y[i] = the dot product over the window of taps h0..h1 by w0..w1 that starts
+ * at (ih, iw). With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w; the
  * runs add up in eight lanes, unless there is one only. */
 static void pixel(const Conv *v, float *y, int rows, const float *x, const float *w, int32_t ih, int32_t iw, int32_t h0,
                   int32_t h1) {
@@ -14,7 +14,7 @@ static void pixel(const Conv *v, float *y, int rows, const float *x, const float
     const ptrdiff_t row = (ptrdiff_t)v->KW * Cg, filter = row * v->KH;
     int32_t w0, w1;
     conv_clip(iw, v->KW, v->DW, v->W, &w0, &w1);
-    const int32_t taps = fused ? w1 - w0 : 1, run = taps * Cg;
+    const int32_t taps = fused && w0 < w1 ? w1 - w0 : 1, run = taps * Cg;
     if (SMG_SUMS != SMG_SUMS_FEW && v->KH == 1 && h0 < h1 && w0 < w1 && taps == w1 - w0) {
         smg_dots(y, rows, x + ((ptrdiff_t)ih * v->W + iw + w0 * v->DW) * v->C, w + (ptrdiff_t)w0 * Cg, filter, run);
         return;
