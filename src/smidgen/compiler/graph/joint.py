@@ -107,7 +107,8 @@ def _of_node(rule: Rows, held: Held, x: Tensor) -> int:
 def _first(rule: Rows, begin: Array, count: int) -> Array:
     """The first of `count` rows of the input that is needed for rows from `begin` on."""
     by, over, low, _ = rule.needs
-    return np.clip((begin * by + low) // over, 0, count)
+    first: Array = np.clip((begin * by + low) // over, 0, count)
+    return first
 
 
 def _needed_from(rule: Rows, end: Array, count: int) -> Array:

@@ -163,8 +163,8 @@ static int pad_need(const int32_t *p, int params, uint64_t *need, unsigned width
             const int32_t a = at / v.OH, h = at % v.OH - v.top;                                           \
             type *out = y + (size_t)at * row;                                                             \
             const int is_row = h >= 0 && h < v.H;                                                         \
-            const int is_full = is_row && smg_product(copy.dims, copy.head.rank) == row;                \
-            for (size_t i = 0; i < row && !is_full; i++) { out[i] = (type)v.value; }                     \
+            const int is_full = is_row && smg_product(copy.dims, copy.head.rank) == row;                  \
+            for (size_t i = 0; i < row && !is_full; i++) { out[i] = (type)v.value; }                      \
             if (!is_row) { continue; }                                                                    \
             strided(&copy, out + v.more_at, x + ((size_t)a * (size_t)v.H + (size_t)h) * (size_t)v.x_row); \
         }                                                                                                 \
