@@ -147,6 +147,7 @@ class _Moving:
         self._before: dict[int, list[Node]] = {}
         self._after: dict[int, list[Node]] = {}
         self._known: dict[tuple[str, str, int], str] = {}
+        self._first: dict[str, int] = {}  # what is taken right before a node → the first one that reads it
         self._of: dict[str, set[int]] = {}  # tensor → nodes that read parts of it
         self._lists: dict[bytes, str] = {}
 
@@ -193,6 +194,7 @@ class _Moving:
         self._of.setdefault(name, set()).add(reader)
         key = name, index, axis
         if key in self._known:
+            self._taken_before(self._known[key], reader)
             return self._known[key]
         tensor, count = self._graph[name], self._graph[index].shape[0]
         out = _free(self._tensors, f"{name}:{axis}:{index}")
@@ -207,7 +209,18 @@ class _Moving:
                 self._after.setdefault(max(early), []).append(node.with_(stage=nodes[max(early)].stage))
             else:  # all of it is there anyway
                 self._before.setdefault(reader, []).append(node)
+                self._first[out] = reader
         return out
+
+    def _taken_before(self, out: str, reader: int) -> None:
+        """The nodes that read it are not looked at in their order."""
+        at = self._first.get(out, -1)
+        if at <= reader:
+            return
+        node = next(node for node in self._before[at] if node.outs == (out,))
+        self._before[at].remove(node)
+        self._before.setdefault(reader, []).append(node.with_(stage=self._graph.nodes[reader].stage))
+        self._first[out] = reader
 
     @staticmethod
     def _keeps(node: Node, name: str) -> bool:
