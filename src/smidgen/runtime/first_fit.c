@@ -65,8 +65,8 @@ static int64_t lowest(const Span *spans, int count, const Span *part, int P) {
 }
 
 /* Places N blocks in this order; the first `same` of it are at offset[] already. Block i consists of the parts first[i]
- * to first[i + 1], no two of which are alive at a time, each `at` bytes behind the start of the block. spans[] is memory
- * to work with, twice as many as there are parts. Returns the end of the last block, or -1 as soon as a block would end
+ * to first[i + 1], no two of which are alive at a time, each `at` bytes behind the start of the block. spans[] is room
+ * to work in, twice as many as there are parts. Returns the end of the last block, or -1 as soon as a block would end
  * above `most`. */
 int64_t smg_first_fit(int N, const int32_t *first, const int64_t *at, const int64_t *bytes, const int32_t *birth,
                       const int32_t *death, const int32_t *order, int same, int tightest, int64_t most, int64_t *offset,

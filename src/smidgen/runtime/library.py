@@ -57,6 +57,7 @@ class KernelFlag(enum.IntFlag):
     BYTES = 2
     STARTS = 4
     STATISTICS = 8
+    PLACED = 16
 
 
 class CRun(ctypes.Structure):

@@ -33,8 +33,8 @@ extern "C" {
  * changes: SMG_STOPPED, SMG_FAULT_NOT_FINITE. */
 SmgStatus smg_learn(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel);
 
-/* For programs with replay, before smg_replay_step (replay.h): as smg_learn, but nothing is learned. Loss and outputs are
- * given, and the scores of the samples are entered. */
+/* For programs with replay, before smg_replay_step (replay.h): as smg_learn, but nothing is learned. Loss and outputs
+ * are given, and the scores of the samples are entered. */
 SmgStatus smg_judge(SmgContext *x, const SmgBuffer *buffers, int count, int32_t n, const SmgChannel *channel);
 
 /* Enters n samples into the statistics, without a target. Nothing else is learned. buffers: the model's inputs. */

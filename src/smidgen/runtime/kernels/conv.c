@@ -6,7 +6,7 @@
 #include "weight_kernels.h"
 
 /* One pixel, `rows` (up to four) outputs: y[i] = the dot product over the window of taps h0..h1 by w0..w1 that starts
- * at (ih, iw). With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x and in w; the
+ * at (ih, iw). With neighbouring taps (DW = 1) and one group, a row of the window is one run of memory in x, w; the
  * runs add up in eight lanes, unless there is one only. */
 static void pixel(const Conv *v, float *y, int rows, const float *x, const float *w, int32_t ih, int32_t iw, int32_t h0,
                   int32_t h1) {

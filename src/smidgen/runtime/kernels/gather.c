@@ -29,7 +29,7 @@ static inline int32_t row_at(int32_t at, int32_t V) {
     return at < 0 ? at + V : at;
 }
 
-/* y may be x where one row of the index, whose places ascend, serves all groups: no row is written before it is read. */
+/* y may be x where one row of the index serves all groups and ascends: no row is written before it is read. */
 static SmgFault gather(const SmgCall *c, size_t width) {
     const Gather v = gather_of(c->p);
     const int32_t *index = IN_AS(int32_t, 2);
