@@ -90,7 +90,7 @@ class _Drawn:
                 working = sum(not ops.get(self.graph.nodes[k].op).is_view for k in body)
                 if working:
                     self.loop = (len(self.moments), working)
-            elif ops.get(node.op).is_view:
+            elif ops.get(node.op).is_view or ops.is_stream(node):
                 continue
             if not ops.is_loop(node) or self.loop:
                 self.when[i] = len(self.moments)
@@ -109,10 +109,9 @@ class _Drawn:
 
     def timeline(self) -> Timeline:
         spans = self._spans()
-        spans += [
-            Span("scratch", "scratch", slot.offset, slot.bytes, self.when[i], self.when[i], self.when[i])
-            for i, slot in self.layout.scratch.items()
-        ]
+        for i, slot in self.layout.scratch.items():
+            turns = self._turns(i) if i in self.families.carries else [self.when[i]]
+            spans.append(Span("scratch", "scratch", slot.offset, slot.bytes, turns[0], turns[-1], self.when[i]))
         spans.sort(key=lambda s: (s.first, s.offset, s.last))
         return Timeline(self.layout.align, self.loop, tuple(self.moments), tuple(s for s in spans if s.bytes))
 
@@ -124,7 +123,7 @@ class _Drawn:
         body = self.families.body
         for i, now in self.when.items():
             node = self.graph.nodes[i]
-            turns = [self.when[k] for k in self.families.touched(i) if k in self.when]
+            turns = self._turns(i)
             for name in (*node.ins, *node.outs):
                 top = self.families.root(name)
                 first.setdefault(top, turns[0])
@@ -144,6 +143,10 @@ class _Drawn:
             for top in first
             if self._is_drawn(top)
         ]
+
+    def _turns(self, node: int) -> list[int]:
+        """Instructions that run by turns with that of a node."""
+        return [self.when[k] for k in self.families.touched(node) if k in self.when]
 
     def _outlives(self, top: str, node: int) -> bool:
         """Touched in the loop, but alive outside it: stays until the last iteration ends."""

@@ -24,6 +24,7 @@ from . import lower_bound
 from .candidate import Candidate, candidate, cheapest, infer_spent, is_large, room_for, step_spent
 from .choices import tried
 from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
+from .learning_rows import may_stream, streamed
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
 from .paged_state import has_paged_state, movable, paged_state
 from .single_technique import SCHEDULED, alone
@@ -155,6 +156,16 @@ def _split(case: Case) -> None:
     case.others += ever_smaller(case.limit, case.lowering, case.options, case.entries.batch, case.goal, search)
 
 
+def _may_stream(case: Case) -> bool:
+    return any(may_stream(one.given) for one in case.quick)
+
+
+def _stream(case: Case) -> None:
+    search = patient(case.limit, case.goal, case.quickly, case.quick)
+    for one in [c for c in case.quick if may_stream(c.given)]:
+        case.others += streamed(case.limit, one.given, case.goal, search)
+
+
 def _may_page_state(case: Case) -> bool:
     return case.goal.page and (bool(case.search.effort_s) or not any(c.fits(case.limit) for c in case.quick))
 
@@ -192,6 +203,7 @@ def _single(case: Case) -> None:
 
 STRATEGIES: Final = (
     Strategy("micro-batches", _may_split, _split),
+    Strategy("streams", _may_stream, _stream),
     Strategy("state in pages", _may_page_state, _page_state),
     Strategy("search for the optimum", lambda case: bool(case.search.effort_s), _search),
     Strategy("single techniques", lambda case: True, _single),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ... import ops
 from ...ir import Graph, Role
-from .rows import Held, shared_rows, streams
+from .rows import Held, Stream, marked, shared_rows, streams
 
 
 def loop_range(graph: Graph) -> range:
@@ -15,6 +15,16 @@ def loop_range(graph: Graph) -> range:
         if ops.is_loop(node):
             return range(i + 1, i + 1 + node.attrs["body"])
     return range(0)
+
+
+def regions(graph: Graph) -> list[range]:
+    """Nodes that run by turns, with the node in front that says so: the loop, and streams outside of it. Nothing else
+    comes between them."""
+    found = []
+    for i, node in enumerate(graph.nodes):
+        if ops.is_loop(node) or ops.is_stream(node):
+            found.append(range(i, i + 1 + node.attrs["body"]))
+    return found
 
 
 class Families:
@@ -28,10 +38,16 @@ class Families:
         self.held: dict[str, Held] = {}  # tensor of a stream → the rows of it that there are
         self._stream: dict[int, range] = {}  # node of a stream → all of them
         for one in streams(graph, graph.nodes[self.body.start - 1]) if self.body else ():
-            self.held |= one.values
-            nodes = range(self.body.start + one.first, self.body.start + one.first + one.nodes)
-            self._stream |= dict.fromkeys(nodes, nodes)
+            self._streams(range(self.body.start + one.first, self.body.start + one.first + one.nodes), one)
+        self.carries: dict[int, int] = {}  # node of a stream → bytes that it keeps beside its result
+        for mark in marked(graph):
+            self._streams(mark.nodes, mark.stream)
+            self.carries |= mark.carries
         self._parent: dict[str, str] = {}
+
+    def _streams(self, nodes: range, stream: Stream) -> None:
+        self.held |= stream.values
+        self._stream |= dict.fromkeys(nodes, nodes)
 
     def root(self, name: str) -> str:
         top = name
@@ -65,8 +81,9 @@ class Families:
 
     def bytes(self, name: str, n: int) -> int:
         """What a tensor takes, for n samples."""
-        inside = name in self.held and self.root(name) in self.in_body
-        return self.held[name].bytes if inside else self.graph[name].bytes(n)
+        held = self.held.get(name)
+        inside = held is not None and self.root(name) in (self.in_body if name in self.in_body else self.held)
+        return held.bytes if held and inside and held.row_bytes else self.graph[name].bytes(n)
 
     def stride(self, name: str) -> int:
         """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""

@@ -58,7 +58,7 @@ def place(
     """Offsets in the arena for one entry point at its largest batch. What cannot be within `room_bytes` is not worth a
     search, and what is within them is low enough."""
     families, birth, death = _families(graph, stored)
-    scratch = _scratch(graph, batch)
+    scratch = _scratch(families, batch)
     pinned, blocks = _blocks(families, birth, death, batch, scratch, align)
     pinned_end = sum(b.bytes for b in pinned)
     bound = pinned_end + peak(blocks)
@@ -113,17 +113,18 @@ def lower_bound(graph: Graph, batch: int, align: int = ALIGN) -> int:
     """The arena that this order of nodes needs at least, without searching for offsets."""
     stored, _, _ = place_state([graph], align)
     families, birth, death = _families(graph, stored)
-    pinned, blocks = _blocks(families, birth, death, batch, _scratch(graph, batch), align)
+    pinned, blocks = _blocks(families, birth, death, batch, _scratch(families, batch), align)
     return sum(b.bytes for b in pinned) + peak(blocks)
 
 
-def _scratch(graph: Graph, batch: int) -> dict[int, int]:
-    """Position → bytes of working memory that the node's kernel asks for."""
+def _scratch(families: Families, batch: int) -> dict[int, int]:
+    """Position → bytes of working memory that the node's kernel asks for, or keeps while its stream runs."""
     sizes = {
-        i: int(at(record.scratch(typed(graph, node)), batch))
-        for i, node in enumerate(graph.nodes)
+        i: int(at(record.scratch(typed(families.graph, node)), batch))
+        for i, node in enumerate(families.graph.nodes)
         if (record := ops.get(node.op)).has_scratch
     }
+    sizes |= families.carries
     return {i: count for i, count in sizes.items() if count}
 
 
@@ -199,7 +200,9 @@ def _blocks(
         block = Block(top, align_up(families.bytes(top, batch), align), birth[top], death[top])
         (pinned if tensor.role is Role.ACCUM else blocks).append(block)
     merged = [b for b in blocks if families.root(b.name) == b.name]
-    merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]
+    for i, count in scratch.items():
+        turns = families.touched(i) if i in families.carries else range(i, i + 1)
+        merged.append(Block(f"scratch:{i}", align_up(count, align), turns[0], turns[-1]))
     return sorted(pinned, key=lambda b: b.name), merged
 
 
