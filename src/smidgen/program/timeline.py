@@ -25,6 +25,7 @@ MOST_BYTES: Final = 2**31
 
 _WORDS: Final = (
     (re.compile(r"(.*):acc"), "summed gradient of {}"),
+    (re.compile(r"(.*)':gradient"), "gradient of {}"),
     (re.compile(r"(.*):sum"), "sum of {}"),
     (re.compile(r"(.*)@1"), "{} of one sample"),
     (re.compile(r"(.*)~\d+"), "{}, recomputed"),

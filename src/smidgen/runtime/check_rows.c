@@ -62,8 +62,8 @@ static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t pa
             return smg_refuse_operand(c, i, RULE("cannot be in a stream"));
         }
         const int may = is_each || i == 1 || (is_sum && i == 2);
-        const int fits = !numbers[i] ||
-                         (may && smg_check_flow(rule, &s.value[numbers[0] - 1], &s.value[numbers[i] - 1], i));
+        const int fits =
+            !numbers[i] || (may && smg_check_flow(rule, &s.value[numbers[0] - 1], &s.value[numbers[i] - 1], i));
         if (!fits) { return smg_refuse_operand(c, i, RULE("does not have the rows that are needed")); }
     }
     if (is_sum && s.value[numbers[0] - 1].bytes) { return smg_refuse(c, RULE("a sum that moves by rows")); }

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ... import ops
 from ...devices.room import Limit
 from ...ir import Graph
 from ...program.plan import Decision
-from ...terminal import bytes_text
 from ..entries import Entries, checked, narrowed
-from ..graph.rows import marked
+from ..graph.rows import Marked, marked
 from ..planner.goal import Goal, Search
 from ..planner.learning_streams import by_rows, limits
 from ..planner.problem import problem_of, profile
@@ -22,12 +20,14 @@ from .squeeze import squeezed
 
 MOST: Final = 8  # limits that are tried, from the largest on
 FEW: Final = 3  # of them for a large graph
+NAMED: Final = 3  # streams in a decision
 IN_VAIN: Final = 2  # tries that are no better than the one before, after which no more are made
 
 
 def may_stream(entries: Entries) -> bool:
     """Where rows are allowed, and there is one sample."""
-    return bool(entries.stream) and entries.batch == 1 and not any(d.kind == "stream_learning" for d in entries.decisions)
+    streams = any(decision.kind == "stream_learning" for decision in entries.decisions)
+    return bool(entries.stream) and entries.batch == 1 and not streams
 
 
 def by_rows_each(entries: Entries, goal: Goal, room: int | None = None) -> Iterator[Entries]:
@@ -62,17 +62,18 @@ def _with(entries: Entries, graphs: dict[str, Graph], goal: Goal) -> Entries:
 def _decision(entries: Entries, graph: Graph, goal: Goal) -> Decision:
     before, after = (problem_of(g, entries.batch, goal.prices) for g in (entries.plain[counts_in(entries)], graph))
     saved = profile(before, before.plain()).peak_bytes - profile(after, after.plain()).peak_bytes
-    names = [[n.src for n in mark.graph.nodes[mark.nodes.start : mark.nodes.stop] if n.src] for mark in marked(graph)]
-    spans = dict.fromkeys(f"{some[0]} to {some[-1]}" if some[0] != some[-1] else some[0] for some in names if some)
-    short = f"streams {_listed(list(spans))} row by row while learning"
-    adds_s = after.seconds - before.seconds
-    why = f"{short}: inner maps and their gradients never exist as a whole (about {(after.seconds / before.seconds - 1) * 100:.0f} % more time)"
-    return Decision("stream_learning", why, max(saved, 0), max(adds_s, 0.0), short)
+    spans = list(dict.fromkeys(filter(None, map(_span, marked(graph)))))
+    rest = f" and {len(spans) - NAMED} more" if len(spans) > NAMED else ""
+    short = f"streams {', '.join(spans[:NAMED])}{rest} while learning"
+    price = f"about {(after.seconds / before.seconds - 1) * 100:.0f} % more time"
+    why = f"{short}, row by row: no inner map or gradient of it exists as a whole ({price})"
+    return Decision("stream_learning", why, max(saved, 0), max(after.seconds - before.seconds, 0.0), short)
 
 
-def _listed(spans: list[str]) -> str:
-    most = 3
-    return ", ".join(spans[:most]) + (f" and {len(spans) - most} more" if len(spans) > most else "")
+def _span(mark: Marked) -> str:
+    """From which layer to which."""
+    names = [node.src for node in mark.graph.nodes[mark.nodes.start : mark.nodes.stop] if node.src]
+    return " to ".join(dict.fromkeys(names[:: max(len(names) - 1, 1)]))
 
 
 def streamed(limit: Limit, entries: Entries, goal: Goal, search: Search) -> list[Candidate]:

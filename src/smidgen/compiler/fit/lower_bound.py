@@ -18,6 +18,7 @@ from ..entries import Entries
 from ..planner.goal import Goal
 from ..planner.problem import Problem, problem_of, profile
 from .candidate import counts_in, plain_cost, room_for
+from .learning_rows import may_stream
 from .paged_state import movable
 
 SHARES_OUTSIDE: Final = 4  # into so many parts the state that may be outside is divided
@@ -59,6 +60,8 @@ def least_alike(
     """The same for parts of just this size."""
     effort = Effort.of(min(effort_s, BOUND_S))
     plain = plain_cost(entries, goal)
+    if may_stream(entries):  # rows cost something, but how little is not known
+        return plain
     times = max(entries.step_samples // entries.batch, 1)
     problem = problem_of(entries.plain[counts_in(entries)], entries.batch, goal.prices, limit.align)
     room, lowest = room_for(limit, entries), math.inf

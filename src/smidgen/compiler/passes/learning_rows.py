@@ -67,7 +67,7 @@ def part_of(graph: Graph, span: range, again: Sequence[int] = ()) -> Part:
     made, late = set(newest.values()), set[str]()  # row by row; after the stream
     for i in span:
         node = graph.nodes[i].with_(ins=tuple(newest.get(name, name) for name in graph.nodes[i].ins))
-        gradient = f"{node.outs[0]}:sum" if node.outs else ""
+        gradient = f"{node.outs[0]}:gradient" if node.outs else ""
         both = unfused(node, gradient)
         summed = both[0] if both else node
         record = ops.get(summed.op)

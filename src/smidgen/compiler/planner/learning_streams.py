@@ -63,6 +63,15 @@ class _Cut:
         """Nodes whose results are made again for these."""
         return ()
 
+    @cached_property
+    def _overwritten(self) -> dict[str, int]:
+        """State → the first node that changes it."""
+        found: dict[str, int] = {}
+        for i, node in enumerate(self.graph.nodes):
+            for source in ops.get(node.op).shares.values() if is_update(node) else ():
+                found.setdefault(node.ins[source], i)
+        return found
+
     # -- cuts ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -156,7 +165,10 @@ class _Cut:
     def stream(self, span: range, limit: int, room: int) -> Piece | None:
         """With as many rows at a time as stay within the limit, or within the room with all that lives beside them; with
         one if none do."""
-        part = part_of(self.graph, span, self.again(span))
+        again = self.again(span)
+        part = part_of(self.graph, span, again)
+        if any(self._overwritten.get(name, span.start) < span.start for i in again for name in self.graph.nodes[i].ins):
+            return None  # it would be made of other weights
         body = part.body(self.graph) if part.rows else None
         if body is None or any(body.blocked):
             return None
@@ -222,7 +234,7 @@ class _Cut:
                 yield piece
 
 
-class _Forward(_Cut):
+class Forward(_Cut):
     @cached_property
     def kept(self) -> dict[str, int]:
         """Values that are alive at a cut of the forward pass, but for inputs of the caller, and bits → their makers."""
@@ -249,8 +261,8 @@ class _Forward(_Cut):
         return set(map(self.value, self.kept))
 
 
-class _Backward(_Cut):
-    def __init__(self, graph: Graph, span: range, prices: Prices, forward: _Forward) -> None:
+class Backward(_Cut):
+    def __init__(self, graph: Graph, span: range, prices: Prices, forward: Forward) -> None:
         super().__init__(graph, span, prices)
         self.forward = forward
 
@@ -281,16 +293,16 @@ def is_update(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cuts:
-    forward: _Forward
-    backward: _Backward
+class Cuts:
+    forward: Forward
+    backward: Backward
 
 
-def _cuts(graph: Graph, prices: Prices) -> _Cuts:
+def cuts_of(graph: Graph, prices: Prices) -> Cuts:
     turn = next((i for i, node in enumerate(graph.nodes) if node.stage == "backward"), len(graph.nodes))
     start = max((region.stop for region in regions(graph) if region.start < turn), default=0)
-    forward = _Forward(graph, range(start, max(turn, start)), prices)
-    return _Cuts(forward, _Backward(graph, range(forward.span.stop, len(graph.nodes)), prices, forward))
+    forward = Forward(graph, range(start, max(turn, start)), prices)
+    return Cuts(forward, Backward(graph, range(forward.span.stop, len(graph.nodes)), prices, forward))
 
 
 _made: dict[int, tuple[weakref.ref[Graph], dict[Any, Any]]] = {}
@@ -308,7 +320,7 @@ def limits(graph: Graph, prices: Prices) -> list[int]:
     """Bytes for which `by_rows` may make another graph each, the largest first."""
     known = _known(graph)
     if "limits" not in known:
-        cuts = _cuts(graph, prices)
+        cuts = cuts_of(graph, prices)
         peaks = {piece.peak for cut in (cuts.forward, cuts.backward) for piece in cut.wholes}
         known["limits"] = [peak - 1 for peak in sorted(peaks, reverse=True) if peak > LEAST]
     found: list[int] = known["limits"]
@@ -318,24 +330,24 @@ def limits(graph: Graph, prices: Prices) -> list[int]:
 def by_rows(graph: Graph, limit: int, room: int, prices: Prices) -> Graph:
     """The graph, of one sample at a time, with streams in place of all that touches more than `limit` bytes; as many rows
     at a time as `room` bytes allow. Itself if there are none."""
-    known, key = _known(graph), (limit, room, prices.name)
+    known, key = _known(graph), (limit, room, id(prices))
     if key not in known:
         found = _by_rows(graph, limit, room, prices)
         if found is graph:  # it would keep itself
             return graph
-        known[key] = found
-    made: Graph = known[key]
+        known[key] = found, prices  # which so keep their id
+    made: Graph = known[key][0]
     return made
 
 
 def _by_rows(graph: Graph, limit: int, room: int, prices: Prices) -> Graph:
-    back = _cuts(graph, prices).backward.chosen(limit, room)
-    found = _without_unread(with_parts(graph, back)) if back else graph
-    forth = _cuts(found, prices).forward.chosen(limit, room)
+    back = cuts_of(graph, prices).backward.chosen(limit, room)
+    found = without_unread(with_parts(graph, back)) if back else graph
+    forth = cuts_of(found, prices).forward.chosen(limit, room)
     return with_parts(found, forth) if forth else found
 
 
-def _without_unread(graph: Graph) -> Graph:
+def without_unread(graph: Graph) -> Graph:
     """Without results of the forward pass that are made again wherever they were read."""
     inside = {i for region in regions(graph) for i in region}
     used: set[str] = set()
@@ -348,4 +360,4 @@ def _without_unread(graph: Graph) -> Graph:
     return graph.with_(nodes=tuple(reversed(kept)))
 
 
-__all__ = ["by_rows", "limits"]
+__all__ = ["Backward", "Cuts", "Forward", "Piece", "by_rows", "cuts_of", "limits", "without_unread"]
