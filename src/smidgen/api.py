@@ -128,14 +128,14 @@ def prepared(
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
         accumulate=memory.accumulate, const=memory.const, replay=memory.replay, stream=memory.stream,
-        whole_inputs=memory.whole_inputs, kernels=work.kernels,
+        whole_inputs=memory.whole_inputs, kernels=work.kernels, device=chip,
     )  # fmt: skip
     check_where(options.replay, page_to)
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
     options = settled(lowering, options, limit, data)
     lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
-    fixed = contextlib.nullcontext(prices_of(chip))
+    fixed = contextlib.nullcontext(prices_of(chip, work.kernels))
     with metered(effort_s), measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as prices:
         goal = Goal(
             objective, page=page_to is not None, prices=prices, split=memory.accumulate is not False,

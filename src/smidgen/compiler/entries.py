@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ from .graph.check import check
 from .passes.narrow import narrow
 from .passes.spare_classes import Head
 from .place.arena import lower_bound
+from .planner.cost import stream_prices
 from .planner.savings import stream_decision
-from .planner.streams import eased, streamed, unstreamed
+from .planner.streams import Wanted, Way, eased, streamed, unstreamed
 
 if TYPE_CHECKING:
     from ..runtime.replay import Shape
@@ -51,7 +52,10 @@ class Entries:
     @property
     def all_decisions(self) -> tuple[Decision, ...]:
         """Those of lowering too. They are made by lowering again without each technique, which takes a while."""
-        return (*self.explain(), *stream_decision(self.graphs, self.batch), *self.decisions)
+        own = () if self.stream is None else stream_decision(
+            self.graphs, self.batch, self.step_samples or self.batch, _way(self.stream).prices
+        )  # fmt: skip
+        return (*self.explain(), *own, *self.decisions)
 
 
 def narrowed(entries: Entries, wanted: bool = True) -> Entries:
@@ -68,20 +72,23 @@ def by_rows(entries: Entries, stream: Streaming | None) -> Entries:
     """What does not learn row by row, where that takes less memory."""
     if stream is None:
         return entries
-    kernels, whole, least = stream.kernels, stream.whole_inputs, stream.least
+    way = _way(stream)
 
-    def done(graphs: Mapping[str, Graph], wanted: Collection[str]) -> dict[str, Graph]:
-        some = {n: streamed(g, entries.batch, kernels, whole, least) if n in wanted else g for n, g in graphs.items()}
-        return checked(some, "stream")
+    def done(graphs: Mapping[str, Graph], wanted: Mapping[str, Wanted]) -> dict[str, Graph]:
+        return checked({name: streamed(g, entries.batch, way, wanted[name]) for name, g in graphs.items()}, "stream")
 
-    graphs = done(entries.graphs, entries.graphs)
-    wanted = {name for name, graph in graphs.items() if graph is not entries.graphs[name]}
-    if not least and wanted:  # no entry has to be smaller than another one is anyway
+    wanted: dict[str, Wanted] = dict.fromkeys(entries.graphs, "least" if stream.least else "cheap")
+    graphs = done(entries.graphs, wanted)
+    if not stream.least:  # no entry has to be smaller than another one is anyway
         floor = max(lower_bound(graph, entries.batch) for graph in graphs.values())
-        wanted = {name for name in wanted if lower_bound(entries.graphs[name], entries.batch) > floor}
+        small = {name for name, graph in entries.graphs.items() if lower_bound(graph, entries.batch) <= floor}
+        wanted |= dict.fromkeys(small, "fast")
         graphs = done(entries.graphs, wanted)
-    both = {*wanted, *entries.plain} if least else wanted
-    return replace(entries, graphs=graphs, plain=done(entries.plain, both), stream=stream)
+    return replace(entries, graphs=graphs, plain=done(entries.plain, wanted), stream=stream)
+
+
+def _way(stream: Streaming) -> Way:
+    return Way(stream_prices(stream.kernels, stream.device), stream.whole_inputs)
 
 
 def without_streams(entries: Entries) -> Entries:
@@ -94,8 +101,10 @@ def without_streams(entries: Entries) -> Entries:
 
 def with_fewer_streams(entries: Entries, arena_bytes: int, align: int) -> Entries:
     """Only where that is not enough without them, and no finer."""
-    whole, batch = entries.stream is not None and entries.stream.whole_inputs, entries.batch
-    graphs = {name: eased(graph, batch, arena_bytes, align, whole) for name, graph in entries.graphs.items()}
+    if entries.stream is None:
+        return entries
+    way = _way(entries.stream)
+    graphs = {name: eased(graph, entries.batch, arena_bytes, align, way) for name, graph in entries.graphs.items()}
     return replace(entries, graphs=checked(graphs, "stream"))
 
 

@@ -87,9 +87,10 @@ class Classes:
 @dataclass(frozen=True, slots=True)
 class Streaming:
     """What does not learn may run row by row, with exact or fast `kernels`: where it costs next to nothing, or for the
-    least memory."""
+    `least` memory. Its price is that on the `device`, or else on a computer."""
 
     kernels: str
+    device: Device | None = None
     whole_inputs: bool = False
     least: bool = False
 
@@ -129,6 +130,7 @@ def checked_options(
     stream: Any = False,
     whole_inputs: Any = False,
     kernels: str = "exact",
+    device: Device | None = None,
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
@@ -144,7 +146,7 @@ def checked_options(
         class_names=_checked_names(named.names),
         const=_checked_const(const),
         replay=_checked_replay(replay, batch),
-        stream=Streaming(kernels, whole) if _checked_flag("stream", stream, False) else None,
+        stream=Streaming(kernels, device, whole) if _checked_flag("stream", stream, False) else None,
     )
 
 

@@ -290,12 +290,18 @@ def _or_dot(value: int, text: Callable[[int], str]) -> str:
 def _decisions(plan: Plan, colour: bool, width: int) -> str:
     lines = [paint("decisions", "bold", colour=colour) + "  what each saves at the peak, and its price"]
     room = max((len(printable(d.kind)) for d in plan.decisions), default=0)
-    prices = [f"{seconds_text(d.adds_s)} a step" if d.adds_s else "no time" for d in plan.decisions]
+    prices = [_price_of(d.adds_s) for d in plan.decisions]
     price_room = max(map(len, prices), default=0)
     for d, price in zip(plan.decisions, prices, strict=True):
         start = f"  {printable(d.kind):<{room}}  {bytes_text(d.saves_bytes):>10}  {price:>{price_room}}  "
         lines += wrapped(start + printable(d.why), width, " " * len(start))
     return "\n".join(lines if plan.decisions else [*lines, "  none: there was nothing to save"])
+
+
+def _price_of(adds_s: float) -> str:
+    if not adds_s:
+        return "no time"
+    return f"{seconds_text(adds_s)} a step" if adds_s > 0 else f"{seconds_text(-adds_s)} less"
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------

@@ -43,11 +43,17 @@ static inline int32_t smg_rows_kind(const SmgRowRule *rule) { return rule->kind 
 static inline int32_t smg_rows_within(int64_t row, int32_t count) {
     return row < 0 ? 0 : row > count ? count : (int32_t)row;
 }
+/* floor(i * step / period). Asked for again and again: small processors take long to divide 64 bits. */
+static inline int64_t smg_rows_scaled(const SmgRowValue *v, uint32_t i) {
+    const uint64_t made = (uint64_t)i * (uint32_t)v->step;
+    return (int64_t)(made >> 32 ? made / (uint32_t)v->period : (uint32_t)made / (uint32_t)v->period);
+}
+/* For i from 0 on. */
 static inline int32_t smg_rows_end(const SmgRowValue *v, int32_t i) {
-    return smg_rows_within(((int64_t)i + 1) * v->step / v->period + v->ahead, v->count);
+    return smg_rows_within(smg_rows_scaled(v, (uint32_t)i + 1) + v->ahead, v->count);
 }
 static inline int32_t smg_rows_begin(const SmgRowValue *v, int32_t i) {
-    return smg_rows_within((int64_t)i * v->step / v->period + v->kept, v->count);
+    return smg_rows_within(smg_rows_scaled(v, (uint32_t)i) + v->kept, v->count);
 }
 /* Rows at a time. */
 static inline int32_t smg_rows_most(const SmgRowValue *v) {

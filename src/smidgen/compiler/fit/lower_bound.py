@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +18,7 @@ from ..effort import Effort
 from ..entries import Entries
 from ..planner.goal import Goal
 from ..planner.problem import Problem, problem_of, profile
+from ..planner.row_cost import NONE, most_saved
 from .candidate import counts_in, plain_cost, room_for
 from .paged_state import movable
 
@@ -38,7 +40,7 @@ def least(
     effort = Effort.of(effort_s)
     entries, lowest = whole, math.inf
     while True:
-        plain = plain_cost(entries, goal)
+        plain = _plain(entries, goal)
         if plain > min(lowest, enough):  # smaller parts take longer
             return min(lowest, plain)
         proven = known.get(entries.batch, 0.0)
@@ -58,7 +60,7 @@ def least_alike(
 ) -> float:  # fmt: skip
     """The same for parts of just this size."""
     effort = Effort.of(min(effort_s, BOUND_S))
-    plain = plain_cost(entries, goal)
+    plain = _plain(entries, goal)
     times = max(entries.step_samples // entries.batch, 1)
     problem = problem_of(entries.plain[counts_in(entries)], entries.batch, goal.prices, limit.align)
     room, lowest = room_for(limit, entries), math.inf
@@ -71,6 +73,14 @@ def least_alike(
             extra = max(extra, _extra(problem, room + most, goal, wanted, effort.left_s))
         lowest = min(lowest, fetched + times * extra)
     return plain + lowest
+
+
+def _plain(entries: Entries, goal: Goal) -> float:
+    """Of a step with all the RAM that it wants, by rows wherever that saves time and nowhere else."""
+    whole = replace(goal, prices=replace(goal.prices, rows=NONE))
+    graph = entries.plain[counts_in(entries)]
+    saved_s = (entries.step_samples or entries.batch) * most_saved(graph, goal.prices.rows)
+    return plain_cost(entries, whole) - saved_s * (goal.prices.watts if goal.objective == "energy" else 1.0)
 
 
 def _outside(entries: Entries, goal: Goal) -> list[tuple[int, float]]:

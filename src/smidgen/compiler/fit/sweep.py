@@ -20,7 +20,7 @@ from ..passes.additive import takes_statistics
 from ..pipeline import Lowering
 from ..planner.goal import Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest, is_large
+from .candidate import Candidate, candidate, cheapest, eased, is_large, room_for
 from .micro_batch import micro_batched, one_by_one
 from .search import found_for
 from .single_technique import SCHEDULED, alone
@@ -33,6 +33,7 @@ MEANING: Final = {
     "recompute": "results are recomputed, the cheapest choice that was found",
     "page": "tensors leave RAM for a while; nothing is recomputed",
     "split": "a step runs in micro-batches; nothing is recomputed",
+    "stream": "what does not learn runs row by row; nothing is recomputed",
     "chen": "checkpoints at every √n-th result (Chen et al. 2016)",
     "sage": "checkpoints chosen while it runs, by time over bytes (SAGE)",
     "dtr": "eviction while it runs, by staleness (DTR)",
@@ -173,7 +174,8 @@ class _Bench:
 
         singles: list[Candidate] = []
         points: list[Point] = []
-        names = [name for name in MEANING if self.pages or name != "page"]
+        may = {"page": self.pages, "stream": self.options.stream is not None}
+        names = [name for name in MEANING if may.get(name, True)]
         if budget_bytes < self.low and not is_large(self.entries):  # as `compile` has it
             return [Point(name, budget_bytes, since()) for name in names]
         for name in names[:-1]:
@@ -181,11 +183,16 @@ class _Bench:
                 best = self._alone(name, limit)
             else:
                 tried = self.parts if name == "split" else [self.base]
+                tried += [self._streamed(limit)] if name == "stream" else []
                 good = [f for f in tried if f.fits(limit)]
                 best = min(good, key=lambda f: self.goal.cost(f.step), default=None)
             points.append(self._point(name, budget_bytes, best, since()))
             singles += [best] if best is not None else []
         return [*points, self._joint(limit, budget_bytes, singles)]
+
+    def _streamed(self, limit: Limit) -> Candidate:
+        """With as much by rows as the limit asks for."""
+        return eased(candidate(limit, self.least, self.goal), self.goal, room_for(limit, self.least))
 
     def _point(self, name: str, budget_bytes: int, best: Candidate | None, solve_s: float) -> Point:
         if best is None:

@@ -14,6 +14,7 @@ from ...errors import Internal
 from ...ir import Graph, at
 from ...ops.build import typed
 from ..graph.alias import loop_range
+from . import row_cost
 from .core_rates import CoreRates, rates_of
 
 PAGES_OUT: Final = ("out", "write")
@@ -41,6 +42,7 @@ class Prices:
     watts: float = 1.0  # while it computes
     page: Paging | None = None  # None: it has nowhere to page to
     rates: Mapping[str, Rate] = field(default_factory=dict)  # of families that are known better than by these figures
+    rows: row_cost.Counts = row_cost.NONE  # of streams, in seconds
 
     def seconds(self, op: str, call: ops.Call, n: int) -> float:
         record = ops.get(op)
@@ -85,6 +87,9 @@ class Spent:
 def spent(graph: Graph, batch: int, prices: Prices) -> Spent:
     """By one run of a graph with a full batch."""
     body, found = loop_range(graph), Spent()
+    if prices.rows != row_cost.NONE:
+        seconds = batch * row_cost.counts_of(graph).total(prices.rows)
+        found = found.plus(Spent(seconds, seconds * prices.watts))
     for i, node in enumerate(graph.nodes):
         n, times = (1, batch) if i in body else (batch, 1)
         seconds = prices.seconds(node.op, typed(graph, node), n)
@@ -108,8 +113,11 @@ CARD: Final = Paging(out_s=1.13e-4, out_bytes_per_s=4.44e6, in_s=1.09e-4, in_byt
 """An SD card on a Cortex-M4; figures of POET's repository, poet/chipsets.py."""
 ROUGH: Final = Prices(macs_per_s=40e9, bytes_per_s=20e9, call_s=3e-7, name="host", watts=15.0, page=DISK)
 """Nothing but counts: for what is decided without a budget, so that it does not depend on anyone's measurements."""
-HOST: Final = replace(ROUGH, rates=_rates())
-"""The same on every machine. Watts are assumed."""
+HOST: Final = replace(ROUGH, rates=_rates(), rows=row_cost.rates()["host"]["fast"])
+"""The same on every machine, for fast kernels. Watts are assumed."""
+EXACT: Final = Prices(4e9, 1e10, 2e-7, "host", ROUGH.watts, DISK, rows=row_cost.rates()["host"]["exact"])
+"""What exact kernels take there, roughly: only to compare layers as a whole with the same row by row."""
+USUAL_CORE: Final = "cortex-m4"  # whose streams stand for those of cores that were not counted
 WATTS: Final = 0.33  # of a microcontroller that says nothing of its power
 CYCLES_A_MAC: Final = {True: 12.0, False: 80.0}  # with an FPU or without, of exact kernels under QEMU
 
@@ -127,20 +135,30 @@ class CorePrices(Prices):
         return self.core.instructions(op, call, n) / self.hz
 
 
-def prices_of(device: Device | None) -> Prices:
+def stream_prices(kernels: str, device: Device | None) -> Prices:
+    """By which layers as a whole are compared with the same row by row."""
+    found = prices_of(device, kernels)
+    return EXACT if found.rows == EXACT.rows else found
+
+
+def prices_of(device: Device | None, kernels: str = "fast") -> Prices:
     """From the device's own file; without figures there, from the instructions of its core. Of a core that was not
     counted, a microcontroller is guessed from its clock, and anything else is like the host."""
+    host = HOST if kernels == "fast" else replace(HOST, rows=EXACT.rows)
     if device is None or not device.clock_hz:
-        return HOST
+        return host
     hz, page = float(device.clock_hz), device.page or (CARD if device.is_bare else DISK)
+    counted = rates_of(device)
+    cores = row_cost.rates()["cores"]
+    rows = row_cost.Counts(*(each / hz for each in cores.get(counted.name if counted else "", cores[USUAL_CORE])))
     if device.speed is not None:
         v = device.speed
         rates = hz / v.cycles_per_mac, hz / v.cycles_per_byte, v.cycles_per_call / hz
-        return Prices(*rates, device.name, device.watts or WATTS, page)
-    counted = rates_of(device)
+        return Prices(*rates, device.name, device.watts or WATTS, page, rows=rows)
     if counted is not None:
         rates = hz / (counted.rest.blocked or 1.0), hz / (counted.rest.read or 1.0), counted.dispatch / hz
-        return CorePrices(*rates, device.name, device.watts or WATTS, page, core=counted, hz=hz)
+        return CorePrices(*rates, device.name, device.watts or WATTS, page, rows=rows, core=counted, hz=hz)
     if device.kind != "microcontroller":
-        return replace(HOST, page=page)
-    return Prices(hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz, device.name, device.watts or WATTS, page)
+        return replace(host, page=page)
+    rates = hz / CYCLES_A_MAC[bool(device.fpu)], hz, 200 / hz
+    return Prices(*rates, device.name, device.watts or WATTS, page, rows=rows)

@@ -34,6 +34,7 @@ from ...runtime.machine import Machine
 from ...terminal import Progress
 from ..encode import encode
 from ..place import arena
+from . import row_cost
 from .cost import DISK, HOST, Prices
 
 LEAST_S: Final = 4e-5  # of one timed run; more copies of a kernel, and branches on its numbers are learned by heart
@@ -105,7 +106,7 @@ def measured(
     page = DISK if page_to is None else timed_pages(Path(os.path.realpath(page_to)).parent)
     return Measured(
         HOST.macs_per_s, HOST.bytes_per_s, HOST.call_s, "this machine", HOST.watts, page, HOST.rates,
-        kernels=kernels, threads=threads, path=path, known=_read(path),
+        rows=row_cost.rates()["host"]["fast" if kernels == "fast" else "exact"], kernels=kernels, threads=threads, path=path, known=_read(path),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from ..graph.alias import Families, loop_range
 from ..passes.recompute import Doing, In, Out
 from ..place.arena import align_up
 from .cost import Prices
+from .row_cost import counts_of
 
 NEVER = -1
 
@@ -207,7 +208,7 @@ class _Reader:
     def _loop(self, i: int, node: Node, body: range) -> Step:
         """One step, never repeated: its inside works on one sample, beside what it gathers."""
         inner = [self.graph.nodes[k] for k in body]
-        seconds = 0.0
+        seconds = self.batch * counts_of(self.graph).total(self.prices.rows)
         alive: list[tuple[int, int, int]] = []
         first: dict[str, int] = {}
         last: dict[str, int] = {}

@@ -7,10 +7,15 @@ from typing import Final
 
 from ...ir import Graph
 from ...program.plan import Decision
+from ...terminal import bytes_text
 from ..graph.alias import loop_range
 from ..graph.rows import streams
 from ..place import arena
+from .cost import Prices, spent
+from .row_cost import counts_of
 from .streams import unstreamed
+
+HARDLY: Final = 0.005  # of a step's time
 
 WHY: Final = {
     "fuse": "weight gradients go into the optimizer tile by tile",
@@ -31,16 +36,24 @@ def savings(
     return tuple(d for d in tried if d.saves_bytes > 0)
 
 
-def stream_decision(graphs: Mapping[str, Graph], batch: int) -> tuple[Decision, ...]:
-    """What streams save: the largest entry without them, minus the largest."""
+def stream_decision(
+    graphs: Mapping[str, Graph], batch: int, step_samples: int, prices: Prices
+) -> tuple[Decision, ...]:  # fmt: skip
+    """What streams save: the largest entry without them, minus the largest. And what a step takes longer."""
     told = next(
         (text for name in sorted(graphs, key=lambda n: n != "train") if (text := _streams_text(graphs[name]))), ""
     )
     if not told:
         return ()
     with_, without = (max(arena.lower_bound(some(g), batch) for g in graphs.values()) for some in (_as_is, unstreamed))
-    short = f"streams {told}"
-    return (Decision("stream", f"{short}, row by row: no map of it exists as a whole", without - with_, short=short),)
+    step = graphs.get("grad" if step_samples > batch and "grad" in graphs else "train")
+    adds_s = 0.0 if step is None else step_samples * counts_of(step).total(prices.rows)
+    share = adds_s / spent(unstreamed(step), step_samples, prices).seconds if step is not None and adds_s else 0.0
+    if abs(share) < HARDLY:
+        adds_s = share = 0.0
+    short = f"streams {told}: {bytes_text(without - with_)} less, {f'{share:+.1%} time' if share else 'no time'}"
+    why = f"{short}; row by row, no map of it exists as a whole"
+    return (Decision("stream", why, without - with_, adds_s, short),)
 
 
 def _as_is(graph: Graph) -> Graph:

@@ -1,78 +1,79 @@
-"""Which parts of the loop over samples run row by row (graph/rows.py): as few as bring its memory down to the least
-that can be reached, or to what the rest of the program takes anyway.
-
-The loop's body is cut into pieces. A piece is one node that runs as a whole, or a stream; each has a peak, and the
-largest is what the loop takes beside what lives outside it. Cuts of streams are where little is alive.
-"""
+"""Which parts of the loop over samples run row by row: those that bring its memory down to the least that can be
+reached, or to what the rest of the program takes anyway, in as little time as that allows; and those that are faster."""
 
 from __future__ import annotations
 
-import math
 import weakref
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
-from ... import ops
-from ...ir import ALIGN, Graph, Role, at
-from ...ops.build import typed
-from ..effort import spend
-from ..graph.alias import Families, loop_range
-from ..graph.joint import pairs
-from ..graph.rows import Body, Stream, rule_of, shared_rows
+from ...ir import ALIGN, Graph
+from ..graph.alias import loop_range
+from ..graph.rows import Stream, rule_of
 from ..passes.stream_rows import with_streams
-from ..place.arena import align_up, lower_bound, outside_loop
+from ..place.arena import lower_bound, outside_loop
+from .cost import Prices
+from .pieces import Piece, Pieces, streams_of
 
-TILES: Final = (2, 4, 8, 16)  # rows of an iteration that are tried: more take more memory, and less time
-CALL_MACS: Final = {"exact": 100, "fast": 10_000}  # what a call of a kernel takes beside its work, in MACs of it
-MOVED_MACS: Final = 0.04  # of a byte that is moved to the front
+Wanted = Literal["cheap", "least", "fast"]
+"""The least memory for which the loop takes hardly longer; the least memory, also where the rest of the program takes
+more: it may be recomputed; or only what is faster than layers as a whole."""
+
 WORTH: Final = 0.03  # of the loop's time, for the least memory
+FASTER: Final = 0.02  # of it: less is not worth having been sought
 LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
-WORK: Final = 20e-6  # of effort for a node that is looked at
+FINE: Final = 256  # of the range of peaks: they are told apart by so many parts of it
 
 
-_known: dict[int, tuple[weakref.ref[Graph], dict[tuple[object, ...], Graph]]] = {}
+@dataclass(frozen=True, slots=True)
+class Way:
+    """By which prices, and whether a row of an input may be asked for alone."""
+
+    prices: Prices
+    whole_inputs: bool = False
+
+
+_known: dict[int, tuple[weakref.ref[Graph], list[tuple[int, Way, Wanted, Graph]]]] = {}
 """What was made of graphs that still exist, by their id: one graph is asked for again and again."""
 
 
-def streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool = False, least: bool = False) -> Graph:
-    """The graph with the streams that are worth their time; without any, if none is. Kernels are exact or fast; with
-    `whole_inputs` no row of an input is asked for alone. `least`: with those for the least memory of the loop, also
-    where the rest takes more: it may be recomputed."""
-    key, asked = id(graph), (batch, kernels, whole_inputs, least)
+def streamed(graph: Graph, batch: int, way: Way, wanted: Wanted = "cheap") -> Graph:
+    """The graph with the streams that are wanted; without any, if there are none."""
+    key = id(graph)
     if key not in _known:
-        _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), {}
+        _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), []
     made = _known[key][1]
-    if asked not in made:
-        found = _streamed(graph, *asked)
-        if found is graph:  # it would keep itself
-            return graph
-        made[asked] = found
-    return made[asked]
-
-
-def _streamed(graph: Graph, batch: int, kernels: str, whole_inputs: bool, least: bool) -> Graph:
+    for *asked, found in made:
+        if asked == [batch, way, wanted]:
+            return found
     plain = unstreamed(graph)
+    found = with_streams(plain, chosen) if (chosen := _chosen(plain, batch, way, wanted)) else plain
+    if found is not graph:  # it would keep itself
+        made.append((batch, way, wanted, found))
+    return found
+
+
+def _chosen(plain: Graph, batch: int, way: Way, wanted: Wanted) -> list[Stream]:
     body = loop_range(plain)
     if not any(rule_of(plain, plain.nodes[i]) is not None for i in body):
-        return plain  # also without a loop
-    found = _Loop(plain, body, batch, "fast" if least else kernels, whole_inputs).chosen(least)
-    return with_streams(plain, found) if found else plain
+        return []  # also without a loop
+    choice = _Choice(plain, batch, way)
+    return streams_of({"least": choice.least, "cheap": choice.cheap, "fast": choice.fast}[wanted]())
 
 
-def eased(graph: Graph, batch: int, most_bytes: int, align: int = ALIGN, whole_inputs: bool = False) -> Graph:
-    """A graph with streams for the least memory, with the fewest calls for which so much is enough; without streams, if
-    it is enough for that."""
+def eased(graph: Graph, batch: int, most_bytes: int, align: int, way: Way) -> Graph:
+    """A graph with streams for the least memory, with those that take the least time for which so much is enough;
+    without streams, if it is enough for that."""
     plain = unstreamed(graph)
     if plain is graph or lower_bound(plain, batch, align) <= most_bytes:
-        return plain
-    loop = _Loop(plain, loop_range(plain), batch, "fast", whole_inputs)
-    limits = loop.least_limits()
+        return streamed(plain, batch, way, "fast") if plain is not graph else graph
+    choice = _Choice(plain, batch, way)
+    limits = choice.limits(choice.lowest)
 
     def made(limit: int) -> Graph:
-        return with_streams(plain, _streams(loop.within(limit)))
+        return with_streams(plain, streams_of(choice.pieces.within(limit)))
 
     end = bisect_left(limits, True, key=lambda limit: lower_bound(made(limit), batch, align) > most_bytes)
     return made(limits[end - 1]) if end else graph
@@ -83,256 +84,51 @@ def unstreamed(graph: Graph) -> Graph:
     return with_streams(graph, ()) if body and "streams" in graph.nodes[body.start - 1].attrs else graph
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    first: int
-    nodes: int
-    peak: int
-    macs: float  # that calls and moves of rows take
-    stream: Stream | None = None
-    inner: int = 0  # bytes of what is read within the stream alone
-
-
-class _Loop:
-    def __init__(self, graph: Graph, body: range, batch: int, kernels: str, whole_inputs: bool) -> None:
-        self.graph, self.body, self.batch = graph, body, batch
-        self.call_macs, self.packs = CALL_MACS[kernels], kernels == "fast"
-        self.rows = Body(graph, body)
-        self.nodes = self.rows.nodes
-        blocked = zip(self.nodes, self.rows.blocked, strict=True)
-        self.blocked = [is_ or (whole_inputs and ops.border(node) == "in") for node, is_ in blocked]
-        self.families = Families(graph, graph.data)
-        for node in graph.nodes:
-            for out, source in ops.get(node.op).shares.items():
-                self.families.join(node.outs[out], node.ins[source])
-            for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
-                self.families.join(gathered, piece)
-        self.scratch = [align_up(int(at(ops.get(n.op).scratch(typed(graph, n)), 1)), ALIGN) for n in self.nodes]
-        self.made: dict[str, int] = {}  # value of the loop → its maker
-        self.last: dict[str, int] = {}
-        for k, node in enumerate(self.nodes):
-            for name in (*node.ins, *node.outs):
-                if root := self._inside(name):
-                    self.made.setdefault(root, k)
-                    self.last[root] = k
-        spend(WORK * len(self.nodes))
-
-    def _inside(self, name: str) -> str:
-        """The value of the loop that a tensor is, or nothing."""
-        root = self.families.root(name)
-        is_value = self.graph[root].role is Role.VALUE and root in self.families.in_body
-        return root if is_value else ""
-
-    def _bytes(self, root: str) -> int:
-        return align_up(self.graph[root].bytes(1), ALIGN)
-
-    # -- pieces ----------------------------------------------------------------------------------------------------
+class _Choice:
+    def __init__(self, graph: Graph, batch: int, way: Way) -> None:
+        self.graph, self.batch, self.body = graph, batch, loop_range(graph)
+        self.pieces = Pieces(graph, self.body, way.prices, way.whole_inputs)
 
     @cached_property
-    def alive(self) -> list[int]:
-        """Bytes of values that are made before a node and read at it or later."""
-        change = [0] * (len(self.nodes) + 2)
-        for root, made in self.made.items():
-            change[made + 1] += self._bytes(root)
-            change[self.last[root] + 1] -= self._bytes(root)
-        total, found = 0, []
-        for k in range(len(self.nodes) + 1):
-            total += change[k]
-            found.append(total)
-        return found
+    def lowest(self) -> int:
+        """The lowest peak."""
+        found = sorted({piece.peak for piece in (*self.pieces.streams, *self.pieces.wholes)})
+        return found[bisect_left(found, True, key=lambda limit: bool(self.pieces.within(limit)))]
 
-    def whole(self, k: int) -> _Piece:
-        """A node that runs as it is; its result may take the place of an input that dies."""
-        node = self.nodes[k]
-        new = {root for out in node.outs if (root := self._inside(out)) and self.made[root] == k}
-        dying = {self._inside(node.ins[i]) for i in ops.get(node.op).inplace} & {
-            root for root, last in self.last.items() if last == k
-        }
-        size = sum(self._bytes(root) for root in new)
-        if any(self._bytes(root) == size for root in dying if root):
-            size = 0
-        return _Piece(k, 1, self.alive[k] + size + self.scratch[k], 0.0)
+    def limits(self, low: int) -> list[int]:
+        """Peaks that can be kept to, from there to the one without streams."""
+        step = max((self.pieces.top - low) // FINE, 1)
+        return [*range(low, self.pieces.top, step)]
 
-    @cached_property
-    def wholes(self) -> list[_Piece]:
-        return [self.whole(k) for k in range(len(self.nodes))]
+    def least(self) -> list[Piece]:
+        return self.pieces.within(self.lowest) if self.lowest < self.pieces.top else []
 
-    @cached_property
-    def cuts(self) -> list[int]:
-        """Nodes before which little is alive, ends of what can be streamed included."""
-        can = [*(not blocked for blocked in self.blocked), False]
-        alive = [*self.alive, 0]
-        found = {0, len(self.nodes)}
-        for k in range(1, len(self.nodes)):
-            ends = can[k - 1] != can[k]
-            if (
-                ends
-                or (alive[k] <= alive[k - 1] and alive[k] < alive[k + 1])
-                or alive[k] < alive[k - 1] == alive[k + 1]
-            ):
-                found.add(k)
-        return sorted(found)
+    def cheap(self) -> list[Piece]:
+        pieces, rest = self.pieces, self._rest()
+        if pieces.top <= rest + LEAST_SAVED:
+            return self.fast()
+        limits = [limit for limit in self.limits(max(self.lowest, rest)) if limit <= pieces.top - LEAST_SAVED]
+        most = WORTH * pieces.seconds
+        end = bisect_left(limits, True, key=lambda limit: _seconds(pieces.within(limit)) <= most)
+        return pieces.within(limits[end]) if end < len(limits) else self.fast()
 
-    def streams(self, most: int) -> Iterator[_Piece]:
-        """Streams between cuts with a peak below `most`, one row at a time."""
-        for a, first in enumerate(self.cuts):
-            for end in self.cuts[a + 1 :]:
-                if any(self.blocked[first:end]):
-                    break
-                piece = self._piece(first, end, 1)
-                if piece is None:
-                    continue
-                if self.alive[first] + piece.inner >= most:
-                    break  # a longer one holds as much, and more
-                if piece.peak < most:
-                    yield piece
-
-    def _quicker(self, piece: _Piece, limit: int) -> _Piece:
-        """With as many rows at a time as fit."""
-        for rows in TILES if piece.stream is not None else ():
-            more = self._piece(piece.first, piece.first + piece.nodes, rows)
-            if more is None or more.peak > limit:
-                break
-            piece = min(piece, more, key=lambda one: one.macs)
-        return piece
-
-    def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
-        spend(WORK * (end - first))
-        stream = self.rows.stream(first, end - first, rows)
-        if stream is None:
-            return None
-        rows, whole = self._held(stream)
-        peak = self.alive[first] + rows + sum(whole.values()) - self._shared(stream, whole)
-        return _Piece(first, end - first, peak, self._overhead(stream), stream, rows)
-
-    def _held(self, stream: Stream) -> tuple[int, dict[str, int]]:
-        """Bytes of rows of values that are read within the stream alone, with scratch; and of what is there as a
-        whole, by value."""
-        end = stream.first + stream.nodes
-        nodes = self.nodes[stream.first : end]
-        shared = self._shared_rows(stream)
-        whole, stay, passing = dict[str, int](), dict[str, int](), dict[str, int]()
-        for name, held in stream.values.items():
-            if root := self._inside(name):
-                top, count = shared.get(name, name), align_up(held.bytes, ALIGN)
-                kind = whole if self.last[root] >= end else passing if held.passes else stay
-                kind[top] = max(kind.get(top, 0), count)
-        work = self.scratch[stream.first : end]
-        for top, count in passing.items():  # what no iteration leaves to the next one
-            touched = [k for k, node in enumerate(nodes) for name in (*node.ins, *node.outs)
-                       if name in stream.values and shared.get(name, name) == top]  # fmt: skip
-            for k in range(touched[0], touched[-1] + 1) if top not in whole else ():
-                work[k] += count
-        return sum(count for top, count in stay.items() if top not in whole) + max(work), whole
-
-    def _shared_rows(self, stream: Stream) -> dict[str, str]:
-        """Value → the one whose memory it takes."""
-        found: dict[str, str] = {}
-        nodes = self.nodes[stream.first : stream.first + stream.nodes]
-        for out, source in shared_rows(self.graph, nodes, self.rows.readers):
-            found[out] = found.get(source, source)
-        return found
-
-    def _shared(self, stream: Stream, whole: Mapping[str, int]) -> int:
-        """Bytes less, where results are written over what the stream reads."""
-        end = stream.first + stream.nodes
-        nodes = self.nodes[stream.first : end]
-        read = {self._inside(name) for node in nodes for name in node.ins} - {""}
-        dying = {root: self._bytes(root) for root in sorted(read) if self.made[root] < stream.first
-                 and self.last[root] < end}  # fmt: skip
-        shared = self._shared_rows(stream)
-
-        def root(name: str) -> str:
-            return shared.get(name, name) if name in stream.values else self._inside(name)
-
-        return sum(p.saved for p in pairs(self.graph, nodes, stream, root, ALIGN, whole, dying))
-
-    def _overhead(self, stream: Stream) -> float:
-        """Calls, in each of which weights are read anew, and rows that are moved."""
-        macs = 0.0
-        for node in self.nodes[stream.first : stream.first + stream.nodes]:
-            held = stream.values.get(node.outs[0])
-            if held is None or ops.get(node.op).is_view:
-                continue
-            calls = math.ceil(held.count / math.ceil(held.step / held.period))
-            weights = sum(self.graph[i].bytes(1) // 4 for i in node.ins if self.graph[i].role is not Role.VALUE
-                          and self.graph[i].role is not Role.INPUT)  # fmt: skip
-            moved = calls * max(held.most - math.ceil(held.step / held.period), 0) * held.row_bytes * MOVED_MACS
-            macs += calls * (self.call_macs + (weights if self.packs else 0)) + moved
-        return macs
-
-    # -- the choice ------------------------------------------------------------------------------------------------
-
-    def chosen(self, least: bool) -> list[Stream]:
-        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
-        most = math.inf if least else WORTH * macs
-        for limit in self.least_limits() if least else self.limits(self._rest(), LEAST_SAVED):
-            best = self.within(limit)
-            if sum(piece.macs for piece in best) <= most:
-                return _streams(best)
-        return []
-
-    def least_limits(self) -> list[int]:
-        """Whatever the rest of the program takes."""
-        return self.limits(0, 1)
-
-    def limits(self, rest: int, saved: int) -> list[int]:
-        """Peaks that can be kept to, the lowest first, none below `rest`, and so much lower than without streams."""
-        top = max(piece.peak for piece in self.wholes)
-        if top < rest + saved:
-            return []
-        found = sorted({max(piece.peak, rest) for piece in (*self._pieces, *self.wholes)})
-        found = found[: bisect_right(found, top - saved)]
-        return found[bisect_left(found, True, key=lambda limit: bool(self._cheapest(limit))) :]
-
-    def within(self, limit: int) -> list[_Piece]:
-        """With as few calls as a peak of so many bytes allows."""
-        return [self._quicker(piece, limit) for piece in self._cheapest(limit)]
-
-    @cached_property
-    def _pieces(self) -> list[_Piece]:
-        return list(self.streams(max(piece.peak for piece in self.wholes)))
-
-    @cached_property
-    def beside(self) -> int:
-        """Bytes of what is there outside the loop all the time that it runs."""
-        return outside_loop(self.graph, self.batch)
+    def fast(self) -> list[Piece]:
+        """They take no more memory, either."""
+        found = self.pieces.within(self.pieces.top)
+        return found if _seconds(found) < -FASTER * self.pieces.seconds else []
 
     def _rest(self) -> int:
         """What the loop may take without being what the program's memory depends on."""
-        outside = {t: tensor for t, tensor in self.graph.tensors.items() if t not in self.families.in_body}
-        at_, end = self.body.start - 1, self.body.stop
-        nodes = (*self.graph.nodes[:at_], *self.graph.nodes[end:])
+        inside = {out for i in self.body for out in self.graph.nodes[i].outs}
+        outside = {t: tensor for t, tensor in self.graph.tensors.items() if t not in inside}
+        nodes = (*self.graph.nodes[: self.body.start - 1], *self.graph.nodes[self.body.stop :])
         rest = self.graph.with_(nodes=nodes, tensors=outside)
-        return lower_bound(rest, self.batch) - self.beside
-
-    def _cheapest(self, limit: int) -> list[_Piece]:
-        """Pieces that make up the body, none with a peak above the limit; nothing if there are no such pieces."""
-        by_first: dict[int, list[_Piece]] = {}
-        for piece in (*self.wholes, *self._pieces):
-            if piece.peak <= limit:
-                by_first.setdefault(piece.first, []).append(piece)
-        best: dict[int, tuple[float, _Piece | None, int]] = {0: (0.0, None, 0)}
-        for k in range(len(self.nodes)):
-            if k not in best:
-                continue
-            for piece in by_first.get(k, ()):
-                end, cost = k + piece.nodes, best[k][0] + piece.macs
-                if end not in best or cost < best[end][0]:
-                    best[end] = (cost, piece, k)
-        if len(self.nodes) not in best:
-            return []
-        found, k = list[_Piece](), len(self.nodes)
-        while k:
-            _, last, before = best[k]
-            assert last is not None
-            found.insert(0, last)
-            k = before
-        return found
+        return lower_bound(rest, self.batch) - outside_loop(self.graph, self.batch)
 
 
-def _streams(pieces: Sequence[_Piece]) -> list[Stream]:
-    return [piece.stream for piece in pieces if piece.stream is not None]
+def _seconds(pieces: list[Piece]) -> float:
+    """Of all of them, beyond those of the nodes as a whole."""
+    return sum(piece.seconds for piece in pieces)
 
 
-__all__ = ["eased", "streamed", "unstreamed"]
+__all__ = ["ALIGN", "Wanted", "Way", "eased", "streamed", "unstreamed"]

@@ -456,7 +456,8 @@
       const bar = make("div", "stack"), filled = part("saved", d.saves_bytes);
       bar.append(filled, part("none", most - d.saves_bytes));
       return make("li", "", make("b", "", `${bytesText(d.saves_bytes)} less`), bar, make("div", "", `${d.kind}: ${d.why}`),
-        make("small", "", d.adds_s ? `costs ${secondsText(d.adds_s)} a step` : "costs no time"));
+        make("small", "", d.adds_s < 0 ? `${secondsText(-d.adds_s)} less a step`
+          : d.adds_s ? `costs ${secondsText(d.adds_s)} a step` : "costs no time"));
     }));
     if (!data.decisions.length) list.append(make("li", "", "none: there was nothing to save"));
   }
