@@ -33,6 +33,7 @@ class _Net:
     b: Builder
     values: Any  # numpy's generator
     flat: bool  # one dimension
+    times: int = 1  # as many pixels and channels
 
     def weight(self, *shape: int) -> str:
         return self.b.const("w", self.values.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1))
@@ -64,7 +65,7 @@ class _Net:
         h, w, c = self._hw(x)
         kernel, window = self._window((h, w))
         groups = self.rng.choice([g for g in (1, 1, 2) if c % g == 0])
-        out = groups * self.rng.randint(1, 3)
+        out = groups * self.rng.randint(1, 3) * self.times
         bias = [self.weight(out)] if self.rng.random() < 0.7 else []
         y = self.b.add("conv2d", x, self.weight(out, *kernel, c // groups), *bias, groups=groups, **window)
         return self._activated(y)
@@ -75,7 +76,7 @@ class _Net:
         return self._activated(self.b.add("conv2d", x, self.weight(c, *kernel, 1), groups=c, **window))
 
     def _pointwise(self, x: str) -> str:
-        c, out = self._hw(x)[2], self.rng.randint(1, 5)
+        c, out = self._hw(x)[2], self.rng.randint(1, 5) * self.times
         return self._activated(self.b.add("linear", x, self.weight(out, c)))
 
     def _activated(self, x: str) -> str:
@@ -126,7 +127,7 @@ class _Net:
     def _transposed(self, x: str) -> str:
         """Kernels narrower and wider than the stride, padding, and rows added behind."""
         h, w, c = self._hw(x)
-        out, rng = self.rng.randint(1, 3), self.rng
+        out, rng = self.rng.randint(1, 3) * self.times, self.rng
         step = tuple(1 if self.flat and i == 0 else rng.choice([2, 2, 3]) for i in range(2))
         k = tuple(1 if self.flat and i == 0 else rng.randint(1, 4) for i in range(2))
         low = tuple(rng.randint(0, n // 2) if size > 1 else 0 for n, size in zip(k, (h, w), strict=True))
@@ -183,16 +184,17 @@ class _Net:
         return self.b.add("concat", x, self._resized(low, (h, w)), axis=3)
 
 
-def network(seed: int) -> Graph:
-    """An entry point `infer`, in a loop over samples."""
+def network(seed: int, times: int = 1) -> Graph:
+    """An entry point `infer`, in a loop over samples; `times` as many pixels each way, and channels."""
     rng, b = random.Random(seed), Builder()
     flat = rng.random() < 0.25
-    net = _Net(rng, b, np.random.default_rng(seed), flat)
-    h, w, c = 1 if flat else rng.randint(5, 17), rng.randint(6, 19), rng.randint(1, 4)
+    net = _Net(rng, b, np.random.default_rng(seed), flat, times)
+    h, w = 1 if flat else rng.randint(5 * times, 17 * times), rng.randint(6 * times, 19 * times)
+    c = rng.randint(1, 4) * times
     x = feed(b, "x", (N, c, h, w), perm=(0, 2, 3, 1))
     for _ in range(rng.randint(2, 9)):
         y = net.layer(x)
-        x = y if max(b[y].shape[1:]) < 60 else x  # type: ignore[type-var]
+        x = y if max(b[y].shape[1:]) < 60 * times else x  # type: ignore[type-var]
     if rng.random() < 0.5:
         fetch(b, x, "y", perm=(0, 3, 1, 2))
     else:
