@@ -105,12 +105,12 @@ def _from_bytes_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequen
     return [None]
 
 
-_THREE = {"scale": (0.5, 0.25, 0.0078125), "offset": (0.0, -1.0, 3.5)}
+_THREE: dict[str, Any] = {"scale": (0.5, 0.25, 0.0078125), "offset": (0.0, -1.0, 3.5)}
 
 define(
     "from_bytes", doc="y = q · scale + offset in f32, of bytes q; one of both for all, or for each index of `axis`",
     layout=Layout("along", once=True), infer=_from_bytes_infer, ref=_from_bytes_ref, vjp=_from_bytes_vjp,
-    kernels={"u8->f32": "from_bytes_f32"}, params=_from_bytes_params, rows=_from_bytes_rows,
+    kernels={"u8->f32": "from_bytes_f32"}, converts=True, params=_from_bytes_params, rows=_from_bytes_rows,
     macs=lambda call: call.outs[0].size,
     cases=[
         case(_bytes(2, 3, 5), scale=(1 / 256,), offset=(-0.5,), axis=1, smooth=False),

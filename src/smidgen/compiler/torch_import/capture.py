@@ -45,8 +45,8 @@ Loss = str | Callable[..., Any]
 def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = None, bn: str = "frozen") -> Imported:
     """Capture `model` for training with `loss` and for inference.
 
-    `example` is one input or a tuple of them, batch dimension first; Bytes for what is given as bytes. `loss` is a name,
-    or a function of output and target that comes with an example `target`. `bn`: batch-norm uses its running statistics
+    `example` is one input or a tuple of them, batch dimension first; Bytes for what is given so. `loss` is a name, or a
+    function of output and target that comes with an example `target`. `bn`: batch-norm uses its running statistics
     ("frozen") or those of the batch at hand ("batch").
     """
     _check_options(model, loss, target, bn)
@@ -163,6 +163,8 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
 
 
 def _labels(target: Any, model: nn.Module, batch: int) -> torch.Tensor:
+    if any(isinstance(part, Bytes) for part in listed(target)):
+        raise BadOption("the target is given as Bytes", why="only inputs of the model are", help="target=….numbers")
     found = _tensors(target, model, "target")
     if len(found) != 1:
         raise BadShape(f"the target has {len(found)} tensors", why="a program has one input for it",
