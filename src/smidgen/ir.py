@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]  # NDArray[Any], without its import
 ALIGN = 16  # bytes: where tensors may begin, unless a device says otherwise
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The size times·n, n being the number of samples at hand."""
 
@@ -47,6 +47,9 @@ class Batch:
         if other == 0:  # the start value of sum()
             return self
         raise ArithmeticError(f"{other} + {self} is not a multiple of the batch")
+
+    def __lt__(self, other: Batch) -> bool:
+        return self.times < other.times
 
     def at(self, n: int) -> int:
         return self.times * n

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 STEPS: Final = ("train", "grad")  # entries that each rung has its own of
-_NAME: Final = re.compile(r"(?:train|grad)@([1-9][0-9]{0,3})")
+MOST_DIGITS: Final = 4  # of the number of a rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,13 @@ def entry_at(name: str, rung: int) -> str:
 
 def _rung_of(entry: str) -> int | None:
     """The rung that an entry belongs to; None: to all of them."""
-    found = _NAME.fullmatch(entry)
-    if found is not None:
-        return int(found[1])
-    return 0 if entry in STEPS else None
+    step, at, number = entry.partition("@")
+    if step not in STEPS:
+        return None
+    if not at:
+        return 0
+    is_number = number.isascii() and number.isdigit() and number[0] != "0" and len(number) <= MOST_DIGITS
+    return int(number) if is_number else None
 
 
 def rungs_of(entries: Collection[str], arena_by_entry: Mapping[str, int], other_bytes: int) -> tuple[Rung, ...]:

@@ -82,14 +82,15 @@ class Wanted:
         return tuple(d * n if i == self.batch_axis else d for i, d in enumerate(self.dims))
 
 
-@dataclass(slots=True)
 class _Call:
     """Of one entry with n samples: what it wants, the arrays that were given last, and their addresses for C."""
 
-    n: int
-    wanted: list[tuple[Wanted, tuple[int, ...]]]
-    arrays: list[Array | None]
-    buffers: Any
+    __slots__ = ("arrays", "buffers", "n", "wanted")
+
+    def __init__(
+        self, n: int, wanted: list[tuple[Wanted, tuple[int, ...]]], arrays: list[Array | None], buffers: Any
+    ) -> None:
+        self.n, self.wanted, self.arrays, self.buffers = n, wanted, arrays, buffers
 
 
 class _Memory:

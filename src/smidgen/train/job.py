@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from .replay import ReplayBuffer
 
 
-@dataclass(slots=True)
 class _Call:
     """Inputs of an entry point; shapes and dtypes that were found to fit last time, with the number of samples."""
 
-    buffers: list[Buffer]
-    known: tuple[list[Any], int] = ([], 0)
+    __slots__ = ("buffers", "known")
+
+    def __init__(self, buffers: list[Buffer]) -> None:
+        self.buffers = buffers
+        self.known: tuple[list[Any], int] = ([], 0)
 
 
 class Job:
