@@ -77,7 +77,7 @@ FAULTS = [
     ),
     Fault(
         "off-by-one padding", "runtime/kernels/conv.c",
-        "oh * v->SH - v->PT, ow * v->SW - v->PL)", "oh * v->SH - v->PT, ow * v->SW - v->PL + 1)",
+        "int32_t h0, h1, iw = -v->PL;", "int32_t h0, h1, iw = 1 - v->PL;",
         f"{KERNEL}[conv2d-0]",
     ),
     Fault(
