@@ -27,12 +27,14 @@ from smidgen import files
 from ..peers.machine import describe
 
 OUT: Final = Path(__file__).parents[2] / "docs" / "results" / "tinyol.json"
-CHOOSING, REPORTED = (0, 1), (2, 3, 4)  # seeds of the words
+CHOOSING, REPORTED = (0, 1, 5, 6), (2, 3, 4, 7, 8)  # seeds of the words
+FEW: Final = CHOOSING[:2]  # choose what the old words are learned with
 PARTS: Final = ("motion", "words", "board")
 Json = dict[str, Any]
-Arm = tuple[str, bool]
-"""A name, and whether it replays."""
-ARMS: Final[tuple[Arm, ...]] = (("replay", True), ("alone", False), ("alone_new", False))
+Setting = tuple[int, float]
+"""Samples of a step (one: without replay), and the rate."""
+ARMS: Final = {"replay": True, "alone": False, "alone_new": False}
+"""Does it replay?"""
 
 
 class Results:
@@ -80,16 +82,17 @@ def motion_rate(results: Results) -> float:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def choosing(results: Results, base: float, replay: bool) -> dict[float, list[Json]]:
-    """Rate → runs that it is chosen by, on the valid split."""
+def choosing(results: Results, base: float, steps: Sequence[int], seeds: Sequence[int]) -> dict[Setting, list[Json]]:
+    """Runs that a setting is chosen by, on the valid split."""
     from . import words
 
-    found: dict[float, list[Json]] = {}
-    for rate in words.REPLAY_RATES if replay else words.ALONE_RATES:
-        for seed in CHOOSING:
-            given = {"do": "words", "part": "choose", "seed": seed, "replay": replay, "base": base, "rate": rate}
-            run = results.of(given, partial(words.learn, seed, base, rate, replay, "valid", each=False))
-            found.setdefault(rate, []).append(run)
+    found: dict[Setting, list[Json]] = {}
+    for step in steps:
+        for rate in words.REPLAY_RATES if step > 1 else words.ALONE_RATES:
+            for seed in seeds:
+                given = {"do": "words", "part": "choose", "seed": seed, "step": step, "base": base, "rate": rate}
+                run = results.of(given, partial(words.learn, seed, base, rate, step, "valid", each=False))
+                found.setdefault((step, rate), []).append(run)
     return found
 
 
@@ -98,24 +101,25 @@ def base_rate(results: Results) -> float:
     from . import words
 
     def learned(base: float) -> float:
-        found = choosing(results, base, replay=True)
-        return _new(found[chosen_rate(found, words.MOST_LOST)])
+        found = choosing(results, base, [words.BASE_STEP], FEW)
+        return _new(found[chosen(found, words.MOST_LOST)])
 
     return max(words.BASE_RATES, key=learned)
 
 
-def words_rate(results: Results, base: float, arm: str, replay: bool) -> float:
+def setting(results: Results, base: float, arm: str) -> Setting:
     """Old words of the valid split lose little at it; at that of `alone_new`, what they will."""
     from . import words
 
-    return chosen_rate(choosing(results, base, replay), 1.0 if arm == "alone_new" else words.MOST_LOST)
+    found = choosing(results, base, words.STEPS if ARMS[arm] else [1], CHOOSING)
+    return chosen(found, 1.0 if arm == "alone_new" else words.MOST_LOST)
 
 
-def chosen_rate(found: Mapping[float, Sequence[Json]], most_lost: float) -> float:
+def chosen(found: Mapping[Setting, Sequence[Json]], most_lost: float) -> Setting:
     """The best for new words of those that lose at most so much of the old ones; of none, the one that loses least."""
-    lost = {rate: statistics.fmean(f["old"][0] - f["old"][-1] for f in runs) for rate, runs in found.items()}
-    allowed = [rate for rate in found if lost[rate] <= most_lost]
-    return max(allowed, key=lambda rate: _new(found[rate])) if allowed else min(found, key=lost.__getitem__)
+    lost = {key: statistics.fmean(f["old"][0] - f["old"][-1] for f in runs) for key, runs in found.items()}
+    allowed = [key for key in found if lost[key] <= most_lost]
+    return max(allowed, key=lambda key: _new(found[key])) if allowed else min(found, key=lost.__getitem__)
 
 
 def _new(runs: Sequence[Json]) -> float:
@@ -126,12 +130,21 @@ def run_words(results: Results) -> None:
     from . import words
 
     base = base_rate(results)
-    for arm, replay in ARMS:
-        rate = words_rate(results, base, arm, replay)
+    for arm in ARMS:
+        step, rate = setting(results, base, arm)
         for seed in REPORTED:
-            given = {"do": "words", "part": "report", "arm": arm, "seed": seed, "base": base, "rate": rate}
-            results.of(given, partial(words.learn, seed, base, rate, replay, "test", each=True))
-    results.of({"do": "sizes"}, lambda: words.sizes(REPORTED[0], base))
+            given = {
+                "do": "words",
+                "part": "report",
+                "arm": arm,
+                "seed": seed,
+                "step": step,
+                "base": base,
+                "rate": rate,
+            }
+            results.of(given, partial(words.learn, seed, base, rate, step, "test", each=True))
+    step, _ = setting(results, base, "replay")
+    results.of({"do": "sizes", "step": step}, lambda: words.sizes(REPORTED[0], base, step))
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------

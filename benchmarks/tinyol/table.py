@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from smidgen.terminal import bytes_text, count_text, seconds_text
 
-from ..methods.table import half_width
+from ..methods.intervals import half_width
 from .motion import DRIFT_LIMIT
-from .words import AIM, KEPT, MOST_LOST, NEW, OLD, STEP
+from .words import AIM, KEPT, MOST_LOST, NEW, OLD, STEPS
 
 Json = dict[str, Any]
 ACTIVITIES: Final = ("all", "jogging", "stairs", "sitting", "standing", "kicking")
@@ -104,7 +104,7 @@ def _lost(values: Mapping[str, list[list[float]]]) -> list[float]:
 
 def aim(found: Mapping[str, dict[str, list[list[float]]]]) -> str:
     lost, chosen = -statistics.fmean(_lost(found["replay"])), f"{100 * MOST_LOST:g} on the speakers it was chosen by"
-    missed = f"is missed by {100 * (lost - AIM):.1f}: the rate that lost at most {chosen} loses more on others"
+    missed = f"is missed by {100 * (lost - AIM):.1f}: what lost at most {chosen} loses more on others"
     said = "is met" if lost <= AIM else missed
     return f"The aim, that old words lose at most {100 * AIM:g} points with replay, {said}."
 
@@ -113,6 +113,7 @@ def _words(report: Mapping[str, Any]) -> list[str]:
     found = curves(report)
     rates = {arm: next(g["rate"] for g, _ in of(report, do="words", part="report", arm=arm)) for arm in ARMS}
     base = next(g["base"] for g, _ in of(report, do="words", part="report"))
+    step = next(g["step"] for g, _ in of(report, do="words", part="report", arm="replay"))
     head = " | ".join(f"old, {title} | new" for title in ARMS.values())
     lines = [f"| words learned | {head} |", "| ---: |" + " ---: |" * 6]
     for k in range(NEW + 1):
@@ -128,11 +129,12 @@ def _words(report: Mapping[str, Any]) -> list[str]:
         f"A DS-CNN (MLPerf Tiny) was trained on {OLD} Arabic words of 18 speakers, and learns {NEW} more with "
         "`tinyol`, one after the other, each from 36 samples that come once (`job.learn`). Accuracy in % on six other "
         f"speakers, mean of {seeds} seeds, which draw the new words. With replay, a step has a new sample and "
-        f"{STEP - 1} of a buffer of {KEPT} int8 features. Rates were chosen by six speakers and seeds of their own: "
-        f"the one that learns new words best of those at which old ones lose at most {100 * MOST_LOST:g} points there "
-        f"(with replay {rates['replay']:g}, without {rates['alone']:g}); the last columns are for the rate that learns "
-        f"new words best without replay, whatever the old ones lose ({rates['alone_new']:g}). The rate of the old "
-        f"words themselves, {base:g}, was chosen in the same way, and so was how they are trained.",
+        f"{step - 1} of a buffer of {KEPT} int8 features. Rates, and samples of a step ({', '.join(map(str, STEPS))}), "
+        "were chosen by six speakers and seeds of their own: the one that learns new words best of those at which old "
+        f"ones lose at most {100 * MOST_LOST:g} points there (with replay {rates['replay']:g}, without "
+        f"{rates['alone']:g}); the last columns are for the rate that learns new words best without replay, whatever "
+        f"the old ones lose ({rates['alone_new']:g}). The rate of the old words themselves, {base:g}, was chosen in "
+        "the same way, and so was how they are trained.",
         "![accuracy on old and new words after each](tinyol.svg)",
         "\n".join(lines),
         f"Old words change by {lost['replay']} points with replay, {lost['alone']} without, {lost['alone_new']} at the "

@@ -24,9 +24,11 @@ from ..methods.tasks import BUILD, DATA, keyword_net
 OLD, NEW = 30, 10  # words
 TAKES: Final = 2  # of each speaker, of a new word: with 18 speakers 36 samples
 BASE_RATES: Final = (0.02, 0.01)
+BASE_STEP: Final = 32  # where they are compared
 EPOCHS, BATCH, COPIES, DECAY = 8, 8, 5, 2e-3  # copies: of the samples of old words, each another one
 SHIFT, NOISE = 6, 0.2  # of a copy: frames of 20 ms; deviations of each coefficient
-KEPT, STEP = 1200, 32  # samples of the replay buffer; a new one and 31 old ones make a step
+KEPT: Final = 1200  # samples of the replay buffer
+STEPS: Final = (32, 64, 128)  # samples of a step: a new one, and old ones
 REPLAY_RATES: Final = (0.7, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)
 ALONE_RATES: Final = (0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.003)
 AIM: Final = 0.05  # at most so much of the old words' accuracy should be lost with replay
@@ -94,19 +96,20 @@ def another(x: Array, rng: np.random.Generator) -> Array:
 # -- ten more ----------------------------------------------------------------------------------------------------------
 
 
-def compiled(model: nn.Module, rate: float, replay: bool, **options: Any) -> Job:
-    memory = Memory(replay=Replay(KEPT, fresh=1)) if replay else Memory()
-    return smidgen.compile(model, torch.zeros(STEP if replay else 1, 1, 49, 10), method="tinyol", optimizer=SGD(rate),
+def compiled(model: nn.Module, rate: float, step: int, **options: Any) -> Job:
+    """A step of one sample is the new one alone, without replay."""
+    memory = Memory(replay=Replay(KEPT, fresh=1)) if step > 1 else Memory()
+    return smidgen.compile(model, torch.zeros(step, 1, 49, 10), method="tinyol", optimizer=SGD(rate),
                            classes=Classes(spare=NEW), memory=memory, **{"kernels": "fast:1", **options})  # fmt: skip
 
 
-def learn(seed: int, base_rate: float, rate: float, replay: bool, split: str, each: bool) -> Json:
+def learn(seed: int, base_rate: float, rate: float, step: int, split: str, each: bool) -> Json:
     """Accuracy on old and new words of a split before, and after each new word (or only after the last)."""
     words = Words.of(seed)
-    job = compiled(base(seed, base_rate), rate, replay)
+    job = compiled(base(seed, base_rate), rate, step)
     known = words.part("train", 0, OLD)
     job.calibrate(known[0])
-    if replay:
+    if step > 1:
         job.replay.add(*known)
 
     def accuracy(first: int, last: int) -> float:
@@ -124,14 +127,15 @@ def learn(seed: int, base_rate: float, rate: float, replay: bool, split: str, ea
     return {"old": old, "new": new}
 
 
-def sizes(seed: int, base_rate: float) -> Json:
+def sizes(seed: int, base_rate: float, step: int) -> Json:
     """With the exact kernels of boards, for a Nano 33 BLE."""
     found: Json = {}
-    for name, replay in (("replay", True), ("alone", False)):
-        plan = compiled(base(seed, base_rate), 0.1, replay, kernels="exact", device="nano33ble").plan
+    for name, samples in (("replay", step), ("alone", 1)):
+        plan = compiled(base(seed, base_rate), 0.1, samples, kernels="exact", device="nano33ble").plan
         found[name] = {"ram_bytes": plan.ram_bytes, "flash_bytes": plan.flash_bytes, "replay_bytes": plan.replay_bytes,
                        "learned": plan.learned_parameters}  # fmt: skip
     return found
 
 
-__all__ = ["AIM", "ALONE_RATES", "BASE_RATES", "MOST_LOST", "NEW", "OLD", "REPLAY_RATES", "base", "learn", "sizes"]
+__all__ = ["AIM", "ALONE_RATES", "BASE_RATES", "BASE_STEP", "KEPT", "MOST_LOST", "NEW", "OLD", "REPLAY_RATES", "STEPS",
+           "base", "learn", "sizes"]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.tinyol import motion, table
-from benchmarks.tinyol.run import CHOOSING, OUT, REPORTED, chosen_rate
+from benchmarks.tinyol.run import CHOOSING, OUT, REPORTED, Setting, chosen
 from benchmarks.tinyol.words import AIM
 
 
@@ -47,7 +47,9 @@ def test_replay_keeps_old_words_and_the_page_says_whether_the_aim_is_met(report:
     lost = {arm: np.mean(found[arm]["old"][0]) - np.mean(found[arm]["old"][-1]) for arm in table.ARMS}
     new = {arm: np.mean(found[arm]["new"][-1]) for arm in table.ARMS}
     assert lost["replay"] < 0.5 * lost["alone_new"]
-    assert new["replay"] > max(new["alone"], new["alone_new"])
+    assert new["replay"] > new["alone"]
+    known = {arm: 3 * np.mean(found[arm]["old"][-1]) + new[arm] for arm in table.ARMS}  # 30 old words, 10 new ones
+    assert known["replay"] > max(known["alone"], known["alone_new"])
     assert ("is met" in table.aim(found)) == (lost["replay"] <= AIM)
     assert table.aim(found) in table.page(report)
     assert all(len(found[arm]["old"]) == 11 and len(found[arm]["new"]) == 10 for arm in table.ARMS)
@@ -64,10 +66,13 @@ def run(lost: float, new: float) -> dict[str, Any]:
     return {"old": [0.9, 0.9 - lost], "new": [new]}
 
 
-@pytest.mark.parametrize(("most_lost", "best"), [(0.04, 0.1), (1.0, 0.3), (0.0, 0.03)])
-def test_of_rates_that_lose_little_the_one_that_learns_most_is_taken(most_lost: float, best: float) -> None:
-    found = {0.3: [run(0.2, 0.8)], 0.1: [run(0.03, 0.7), run(0.04, 0.6)], 0.03: [run(0.01, 0.2)]}
-    assert chosen_rate(found, most_lost) == best
+@pytest.mark.parametrize(("most_lost", "best"), [(0.04, (32, 0.1)), (1.0, (32, 0.3)), (0.0, (64, 0.03))])
+def test_of_settings_that_lose_little_the_one_that_learns_most_is_taken(most_lost: float, best: Setting) -> None:
+    found = {
+        (32, 0.3): [run(0.2, 0.8)], (32, 0.1): [run(0.03, 0.7), run(0.04, 0.6)], (64, 0.1): [run(0.03, 0.6)],
+        (64, 0.03): [run(0.01, 0.2)],
+    }  # fmt: skip
+    assert chosen(found, most_lost) == best
 
 
 def test_auc_counts_ties_as_half() -> None:
