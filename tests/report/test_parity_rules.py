@@ -12,8 +12,10 @@ from torch import nn
 from smidgen import SGD
 from smidgen.compiler.pipeline import lower
 from smidgen.compiler.torch_import.capture import import_model
+from smidgen.errors import BadOption
 from smidgen.report import parity
 from smidgen.report.parity import A_LIMIT, B_LIMIT, F32_SLACK, judged_gradient
+from smidgen.report.proof import Proof, prove_model
 
 CASES = {
     "one good try is enough": ([3e-2, 5e-6, 1e-2], [2e-6, 2e-6, 2e-6], True),
@@ -82,3 +84,45 @@ def test_single_precision_in_a_model_of_doubles_is_not_a_difference(name: str) -
     assert A_LIMIT < verdict.limit < 1e-6
     assert "torch-f64 moves by" in verdict.where
     assert torch.get_default_dtype() is torch.float32
+
+
+class Normed(nn.Module):
+    """torch takes the `eps` of the norm by the type of its input: what it is of float32 counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.norm(self.inner(x) * 1e-3) + nn.functional.rms_norm(x, (4,)).sum(1, keepdim=True))
+
+
+def proof_of(model: nn.Module, lr: float) -> Proof:
+    rng = np.random.default_rng(0)
+    shapes = [(2, 4)] * 20
+    batches = [((rng.standard_normal(shape).astype(np.float32),), rng.integers(0, 3, shape[0])) for shape in shapes]
+    return prove_model(model, "model", batches, "cross_entropy", "full", SGD(lr, momentum=0.9), "frozen")
+
+
+def test_a_norm_without_eps_has_that_of_single_precision() -> None:
+    torch.manual_seed(0)
+    proof = proof_of(Normed(), 0.01)
+    assert proof.passed
+    assert proof.verdicts[0].limit == A_LIMIT
+
+
+class Steep(nn.Module):
+    """Scores beyond float32, not beyond float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer, self.power = nn.Linear(4, 3), nn.Parameter(torch.tensor(35.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(x) * 1e30 * self.power.clamp(max=35).exp()
+
+
+def test_a_training_that_diverges_in_torch_is_nothing_to_compare_with() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(BadOption, match=r"no numbers any more after \d+ steps(.|\n)*--lr 1e-06"):
+        proof_of(Steep(), 1e-5)

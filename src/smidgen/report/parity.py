@@ -21,11 +21,12 @@ from ..compiler.entries import Entries
 from ..compiler.graph import interp
 from ..compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from ..compiler.torch_import.translate import LOSSES
+from ..errors import BadOption
 from ..ir import Array, Graph
 from ..program.arrays import unlaid
 from ..program.program import Program
 from ..train.job import Job
-from .in_double import InDouble
+from .in_double import InDouble, OfSingle
 
 Batches = Sequence[tuple[Sequence[Array], Array]]
 
@@ -105,7 +106,8 @@ class Reference:
 
     def _backward(self, inputs: Sequence[Array], target: Array) -> float:
         self.optimizer.zero_grad()
-        with InDouble() if self.in_double else contextlib.nullcontext():
+        wide = OfSingle() if self.dtype is torch.float64 else contextlib.nullcontext()
+        with InDouble() if self.in_double else wide:
             loss = self.loss(self.model(*[self._tensor(x) for x in inputs]), self._tensor(target))
         loss.backward()
         for p, mask in self.masks.items():
@@ -179,6 +181,18 @@ def masks_of(entries: Entries) -> dict[str, Array]:
             mask = found.setdefault(update.param, np.zeros(entries.shapes[update.param], bool))
             mask[(slice(None),) * update.axis + (list(update.indices),)] = True
     return found
+
+
+def check_finite(single: Reference, batches: Batches) -> None:
+    """Raise if torch's own training in float32 has no numbers any more: nothing could be compared with it."""
+    for k, (inputs, target) in enumerate(batches):
+        loss = single.step(inputs, target)
+        if not all(np.isfinite(x).all() for x in (loss, *single.values().values())):
+            raise BadOption(
+                f"PyTorch's own training has no numbers any more after {k + 1} steps: there is nothing to compare with",
+                why="its loss or its parameters are infinite or NaN",
+                help=f"a lower learning rate: --lr {single.optimizer.param_groups[0]['lr'] / 10:g}",
+            )
 
 
 def free_run(entries: Entries, reference: Callable[[torch.dtype], Reference], batches: Batches) -> Verdict:

@@ -129,6 +129,7 @@ def prove_model(
     def reference(dtype: torch.dtype) -> parity.Reference:
         return parity.Reference(twin, loss, optimizer, entries.learns, bn, dtype, masks)
 
+    parity.check_finite(reference(torch.float32), batches)
     tell(MEANING["a"] + " …")
     a = parity.free_run(entries, reference, batches[:STEPS])
     tell(MEANING["b"] + " …")
