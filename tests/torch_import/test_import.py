@@ -187,6 +187,13 @@ row("einsum-weight", lambda x, w: torch.einsum("bchw,co->bohw", x, w), (4, 2, 3)
 row("tensordot", lambda x, w: torch.tensordot(x, w, dims=([2], [0])), (4, 5), weights=[(5, 2)])
 row("bilinear", lambda: nn.Bilinear(4, 5, 3), (4,), (5,))
 row("embedding", lambda: nn.Embedding(7, 4), (7, (5,)))
+row("embedding-bag", lambda: nn.EmbeddingBag(7, 4), (7, (5,)))
+row("embedding-bag-sum", lambda: nn.EmbeddingBag(7, 4, mode="sum", include_last_offset=False), (7, (1,)))
+row(
+    "embedding-bag-weights", lambda i, f, w: F.embedding_bag(i, w, mode="sum", per_sample_weights=f), (7, (5,)), (5,),
+    weights=[(7, 4)],
+)  # fmt: skip
+row("embedding-bag-max", lambda: nn.EmbeddingBag(7, 4, mode="max"), (7, (5,)))
 row("embedding-padding", lambda: nn.Embedding(7, 4, padding_idx=2), (7, (5,)))
 
 # Convolutions.

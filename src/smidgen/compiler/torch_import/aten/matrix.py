@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ....ir import Batch, batch_axis
 from .emit import Emit
+from .samples import Samples
 from .writer import Operand, Unsupported, Value, aten, broadcast, static
 
 
@@ -118,3 +120,25 @@ def embedding(
     # The padding row does not learn: where it is read, the gradient stops.
     spread = t.reshape(t.add("eq", at, t.constant(padding, torch.int32)), (*t.shape(at), 1))
     return t.add("where", spread, t.detach(rows), rows)
+
+
+BAG = ("sum", "mean", "max")
+
+
+@aten("embedding_bag", "_embedding_bag")
+def embedding_bag(
+    t: Emit, w: Operand, index: Operand, starts: Any, by_frequency: bool = False, mode: int = 0, sparse: bool = False,
+    factors: Operand | None = None, last: bool = False, padding: int | None = -1,
+) -> Sequence[Operand | None]:  # fmt: skip
+    """A bag is a sample: indices of two axes. Of other results than the first nothing is known."""
+    size = t.shape(index)[0]
+    if not isinstance(size, Batch) or not isinstance(starts, Samples) or starts.rest is not None or last:
+        raise Unsupported("bags of several sizes", "indices of two axes, a bag for each sample")
+    if padding is not None and padding >= 0:
+        raise Unsupported("a padding row in bags", "nn.Embedding with the same weights, and a mean over what counts")
+    bag = (Batch(1), size.times)
+    rows = embedding(t, w, t.reshape(index, bag), by_frequency=by_frequency)
+    if factors is not None:
+        rows = t.times(rows, t.reshape(factors, (*bag, 1)))
+    found = t.add_many("max_index", rows, axis=1, keepdim=False)[0] if BAG[mode] == "max" else None
+    return (t.reduce(BAG[mode], rows, [1], False) if found is None else found), None, None, None

@@ -20,6 +20,7 @@ WHY = "it counts the samples of a batch"
 HELP = "use the count only as an index beside others: y[torch.arange(len(y)), places]"
 BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 CASTS = ("to", "_to_copy", "type_as", "to_copy", "detach", "detach_copy")
+BAGS = ("embedding_bag", "_embedding_bag")
 INDEXED = ("index", "index_put", "scatter", "scatter_add", "scatter_reduce", "index_add")
 SPREADS = ("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave")
 MOVES = (*movement.RESHAPES, *movement.COPIES, *movement.PERMUTES, *CASTS, *SPREADS, "slice", "narrow", "select")
@@ -55,7 +56,7 @@ def arange(t: Emit, *args: Any) -> Samples:
 
 def counted(t: Emit, name: str, args: Sequence[Any]) -> Any:
     """The result of an op with numbers of samples among its arguments."""
-    if name in BY_SHAPE or name in INDEXED:
+    if name in (*BY_SHAPE, *INDEXED, *BAGS):
         return TABLE[name](t, *args)
     if name in MOVES and isinstance(args[0], Samples):
         return _moved(t, name, args[0], args[1:])
