@@ -187,7 +187,7 @@ def check_finite(single: Reference, batches: Batches) -> None:
     """Raise if torch's own training in float32 has no numbers any more: nothing could be compared with it."""
     for k, (inputs, target) in enumerate(batches):
         loss = single.step(inputs, target)
-        if not all(np.isfinite(x).all() for x in (loss, *single.values().values())):
+        if not all(np.isfinite(x).all() for x in (np.array(loss), *single.values().values())):
             raise BadOption(
                 f"PyTorch's own training has no numbers any more after {k + 1} steps: there is nothing to compare with",
                 why="its loss or its parameters are infinite or NaN",
