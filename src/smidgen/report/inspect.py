@@ -89,8 +89,9 @@ def inspect_json(program: Program, path: str | os.PathLike[str] = "") -> dict[st
 
 
 def _buffer(buffer: Buffer) -> dict[str, Any]:
+    stands = {"scale": buffer.scale, "offset": buffer.offset} if buffer.is_scaled else {}
     return {"name": buffer.name, "dtype": buffer.dtype.value, "shape": [str(d) if not isinstance(d, int) else d
-                                                                        for d in buffer.dims]}  # fmt: skip
+                                                                        for d in buffer.dims], **stands}  # fmt: skip
 
 
 def _sections(data: bytes) -> dict[str, int]:
@@ -142,6 +143,7 @@ def _entries(found: dict[str, Any], width: int) -> list[str]:
         for way, arrow in (("inputs", "←"), ("outputs", "→")):
             for b in entry[way]:
                 shape = "×".join(str(d) for d in b["shape"]) or "one number"
+                shape += f", q stands for {b['scale']:g}·q{b['offset']:+g}" if "scale" in b else ""
                 lines.append(f"  {'':<{room}}  {arrow} {cut(printable(b['name']), width - 40)}  {b['dtype']} {shape}")
     return lines
 
