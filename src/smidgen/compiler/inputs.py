@@ -16,7 +16,7 @@ from ..program.arguments import is_number
 from ..program.arrays import to_numpy
 from ..program.buffer import SCALED_RANK
 
-HELP: Final = "smidgen.Bytes(images, scale=1 / 255), with uint8 images"
+HELP: Final = "smidgen.Bytes(images, scale=1 / 255) as the example, with uint8 images; on the command line :bytes/255"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, DType, Node, Tensor
-from .convert import KIND
-from .movement import sum_to
+from .movement import KIND, sum_to
 from .registry import (
     NOT_DIFFERENTIABLE,
     Builder,

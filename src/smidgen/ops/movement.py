@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
 from .traits import BY_ROWS, Layout, Rows
 
@@ -306,6 +306,50 @@ define(
     cases=[case((N, 2, 3), (N, 1, 3), (N, 4, 3), axis=1), case((N, 5), axis=1), case((2, N), (3, N), axis=0),
            case((2, 1), (2, 7), axis=1), case(_ints(2, 3), _ints(1, 3), axis=0, smooth=False),
            case(_bytes(2, 3), _bytes(2, 1), axis=1, smooth=False)],
+)  # fmt: skip
+
+
+KIND = {DType.F32: 0, DType.I32: 1, DType.U8: 2}
+"""How C is told the dtype of an input where the kernel is chosen by that of the output."""
+
+
+def _cast_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    if attrs["dtype"] not in {d.value for d in KIND}:
+        raise BadShape(f"cast to '{attrs['dtype']}'", help="one of f32, i32, u8")
+    return [(ins[0].shape, DType(attrs["dtype"]))]
+
+
+def _cast_ref(x: Array, dtype: str) -> Sequence[Array]:
+    if dtype == "u8":
+        return ((x != 0).astype(np.uint8),)
+    if dtype == "f32":
+        return (x if x.dtype.kind == "f" else x.astype(np.float64),)
+    if x.dtype.kind == "f":
+        x = np.clip(np.where(np.isnan(x), 0, x), -(2.0**31), 2.0**31 - 1)
+    return (x.astype(np.int32),)
+
+
+def _cast_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
+    floats = b[node.ins[0]].dtype is b[node.outs[0]].dtype is DType.F32
+    return [dys[0] if floats else None]
+
+
+def _border_floats(rng: np.random.Generator, n: int) -> Array:
+    return np.array([0.0, -0.0, 1.9, -1.9, 3e9, -3e9, np.inf, -np.inf, np.nan, 2147483520.0, 1e-30])
+
+
+_CASTS = [
+    *[Case((x,), {"dtype": kind}) for x in (_ints(3, 4), _bytes(2, 5)) for kind in ("f32", "i32", "u8")],
+    *[Case((_border_floats,), {"dtype": kind}) for kind in ("i32", "u8")],
+]
+
+define(
+    "cast", doc="another number type; to i32 cuts off toward zero and saturates (NaN is 0), to u8 is x ≠ 0",
+    layout=Layout("each", once=True), identity=lambda attrs: attrs["dtype"] != "u8", converts=True,
+    infer=_cast_infer, ref=_cast_ref, vjp=_cast_vjp,
+    kernels={"f32": "cast_f32", "i32": "cast_i32", "u8": "cast_u8"},
+    params=lambda call: [call.outs[0].size, KIND[call.ins[0].dtype]],
+    cases=[case((N, 3), dtype="f32"), case((N, 3), dtype="i32"), *_CASTS],
 )  # fmt: skip
 
 

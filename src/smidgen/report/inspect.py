@@ -94,6 +94,11 @@ def _buffer(buffer: Buffer) -> dict[str, Any]:
                                                                         for d in buffer.dims], **stands}  # fmt: skip
 
 
+def _stands(scale: float, offset: float) -> str:
+    """What bytes stand for, where it is the same for all channels."""
+    return ", bytes" if (scale, offset) == (1, 0) else f", bytes q for {scale:.6g}·q{offset:+.6g}"
+
+
 def _sections(data: bytes) -> dict[str, int]:
     sizes = [struct.unpack_from("<2I", data, HEADER.size + 8 * i)[1] for i in range(len(SECTIONS))]
     return dict(zip(SECTIONS, sizes, strict=True))
@@ -143,7 +148,7 @@ def _entries(found: dict[str, Any], width: int) -> list[str]:
         for way, arrow in (("inputs", "←"), ("outputs", "→")):
             for b in entry[way]:
                 shape = "×".join(str(d) for d in b["shape"]) or "one number"
-                shape += f", q stands for {b['scale']:g}·q{b['offset']:+g}" if "scale" in b else ""
+                shape += _stands(b["scale"], b["offset"]) if "scale" in b else ""
                 lines.append(f"  {'':<{room}}  {arrow} {cut(printable(b['name']), width - 40)}  {b['dtype']} {shape}")
     return lines
 

@@ -196,7 +196,8 @@ def _turned(x: Tensor, *, perm: tuple[int, ...], stands: object = None) -> Tenso
 
 
 def from_bytes(x: Tensor, scale: Sequence[float], offset: Sequence[float], axis: int) -> Tensor:
-    """The numbers that bytes stand for, which have been brought into a type of such numbers."""
+    """The numbers that bytes stand for, in the type of `x` if it is one of such numbers."""
+    x = x if x.is_floating_point() else x.double()
     shape = [1] * x.ndim
     shape[axis] = len(scale)
     factor, more = (torch.tensor(values, dtype=x.dtype).reshape(shape) for values in (scale, offset))

@@ -30,7 +30,7 @@ from ...errors import BadOption, BadShape, ExportFailed, SmidgenError, Unsupport
 from ...ir import Batch, DType, Graph, Shape, at
 from ...program.arrays import listed
 from ..imported import Imported, Parameter
-from ..inputs import Bytes, Stands
+from ..inputs import HELP, Bytes, Stands
 from . import custom_gradients, recurrent_ops
 from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
 from .aten.writer import COMPLEX, dtype_of
@@ -366,7 +366,8 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
         shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs)
         return ExportFailed(
             f"the model does not take an input of {shapes}", at=line_of_error(refused),
-            why=str(refused).partition("\n")[0][:200], help="give an example as the model is called with, batch first",
+            why=str(refused).partition("\n")[0][:200], help=_as_numbers(module, given)
+            or "give an example as the model is called with, batch first",
         )  # fmt: skip
     try:
         with _quiet():
@@ -375,6 +376,18 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
         return ExportFailed("torch.export cannot capture the model", at=at, why=f"{type(error).__name__}: {why}",
                             help="model(example) must run in PyTorch, and without values leaving tensors")  # fmt: skip
     return ExportFailed("the model works only for the example's batch size", at=at, why=why, help=any_size)
+
+
+def _as_numbers(module: nn.Module, given: Sequence[torch.Tensor]) -> str:
+    """What to type if the model takes the example with its bytes as floats; nothing if it does not."""
+    floats = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    bytes_ = [x.dtype is torch.int64 and 0 <= int(x.min()) <= int(x.max()) < 256 for x in given]
+    try:
+        with _quiet(), torch.no_grad():
+            module(*(x.to(floats) if is_ else x for is_, x in zip(bytes_, given, strict=True)))
+    except Exception:  # whatever the user's code or torch raises
+        return ""
+    return HELP if any(bytes_) else ""
 
 
 def _constraint(text: str) -> str:

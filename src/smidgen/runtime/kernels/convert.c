@@ -1,49 +1,5 @@
-/* Numbers of one type made from those of another. */
+/* The numbers that bytes stand for. */
 #include "../kernel.h"
-
-/* p: N, kind of x. */
-enum { FROM_F32, FROM_I32, FROM_U8 };
-typedef struct {
-    int32_t N, kind;
-} Cast;
-UNPACK(cast_of, Cast)
-
-static int cast_need(const int32_t *p, uint64_t *need, unsigned width) {
-    const Cast v = cast_of(p);
-    if (v.N < 0 || v.kind < FROM_F32 || v.kind > FROM_U8) { return -1; }
-    need[0] = smg_mul((uint64_t)v.N, width);
-    need[1] = smg_mul((uint64_t)v.N, v.kind == FROM_U8 ? 1 : 4);
-    return 0;
-}
-
-/* Toward zero; saturates, and NaN is 0, where a plain conversion would be undefined. */
-static inline int32_t to_i32(float x) {
-    if (x >= 2147483648.0f) { return INT32_MAX; }
-    if (x < -2147483648.0f) { return INT32_MIN; }
-    return x != x ? 0 : (int32_t)x;
-}
-
-#define CAST(name, type, width, from_float, from_int)                      \
-    EXTENT(name) { return cast_need(p, need, width); }                     \
-    KERNEL(name, "oi", PARAMS(Cast)) {                                     \
-        const Cast v = cast_of(c->p);                                      \
-        type *y = OUT_AS(type, 0);                                         \
-        const float *f = IN(1);                                            \
-        const int32_t *w = IN_AS(int32_t, 1);                              \
-        const uint8_t *b = IN_AS(uint8_t, 1);                              \
-        if (v.kind == FROM_F32) {                                          \
-            for (int32_t i = 0; i < v.N; i++) { y[i] = from_float(f[i]); } \
-        } else if (v.kind == FROM_I32) {                                   \
-            for (int32_t i = 0; i < v.N; i++) { y[i] = from_int(w[i]); }   \
-        } else {                                                           \
-            for (int32_t i = 0; i < v.N; i++) { y[i] = from_int(b[i]); }   \
-        }                                                                  \
-        return SMG_NO_FAULT;                                               \
-    }
-#define NONZERO(x) ((x) != 0)
-CAST(cast_f32, float, 4, (float), (float))
-CAST(cast_i32, int32_t, 4, to_i32, (int32_t))
-CAST(cast_u8, uint8_t, 1, NONZERO, NONZERO)
 
 /* Bytes as [A][C][B], and for each of C, or for all, a scale and an offset behind this. */
 typedef struct {
