@@ -5,9 +5,9 @@ python -m benchmarks.stream --only ram       # or time, or board
 
 f32, batch 1, ten classes, SGD without momentum.
 
-ram    all of it (STATE, ARENA, context, stack) for `last_layer`, of U-Nets the arena of `infer`; exact kernels. Layer by
-       layer; row by row with the image in RAM, which counts, in f32 and as bytes; and with rows of it from the channel,
-       or from the caller.
+ram    all of it (STATE, ARENA, context, stack) for `last_layer`, of U-Nets the arena of `infer`; exact kernels. Layer
+       by layer; row by row with the image in RAM, which counts, in f32 and as bytes; and with rows of it from the
+       channel, or from the caller.
 time   of an inference and of a step of `last_layer` with fast kernels on one thread, as compiled without a budget:
        medians of the thread's processor time, by turns.
 board  MCUNet, frozen weights as int8, with 320 KB of RAM: instructions of a step under QEMU, against the same layer by
@@ -132,10 +132,11 @@ def ram_row(net: str) -> Json:
     q = np.random.default_rng(0).integers(0, 256, (1, 3, size, size)).astype(np.uint8)
     x = smidgen.Bytes(q, SCALE).numbers
     results = {job.predict(q if name == "bytes" else x).tobytes() for name, job in jobs.items()}
-    ram = {n: j.plan.arena_by_entry["infer"] if kind == "infer" else j.plan.ram_bytes for n, j in jobs.items()}
-    said = [d.short for d in jobs["rows"].plan.decisions if d.kind == "stream"]
-    return {"net": net, "size": size, "of": kind, "whole_bytes": ram["whole"], "image_bytes": ram["image"],
-            "bytes_bytes": ram["bytes"], "rows_bytes": ram["rows"], "share": round(ram["rows"] / ram["whole"], 4), "same_bits": len(results) == 1,
+    plans = {name: job.plan for name, job in jobs.items()}
+    ram = {f"{n}_bytes": p.arena_by_entry["infer"] if kind == "infer" else p.ram_bytes for n, p in plans.items()}
+    said = [d.short for d in plans["rows"].decisions if d.kind == "stream"]
+    share = round(ram["rows_bytes"] / ram["whole_bytes"], 4)
+    return {"net": net, "size": size, "of": kind, **ram, "share": share, "same_bits": len(results) == 1,
             "decision": said[0] if said else ""}  # fmt: skip
 
 
