@@ -101,6 +101,38 @@ def _demo() -> Table:
     ]
 
 
+def _stream() -> Table:
+    nets = {
+        "mcunet": "MCUNet-5fps, 128 px",
+        "mobilenetv2_035": "MobileNetV2-0.35, 128 px",
+        "proxyless_03": "ProxylessNAS-0.3, 128 px",
+        "mobilenetv2": "MobileNetV2-1.0, 224 px",
+        "unet3": "U-Net of three levels, 256 px, inference alone",
+        "unet4": "U-Net of four levels, 256 px, inference alone",
+    }
+
+    def row(net: str) -> list[Cell]:
+        return [
+            Figure("stream.json", f"ram[net={net}].{way}_bytes", "bytes") for way in ("whole", "image", "bytes", "rows")
+        ]
+
+    return [["network", "layer by layer", "image in RAM", "image as bytes in RAM", "rows of the image"]] + [
+        [title, *row(net)] for net, title in nets.items()
+    ]
+
+
+def _stream_time() -> Table:
+    nets = {"mobilenetv2": "MobileNetV2-1.0", "resnet18": "ResNet-18", "vgg16": "VGG-16"}
+
+    def ratio(net: str, of: str) -> Figure:
+        return Figure("stream.json", f"time[net={net},of={of}].ratio", ".2f")
+
+    rows: Table = [[f"{title}, 224 px", ratio(net, "infer"), ratio(net, "last_layer")] for net, title in nets.items()]
+    board = Figure("stream.json", "board[net=mcunet].ratio", ".3f")
+    return [["time, against layer by layer", "inference", "step of the last layer"], *rows,
+            ["MCUNet on a Cortex-M7 with 320 KB, instructions", "–", board]]  # fmt: skip
+
+
 TABLES: Final[dict[str, Table]] = {
     "demo": _demo(),
     "demo_ram": [
@@ -112,6 +144,8 @@ TABLES: Final[dict[str, Table]] = {
     "parity": _parity(),
     "step": _step(),
     "board_time": _board_time(),
+    "stream": _stream(),
+    "stream_time": _stream_time(),
     "limited": [
         ["network", "limit", "time of a step, against one without the limit"],
         [

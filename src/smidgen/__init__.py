@@ -11,6 +11,7 @@ from .train.load import load
 if TYPE_CHECKING:
     from . import methods
     from .api import compile, max_batch, search, sweep
+    from .compiler.inputs import Bytes
     from .compiler.optimizers import SGD, Adam, AdamW
     from .compiler.options import Classes, Memory, Replay
     from .methods import Update, all_methods
@@ -21,6 +22,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "Bytes",
     "Classes",
     "History",
     "Job",
@@ -40,7 +42,8 @@ __all__ = [
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
-    "Classes": "compiler.options", "Memory": "compiler.options", "Replay": "compiler.options",
+    "Bytes": "compiler.inputs", "Classes": "compiler.options", "Memory": "compiler.options",
+    "Replay": "compiler.options",
     "History": "train.history", "Plan": "program.plan",
     "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "search": "api",
     "sweep": "api",

@@ -162,7 +162,7 @@ def test_an_installed_command_finds_packages_where_the_user_is(tmp_path: Path) -
 
 # What does not. Each error is all of stderr; nothing goes to stdout.
 
-SHAPE_HELP = "help: 8x3x32x32 (batch first), or 8x16:int100 for integers"
+SHAPE_HELP = "help: 8x3x32x32 (batch first), 8x16:int100 for integers, 8x3x32x32:bytes/255 for bytes"
 ERRORS: list[tuple[str, str, type[errors.SmidgenError], str]] = [
     ("a missing file", "nope.py:build --input 4x3x8x8", errors.BadModelSource, "no file nope.py"),
     (

@@ -15,7 +15,7 @@ from tools.python_reference import MARKED, MEANINGS, PAGE, filled
 
 TEXT = PAGE.read_text(encoding="utf-8")
 TABLES = {found["name"]: found[0] for found in MARKED.finditer(TEXT)}
-SIGNED = ["compile", "Memory", "Classes", "SGD", "Adam", "AdamW", "Update", "load", "Job.fit", "SmidgenError"]
+SIGNED = ["compile", "Memory", "Classes", "Bytes", "SGD", "Adam", "AdamW", "Update", "load", "Job.fit", "SmidgenError"]
 
 
 def meanings() -> dict[str, dict[str, str]]:

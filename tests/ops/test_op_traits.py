@@ -34,6 +34,7 @@ OTHER_MEANING = {
     "cli/arguments.py": {"sgd": "an optimizer"},
     "compiler/fit/misfit.py": {"zero": "an entry point"},
     "compiler/torch_import/modes.py": {"dropout": "an attribute of torch's modules"},
+    "report/inspect.py": {"scale": "a key of its JSON"},
     "report/sweep_html.py": {"where": "a key of the page's JSON"},
     "compiler/passes/additive.py": {"mean": "a reduction"},
     "program/arrays.py": {"permute": "a step of a stored layout", "reshape": "the same", "take": "the same"},

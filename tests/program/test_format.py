@@ -73,7 +73,7 @@ def test_python_and_c_have_the_same_types() -> None:
 
 
 def test_a_file_lists_the_types_of_its_buffers() -> None:
-    data = program(buffers=(X, replace(X, name="z", dtype=DType.F32, scale=1, offset=0), Y)).to_bytes()
+    data = program(buffers=(X, replace(X, name="z", dtype=DType.F32, scale=None, offset=0), Y)).to_bytes()
     at, count = struct.unpack_from("<2I", data, HEADER.size + 8 * SECTIONS.index("types"))
     assert struct.unpack_from(f"<{count // 4}I", data, at) == (0 | 4 << 8, 2 | 1 << 8)
     for word in (7 | 4 << 8, 2 | 4 << 8, 2):
@@ -91,7 +91,7 @@ F32, I32, U8 = (t.code | t.bytes << 8 for t in (DType.F32, DType.I32, DType.U8))
 @pytest.mark.parametrize("words", [(U8, F32), (F32, F32), (F32, I32), (), (F32, I32, U8)])
 def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...]) -> None:
     """Three types are listed, two if the third word counts no longer; a buffer may then be of the third type."""
-    f32 = replace(X, name="z", dtype=DType.F32, scale=1, offset=0)
+    f32 = replace(X, name="z", dtype=DType.F32, scale=None, offset=0)
     listed = program(buffers=(X, f32, replace(f32, name="i", dtype=DType.I32), Y)).to_bytes()
     changed = bytearray(listed)
     place = HEADER.size + 8 * SECTIONS.index("types")
@@ -108,7 +108,7 @@ def test_the_table_of_types_is_that_of_the_buffers(words: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("dtype", [t for t in DType if t.bytes < 4])
 def test_bytes_of_any_small_type_can_be_copied(dtype: DType) -> None:
-    x, y = replace(X, dtype=dtype, scale=1.0, offset=0.0), replace(Y, dtype=dtype)
+    x, y = replace(X, dtype=dtype, scale=None, offset=0.0), replace(Y, dtype=dtype)
     params = tuple(copy_params([Batch(4 * dtype.bytes)], [1], [1]))
     made = program(Instruction("copy_b1", (at("output", 1), at("input", 0)), params), buffers=(x, y))
     machine = Machine(made.to_bytes())
@@ -130,7 +130,7 @@ def test_scale_and_offset_of_a_buffer_come_back_everywhere() -> None:
     one, other = Machine(data).entries["go"]
     assert (one.scale, one.offset, one.dims) == (X.scale, X.offset, (4,))
     assert (other.scale, other.offset) == (1.0, 0.0)
-    assert len(data) == len(program(buffers=(replace(X, scale=1.0, offset=0.0), Y)).to_bytes())
+    assert len(data) == len(program(buffers=(replace(X, scale=None, offset=0.0), Y)).to_bytes())
 
 
 def test_a_scale_that_is_no_number_is_refused() -> None:

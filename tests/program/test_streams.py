@@ -34,7 +34,7 @@ from smidgen.program.plan import Plan
 from smidgen.program.program import Program
 from smidgen.program.writer import HEADER, SECTIONS, STREAM
 from smidgen.runtime.machine import Machine
-from tests.support.channels import Through
+from tests.support.channels import InOrder
 from tests.support.encoded import sealed
 from tests.support.streams import Restored, Signal, Varied, with_all_streams
 
@@ -241,19 +241,6 @@ def test_a_network_learns_the_same_bits_row_by_row(name: str, rows: int) -> None
             machine.run("infer", [x], [out], n)
             found.append((loss.tobytes(), out.tobytes(), machine.state.tobytes()))
         assert found[0] == found[1]
-
-
-class InOrder(Through):
-    """A source that cannot seek: each byte is read once, in order."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.read: list[tuple[int, int]] = []
-
-    def _read(self, _: object, buffer: int, offset: int, to: int, count: int) -> int:
-        if buffer == 0:
-            self.read.append((offset, count))
-        return super()._read(_, buffer, offset, to, count)
 
 
 @pytest.mark.parametrize("name", ["image", "restored", "signal"])

@@ -53,3 +53,16 @@ class Through:
         number = list(self.machine.entries).index(entry)
         status = self.lib.smg_run_channel(context, number, buffers, len(arrays), CSamples(n, n, 0), self.channel)
         return status, self.lib.smg_error(context).decode()
+
+
+class InOrder(Through):
+    """A source that cannot seek: each byte is read once, in order."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.read: list[tuple[int, int]] = []
+
+    def _read(self, _: object, buffer: int, offset: int, to: int, count: int) -> int:
+        if buffer == 0:
+            self.read.append((offset, count))
+        return super()._read(_, buffer, offset, to, count)

@@ -10,7 +10,10 @@ from ..errors import BadOption, did_you_mean
 from . import board, commands, target
 from . import search as searching
 
-SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
+SHAPE = (
+    "8x3x32x32, batch first; 8x16:int100 for integers below 100; 8x3x32x32:bytes/127.5-1 for bytes, and the numbers "
+    "that they stand for; repeat for more inputs"
+)
 PAGES = "the file to page to, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 

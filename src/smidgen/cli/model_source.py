@@ -1,4 +1,5 @@
-"""Models and inputs by name: `file.py:build`, `package.module:attr`, `net.pt2`, `8x3x32x32`, `8x16:int100`."""
+"""Models and inputs by name: `file.py:build`, `package.module:attr`, `net.pt2`, `8x3x32x32`, `8x16:int100`,
+`8x3x32x32:bytes/255`."""
 
 from __future__ import annotations
 
@@ -7,16 +8,20 @@ import importlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ..errors import BadModelSource, SmidgenError, did_you_mean
 from ..ir import Array
 from ..program.buffer import MAX_RANK
+
+if TYPE_CHECKING:
+    from ..compiler.inputs import Bytes
 
 LARGEST_BYTES: Final = 2**27
 """Of one example; a proof keeps twenty of them."""
@@ -136,23 +141,38 @@ def _module(place: str) -> Any:
     return module
 
 
-def example_of(text: str, rng: np.random.Generator) -> Array:
-    """A random array for a description like 8x3x32x32 or 8x16:int100."""
-    dims, _, kind = text.partition(":")
+_KIND = re.compile(r"int(?P<top>\d+)|bytes((?P<by>[*/])(?P<scale>NUMBER))?(?P<offset>[+-]NUMBER)?".replace(
+    "NUMBER", r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"))  # fmt: skip
+
+
+def example_of(text: str, rng: np.random.Generator) -> Array | Bytes:
+    """A random array for a description like 8x3x32x32, 8x16:int100 or 8x3x32x32:bytes/127.5-1."""
+    dims, _, described = text.lower().partition(":")
+    kind = _KIND.fullmatch(described)
     try:
-        shape = tuple(int(d) for d in dims.lower().split("x"))
-        top = int(kind.removeprefix("int")) if kind else 0
+        shape = tuple(int(d) for d in dims.split("x"))
     except ValueError:
-        shape, top = (), 0
-    if not shape or min(shape) < 1 or (kind and (not kind.startswith("int") or top < 1)):
-        raise BadModelSource(f"'{text}' is not an input", help="8x3x32x32 (batch first), or 8x16:int100 for integers")
-    item = 8 if top else 4
+        shape = ()
+    top = int(kind["top"] or 256) if kind else 0
+    if not shape or min(shape) < 1 or (":" in text and not top):
+        raise BadModelSource(
+            f"'{text}' is not an input",
+            help="8x3x32x32 (batch first), 8x16:int100 for integers, 8x3x32x32:bytes/255 for bytes",
+        )
+    item = (1 if kind["top"] is None else 8) if kind else 4
     if len(shape) > MAX_RANK or math.prod(shape) * item > LARGEST_BYTES or top > 2**31 - 1:
         raise BadModelSource(
             f"'{text}' is too large an input",
             why=f"at most {MAX_RANK} axes, {LARGEST_BYTES // item:,} numbers, and integers below 2**31",
             help="a smaller batch proves the same: 8x3x32x32",
         )
-    if top:
-        return rng.integers(0, top, shape).astype(np.int64)
-    return rng.standard_normal(shape).astype(np.float32)
+    if kind is None:
+        return rng.standard_normal(shape).astype(np.float32)
+    values = rng.integers(0, top, shape)
+    if kind["top"]:
+        return values.astype(np.int64)
+    from ..compiler.inputs import Bytes
+
+    scale = float(kind["scale"] or 1)
+    scale = 1 / scale if kind["by"] == "/" and scale else scale
+    return Bytes(values.astype(np.uint8), scale, float(kind["offset"] or 0))

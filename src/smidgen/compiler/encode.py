@@ -93,10 +93,13 @@ class EntryCoder:
         self.held: dict[str, Held] = {}
 
     def entry(self) -> Entry:
+        feeds = [node for node in self.graph.nodes if ops.border(node) == "in"]
+        stands = {node.ins[0]: node.attrs["stands"] for node in feeds if "stands" in node.attrs}
         buffers = tuple(
-            Buffer(t, self.graph[t].dtype, self.graph[t].shape, "input" if i < len(self.graph.inputs) else "output")
+            Buffer(t, self.graph[t].dtype, self.graph[t].shape, "input" if i < len(self.graph.inputs) else "output",
+                   *stands.get(t, ()))
             for t, i in self.outside.items()
-        )
+        )  # fmt: skip
         for buffer in buffers:
             if len(buffer.dims) > MAX_RANK:
                 raise BadShape(

@@ -95,11 +95,14 @@ class Builder:
         )  # fmt: skip
 
 
-def feed(b: Builder, name: str, shape: Shape, dtype: DType = DType.F32, perm: tuple[int, ...] | None = None) -> str:
-    """Declare a buffer of the caller and the node that brings it into the arena, axes permuted by `perm`."""
+def feed(b: Builder, name: str, shape: Shape, dtype: DType = DType.F32, perm: tuple[int, ...] | None = None,
+         stands: tuple[float, float] | None = None) -> str:  # fmt: skip
+    """Declare a buffer of the caller and the node that brings it into the arena, axes permuted by `perm`. `stands`, of
+    integers: they stand for q · scale + offset, as the program file says."""
     outside = b.tensor(name, shape, dtype, Role.INPUT)
     b.inputs.append(outside)
-    return b.add("feed", outside, perm=perm or tuple(range(len(shape))), name=f"{name}.fed")
+    attrs = {"perm": perm or tuple(range(len(shape))), **({"stands": stands} if stands else {})}
+    return b.add("feed", outside, name=f"{name}.fed", **attrs)
 
 
 def fetch(b: Builder, value: str, name: str, perm: tuple[int, ...] | None = None) -> str:

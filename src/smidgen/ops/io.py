@@ -20,7 +20,7 @@ def _feed_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spe
     return [(shape, ins[0].dtype)]
 
 
-def _feed_ref(x: Array, perm: tuple[int, ...], run: Run, sample: bool = False) -> Sequence[Array]:
+def _feed_ref(x: Array, perm: tuple[int, ...], run: Run, sample: bool = False, stands: Any = None) -> Sequence[Array]:
     if sample:
         per_sample = x.shape[0] // run.n
         x = x[run.index * per_sample : (run.index + 1) * per_sample]

@@ -164,7 +164,7 @@ class Op:
     layout: Layout | None = None  # with axes in another order
     rearranges: Callable[[Attrs], Step] | None = None  # the step by which a stored tensor is laid out like the result
     identity: Callable[[Attrs], bool] | None = None  # y is x with these attributes, where their types are equal
-    converts: bool = False  # y is x in another number type
+    converts: bool = False  # y is x in another number type, or what it stands for
     linear_in: LinearIn = ()
     lean: str | None = None  # the op to use instead when only output 0 is read
     bits: Callable[[Attrs], Bits] | None = None

@@ -15,7 +15,7 @@ from ..errors import BadData, BadOption
 from ..ir import Array, DType, Quant, Step, batch_axis
 from .buffer import Buffer
 
-F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
+F32, I32, BYTE = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.uint8)
 
 
 def listed(x: Any) -> list[Any]:
@@ -67,8 +67,11 @@ def check_layout(array: Array, buffer: Buffer) -> None:
     """Raise unless dtype and shape are the program's, for any number of samples."""
     floating = buffer.dtype is DType.F32
     if array.dtype.kind not in ("fiub" if floating else "iub"):
-        wanted = "numbers" if floating else "integers"
-        raise BadData(f"'{buffer.name}' has dtype {array.dtype}, the program wants {wanted}")
+        wanted = "numbers" if floating else "bytes" if buffer.is_scaled else "integers"
+        raise BadData(
+            f"'{buffer.name}' has dtype {array.dtype}, the program wants {wanted}",
+            help="uint8, as they come from the camera: the program makes numbers of them" if buffer.is_scaled else "",
+        )
     shape = buffer.shape(1)
     if array.ndim != len(shape) or array.shape[1:] != shape[1:] or (array.ndim and array.shape[0] % buffer.per_sample):
         want = ", ".join(str(d) for d in ("n" if buffer.per_sample == 1 else f"{buffer.per_sample}n", *shape[1:]))
@@ -86,16 +89,17 @@ def as_dtype(array: Array, buffer: Buffer) -> Array:
     """In the program's dtype and order of elements; the same object if it has them."""
     if buffer.dtype is DType.F32:
         return as_f32(array, buffer.name)
-    if array.dtype == I32 and buffer.dtype is DType.I32:
+    if (array.dtype == I32 and buffer.dtype is DType.I32) or (array.dtype == BYTE and buffer.is_scaled):
         return np.asarray(array, order="C")
     whole = array.astype(I32)
     if not (whole == array).all():
         raise BadData(f"'{buffer.name}' holds an integer that does not fit 32 bits")
     if buffer.dtype is DType.I32:
         return np.ascontiguousarray(whole)
-    if array.size and not 0 <= whole.min() <= whole.max() <= 1:
+    most, kind = (255, "bytes, 0 to 255") if buffer.is_scaled else (1, "booleans")
+    if array.size and not 0 <= whole.min() <= whole.max() <= most:
         bad = int(whole.min() if whole.min() < 0 else whole.max())
-        raise BadData(f"'{buffer.name}' holds {bad}, the program wants booleans")
+        raise BadData(f"'{buffer.name}' holds {bad}, the program wants {kind}")
     return np.ascontiguousarray(array, dtype=buffer.dtype.numpy)
 
 

@@ -17,23 +17,25 @@ Direction = Literal["input", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory of the caller: one input or output of an entry point. Integers q stand for scale * q + offset."""
+    """Memory of the caller: one input or output of an entry point. Bytes, integers q with a scale, stand for numbers
+    scale * q + offset: 1 and 0 where each channel has its own. Other u8 are yes or no."""
 
     name: str
     dtype: DType
     dims: Shape
     direction: Direction
-    scale: float = 1.0  # both are f32 numbers
+    scale: float | None = None  # both are f32 numbers
     offset: float = 0.0
 
     @property
     def is_scaled(self) -> bool:
-        return (self.scale, self.offset) != (1.0, 0.0)
+        return self.scale is not None
 
     @property
     def wrong_scale(self) -> str:
         """Why it cannot have the scale that it has; empty if it can."""
-        fits = math.isfinite(self.scale) and math.isfinite(self.offset) and self.scale > 0
+        scale = 0.0 if self.scale is None else self.scale
+        fits = math.isfinite(scale) and math.isfinite(self.offset) and scale > 0
         return "" if fits and self.dtype.is_integer else "a buffer cannot have its scale"
 
     def shape(self, n: int) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ class Reader:
             raise BadProgram("a name is not UTF-8") from e
 
     def _buffer(self, name: int, code: int, kind: int, rank: int, axis: int, *dims: int) -> Buffer:
-        scale, offset, dtype = 1.0, 0.0, DType.of_code(code)
+        scale, offset, dtype = None, 0.0, DType.of_code(code)
         if kind & SCALED:
             scale, offset = struct.unpack("<2f", struct.pack("<2I", *dims[SCALED_RANK:]))
             dims = dims[:SCALED_RANK]

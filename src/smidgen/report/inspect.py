@@ -89,8 +89,14 @@ def inspect_json(program: Program, path: str | os.PathLike[str] = "") -> dict[st
 
 
 def _buffer(buffer: Buffer) -> dict[str, Any]:
+    stands = {"scale": buffer.scale, "offset": buffer.offset} if buffer.is_scaled else {}
     return {"name": buffer.name, "dtype": buffer.dtype.value, "shape": [str(d) if not isinstance(d, int) else d
-                                                                        for d in buffer.dims]}  # fmt: skip
+                                                                        for d in buffer.dims], **stands}  # fmt: skip
+
+
+def _stands(scale: float, offset: float) -> str:
+    """What bytes stand for, where it is the same for all channels."""
+    return ", bytes" if (scale, offset) == (1, 0) else f", bytes q for {scale:.6g}·q{offset:+.6g}"
 
 
 def _sections(data: bytes) -> dict[str, int]:
@@ -142,6 +148,7 @@ def _entries(found: dict[str, Any], width: int) -> list[str]:
         for way, arrow in (("inputs", "←"), ("outputs", "→")):
             for b in entry[way]:
                 shape = "×".join(str(d) for d in b["shape"]) or "one number"
+                shape += _stands(b["scale"], b["offset"]) if "scale" in b else ""
                 lines.append(f"  {'':<{room}}  {arrow} {cut(printable(b['name']), width - 40)}  {b['dtype']} {shape}")
     return lines
 

@@ -13,6 +13,7 @@ import torch
 from .. import api, ops
 from ..compiler.assemble import encode
 from ..compiler.entries import Entries
+from ..compiler.inputs import Bytes
 from ..compiler.optimizers import SGD, Adam, Optimizer
 from ..compiler.torch_import.aten.source import line_of_error
 from ..errors import BadModelSource, BadOption
@@ -22,7 +23,7 @@ from ..program.plan import Plan
 from ..train.job import Job
 from . import parity
 from .plan_text import plan_json
-from .torch_graph import TorchGraph
+from .torch_graph import TorchGraph, from_bytes
 
 STEPS, FREE_STEPS = 10, 20
 SAME = 1e-3  # of the largest prediction, in float32
@@ -80,7 +81,7 @@ class Proof:
 def prove(
     model: torch.nn.Module,
     name: str,
-    examples: Callable[[], list[Array]],
+    examples: Callable[[], list[Any]],
     rng: np.random.Generator,
     *,
     loss: str,
@@ -99,7 +100,7 @@ def prove(
     batches = []
     for _ in range(FREE_STEPS):
         xs = examples()
-        batches.append((xs, _target(model, xs, loss, rng)))
+        batches.append((xs, _target(model, [x.numbers if isinstance(x, Bytes) else x for x in xs], loss, rng)))
     lr = (0.01 if optimizer == "sgd" else 1e-3) if lr is None else lr
     made: Optimizer = SGD(lr, momentum=0.9) if optimizer == "sgd" else Adam(lr)
     return prove_model(model, name, batches, loss, method, made, bn, progress)
@@ -115,6 +116,7 @@ def prove_model(
     bn: str,
     progress: Callable[[str], None] | None = None,
 ) -> Proof:
+    """Inputs of batches are arrays, or Bytes."""
     tell = progress or (lambda text: None)
     example = tuple(batches[0][0])
     tell("compiling …")
@@ -122,6 +124,8 @@ def prove_model(
         model, example, loss=loss, target=batches[0][1], optimizer=optimizer, method=method, bn=bn,
         batch=len(batches[0][1]),
     )  # fmt: skip
+    batches = [([x.checked if isinstance(x, Bytes) else x for x in xs], y) for xs, y in batches]
+    model = taking_bytes(model, example)
     twin, masks = torch_twin(model, entries, bn), parity.masks_of(entries)
     entries = away_from_zero(entries, twin)
     program = encode(entries)
@@ -138,6 +142,23 @@ def prove_model(
     c, _, job = parity.distance(program, reference, batches)
     home = goes_home(job, model, batches[0][0], entries)
     return Proof(name, job.plan, (a, b, c), job.mapped_bytes, home, tuple(program.entries))
+
+
+def taking_bytes(model: torch.nn.Module, example: Sequence[Any]) -> torch.nn.Module:
+    """The model, or a copy that makes numbers of bytes, where the example has some."""
+    stands = [x.stands if isinstance(x, Bytes) else None for x in example]
+    if not any(stands):
+        return model
+
+    def numbers(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        kinds = (p.dtype for p in module.parameters() if p.is_floating_point())
+        dtype = next(kinds, torch.float32)
+        return tuple(from_bytes(x.to(dtype), *s, min(1, x.ndim - 1)) if s and x.dtype is torch.uint8 else x
+                     for s, x in zip(stands, inputs, strict=True))  # fmt: skip
+
+    copied = copy.deepcopy(model)
+    copied.register_forward_pre_hook(numbers)
+    return copied
 
 
 def torch_twin(model: torch.nn.Module, entries: Entries, bn: str = "frozen") -> torch.nn.Module:

@@ -56,7 +56,8 @@ class TorchGraph(nn.Module):  # type: ignore[misc]
         graph, n = self._graph, len(inputs[0])
         stored = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         dtype = next((p.dtype for p in stored.values() if p.is_floating_point()), torch.float32)
-        values = dict(zip(graph.inputs, inputs, strict=True))
+        given = [x.to(dtype) if x.dtype is torch.uint8 else x for x in inputs]
+        values = dict(zip(graph.inputs, given, strict=True))
         for tensor in graph.of_role(Role.CONST):
             value = torch.tensor(graph.data[tensor.name])
             values[tensor.name] = value.to(dtype) if value.is_floating_point() else value
@@ -190,15 +191,25 @@ def _over(reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, axes, keepdim=False: reduce(x, axes, keepdim) if axes else x
 
 
-def _turned(x: Tensor, *, perm: tuple[int, ...]) -> Tensor:
+def _turned(x: Tensor, *, perm: tuple[int, ...], stands: object = None) -> Tensor:
     return x.permute(perm)
+
+
+def from_bytes(x: Tensor, scale: Sequence[float], offset: Sequence[float], axis: int) -> Tensor:
+    """The numbers that bytes stand for, in the type of `x` if it is one of such numbers."""
+    x = x if x.is_floating_point() else x.double()
+    shape = [1] * x.ndim
+    shape[axis] = len(scale)
+    factor, more = (torch.tensor(values, dtype=x.dtype).reshape(shape) for values in (scale, offset))
+    return x * factor + more
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "feed": _turned, "fetch": _turned, "permute": _turned,
     "reshape": lambda x, shape: x.reshape(shape), "expand": lambda x, shape: x.expand(shape),
     "slice": _slice, "pad": _pad, "concat": lambda *xs, axis: torch.cat(xs, axis),
-    "cast": lambda x, dtype: x.to(dtype), "fill": lambda shape, value: torch.tensor(value).expand(shape),
+    "cast": lambda x, dtype: x.to(dtype), "from_bytes": from_bytes,
+    "fill": lambda shape, value: torch.tensor(value).expand(shape),
     "detach": lambda x: x.detach(),
     "neg": torch.neg, "scale": lambda x, by: x * by, "shift": lambda x, by: x + by,
     "exp": torch.exp, "log": torch.log, "abs": torch.abs, "square": torch.square, "reciprocal": torch.reciprocal,
@@ -228,4 +239,4 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-__all__ = ["FUNCTIONS", "TorchGraph"]
+__all__ = ["FUNCTIONS", "TorchGraph", "from_bytes"]

@@ -123,7 +123,8 @@ typedef struct {
 } SmgBuffer;
 
 /* What the program expects of one buffer. dims[batch_axis] is per sample; batch_axis is -1 if no size depends on n.
- * Integers q stand for the numbers scale * q + offset; 1 and 0 if the program does not say. */
+ * Integers q stand for the numbers scale * q + offset; 1 and 0 if the program does not say, or has others for each
+ * channel. The program makes the numbers of them. */
 typedef struct {
     const char *name;
     SmgType type;

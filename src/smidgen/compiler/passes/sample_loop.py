@@ -43,8 +43,9 @@ def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
 
 
 def works(node: Node) -> bool:
-    """Does it compute anything?"""
-    return not ops.border(node) and not ops.get(node.op).is_view
+    """Does it compute anything that could not as well be done again?"""
+    record = ops.get(node.op)
+    return not record.border and not record.is_view and not record.converts
 
 
 def split(graph: Graph, learns: set[str], varies: Collection[str] = ()) -> tuple[set[int], set[int]]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from ... import ops
-from ...ir import ALIGN, Graph, Role, at
+from ...ir import ALIGN, Graph, Node, Role, at
 from ...ops.build import typed
 from ..effort import spend
 from ..graph.alias import Families, loop_range
@@ -24,11 +24,26 @@ from ..graph.joint import pairs
 from ..graph.rows import Body, Stream, rule_of, shared_rows
 from ..passes.stream_rows import with_streams
 from ..place.arena import align_up, lower_bound, outside_loop
+from .cost import HOST
 
 TILES: Final = (2, 4, 8, 16)  # rows of an iteration that are tried: more take more memory, and less time
-CALL_MACS: Final = {"exact": 100, "fast": 10_000}  # what a call of a kernel takes beside its work, in MACs of it
-MOVED_MACS: Final = 0.04  # of a byte that is moved to the front
-WORTH: Final = 0.03  # of the loop's time, for the least memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """Of streams: what a call takes beside its work, a weight that is read anew, and a byte that is moved to the front.
+    In what the work of nodes is counted in: multiplications, or seconds of the host. `worth` is the share of the loop's
+    work that the least memory may take. Those of fast kernels were fitted to MobileNetV2, ResNet-18 and VGG-16, 224 px:
+    rows that are still in the cache pay for most of what is moved."""
+
+    call: float
+    weight: float
+    moved: float
+    worth: float
+
+
+EXACT: Final = _Price(100, 0, 0.04, 0.03)
+FAST: Final = _Price(1e-7, 3.5e-10, 1e-11, 0.05)
 LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
 WORK: Final = 20e-6  # of effort for a node that is looked at
 
@@ -88,7 +103,7 @@ class _Piece:
     first: int
     nodes: int
     peak: int
-    macs: float  # that calls and moves of rows take
+    cost: float  # of calls and moves of rows
     stream: Stream | None = None
     inner: int = 0  # bytes of what is read within the stream alone
 
@@ -96,7 +111,7 @@ class _Piece:
 class _Loop:
     def __init__(self, graph: Graph, body: range, batch: int, kernels: str, whole_inputs: bool) -> None:
         self.graph, self.body, self.batch = graph, body, batch
-        self.call_macs, self.packs = CALL_MACS[kernels], kernels == "fast"
+        self.price, self.is_fast = (FAST, True) if kernels == "fast" else (EXACT, False)
         self.rows = Body(graph, body)
         self.nodes = self.rows.nodes
         blocked = zip(self.nodes, self.rows.blocked, strict=True)
@@ -193,7 +208,7 @@ class _Loop:
             more = self._piece(piece.first, piece.first + piece.nodes, rows)
             if more is None or more.peak > limit:
                 break
-            piece = min(piece, more, key=lambda one: one.macs)
+            piece = min(piece, more, key=lambda one: one.cost)
         return piece
 
     def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
@@ -247,9 +262,14 @@ class _Loop:
 
         return sum(p.saved for p in pairs(self.graph, nodes, stream, root, ALIGN, whole, dying))
 
+    def _work(self, node: Node) -> float:
+        """Of a node that runs as a whole, in what prices are."""
+        call = typed(self.graph, node)
+        return HOST.seconds(node.op, call, 1) if self.is_fast else float(at(ops.get(node.op).macs(call), 1))
+
     def _overhead(self, stream: Stream) -> float:
         """Calls, in each of which weights are read anew, and rows that are moved."""
-        macs = 0.0
+        cost = 0.0
         for node in self.nodes[stream.first : stream.first + stream.nodes]:
             held = stream.values.get(node.outs[0])
             if held is None or ops.get(node.op).is_view:
@@ -257,18 +277,17 @@ class _Loop:
             calls = math.ceil(held.count / math.ceil(held.step / held.period))
             weights = sum(self.graph[i].bytes(1) // 4 for i in node.ins if self.graph[i].role is not Role.VALUE
                           and self.graph[i].role is not Role.INPUT)  # fmt: skip
-            moved = calls * max(held.most - math.ceil(held.step / held.period), 0) * held.row_bytes * MOVED_MACS
-            macs += calls * (self.call_macs + (weights if self.packs else 0)) + moved
-        return macs
+            moved = calls * max(held.most - math.ceil(held.step / held.period), 0) * held.row_bytes
+            cost += calls * (self.price.call + weights * self.price.weight) + moved * self.price.moved
+        return cost
 
     # -- the choice ------------------------------------------------------------------------------------------------
 
     def chosen(self, least: bool) -> list[Stream]:
-        macs = sum(float(at(ops.get(n.op).macs(typed(self.graph, n)), 1)) for n in self.nodes)
-        most = math.inf if least else WORTH * macs
+        most = math.inf if least else self.price.worth * sum(self._work(node) for node in self.nodes)
         for limit in self.least_limits() if least else self.limits(self._rest(), LEAST_SAVED):
             best = self.within(limit)
-            if sum(piece.macs for piece in best) <= most:
+            if sum(piece.cost for piece in best) <= most:
                 return _streams(best)
         return []
 
@@ -317,7 +336,7 @@ class _Loop:
             if k not in best:
                 continue
             for piece in by_first.get(k, ()):
-                end, cost = k + piece.nodes, best[k][0] + piece.macs
+                end, cost = k + piece.nodes, best[k][0] + piece.cost
                 if end not in best or cost < best[end][0]:
                     best[end] = (cost, piece, k)
         if len(self.nodes) not in best:

@@ -28,7 +28,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ... import ops
 from ...errors import BadOption, BadShape, ExportFailed, SmidgenError, UnsupportedOp, did_you_mean
 from ...ir import Batch, DType, Graph, Shape, at
+from ...program.arrays import listed
 from ..imported import Imported, Parameter
+from ..inputs import HELP, Bytes, Stands
 from . import custom_gradients, recurrent_ops
 from .aten.source import every_frame_noted, library_of, line_of_error, line_of_frame
 from .aten.writer import COMPLEX, dtype_of
@@ -43,13 +45,14 @@ Loss = str | Callable[..., Any]
 def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = None, bn: str = "frozen") -> Imported:
     """Capture `model` for training with `loss` and for inference.
 
-    `example` is one input or a tuple of them, batch dimension first. `loss` is a name, or a function of output and
-    target that comes with an example `target`. `bn`: batch-norm uses its running statistics ("frozen") or those of the
-    batch at hand ("batch").
+    `example` is one input or a tuple of them, batch dimension first; Bytes for what is given so. `loss` is a name, or a
+    function of output and target that comes with an example `target`. `bn`: batch-norm uses its running statistics
+    ("frozen") or those of the batch at hand ("batch").
     """
     _check_options(model, loss, target, bn)
     custom_gradients.check_gradients(model)
     inputs = _tensors(example, model, "example")
+    stands = [x.stands if isinstance(x, Bytes) else None for x in listed(example)]
     batch = inputs[0].shape[0]
     labels = None if target is None else _labels(target, model, batch)
     in_training = any(module.training for module in model.modules())
@@ -57,24 +60,24 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
     with _mode(model, training=False), watched(watch):
         program = _export(model, inputs, trains=not in_training, noticed=watch.own_gradient)
     known: Known = {}
-    infer, outputs = graph_of(program, model, known, bn=bn)
+    infer, outputs = graph_of(program, model, known, bn=bn, stands=stands)
     evaluate: Graph | None
     differs = in_training and watch.differs
     added = _added(loss, infer, outputs, labels, batch, differs)
     if added is not None:
         # One capture serves all graphs of a model that does the same in any mode.
-        evaluate, _ = graph_of(program, model, known, bn=bn, loss=added)
+        evaluate, _ = graph_of(program, model, known, bn=bn, loss=added, stands=stands)
         if differs:
             with _mode(model, training=None):
                 program = _export(model, inputs, trains=True)
-        train, (scalar, *_) = graph_of(program, model, known, bn=bn, loss=added, training=True)
+        train, (scalar, *_) = graph_of(program, model, known, bn=bn, loss=added, training=True, stands=stands)
     else:
         assert labels is not None
         wrapped = WithLoss(model, LOSSES[loss] if isinstance(loss, str) else loss, outputs=not in_training)
         with _mode(model, training=None):
             program = _export(wrapped, [*inputs, labels], trains=True)
-        train, (scalar, *_) = graph_of(program, wrapped, known, bn=bn, training=True)
-        evaluate = _evaluated(wrapped, program, [*inputs, labels], known, bn)
+        train, (scalar, *_) = graph_of(program, wrapped, known, bn=bn, training=True, stands=stands)
+        evaluate = _evaluated(wrapped, program, [*inputs, labels], known, bn, stands)
     named_parameters = list(model.named_parameters(remove_duplicate=False))
     named_buffers = list(model.named_buffers(remove_duplicate=False))
     return Imported(
@@ -84,8 +87,9 @@ def import_model(model: nn.Module, example: Any, *, loss: Loss, target: Any = No
 
 
 def _evaluated(
-    wrapped: WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], known: Known, bn: str
-) -> Graph | None:
+    wrapped: WithLoss, program: ExportedProgram, given: Sequence[torch.Tensor], known: Known, bn: str,
+    stands: Sequence[Stands | None],
+) -> Graph | None:  # fmt: skip
     """The model in evaluation mode with its loss; None if it returns something else in that mode than in training, for
     which the loss was written. `program` is the capture for training; if it was made in evaluation mode, it serves here
     too."""
@@ -95,7 +99,8 @@ def _evaluated(
             wrapped = WithLoss(wrapped.model, wrapped.loss, outputs=True)
             with _mode(wrapped, training=False):
                 program = _export(wrapped, given, trains=False)
-        return graph_of(program, wrapped, known, bn=bn)[0] if wrapped.returned.structure == expected else None
+        graph, _ = graph_of(program, wrapped, known, bn=bn, stands=stands)
+        return graph if wrapped.returned.structure == expected else None
     except SmidgenError:
         return None
 
@@ -129,7 +134,8 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
     """Examples as torch tensors; floats in the precision of the model, integers as torch's indices."""
     floats = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     found = []
-    for x in given if isinstance(given, (tuple, list)) else [given]:
+    for x in listed(given):
+        x = x.numbers if isinstance(x, Bytes) else x
         if not isinstance(x, (torch.Tensor, np.ndarray)):
             raise BadShape(f"the {what} has a {type(x).__name__} in it", why="torch.export is given tensors",
                            help="use tensors or arrays, batch first")  # fmt: skip
@@ -157,6 +163,8 @@ def _tensors(given: Any, model: nn.Module, what: str) -> list[torch.Tensor]:
 
 
 def _labels(target: Any, model: nn.Module, batch: int) -> torch.Tensor:
+    if any(isinstance(part, Bytes) for part in listed(target)):
+        raise BadOption("the target is given as Bytes", why="only inputs of the model are", help="target=….numbers")
     found = _tensors(target, model, "target")
     if len(found) != 1:
         raise BadShape(f"the target has {len(found)} tensors", why="a program has one input for it",
@@ -358,7 +366,8 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
         shapes = ", ".join("x".join(map(str, x.shape)) for x in inputs)
         return ExportFailed(
             f"the model does not take an input of {shapes}", at=line_of_error(refused),
-            why=str(refused).partition("\n")[0][:200], help="give an example as the model is called with, batch first",
+            why=str(refused).partition("\n")[0][:200], help=_as_numbers(module, given)
+            or "give an example as the model is called with, batch first",
         )  # fmt: skip
     try:
         with _quiet():
@@ -367,6 +376,18 @@ def _why_export_failed(error: Exception, module: nn.Module, given: Sequence[torc
         return ExportFailed("torch.export cannot capture the model", at=at, why=f"{type(error).__name__}: {why}",
                             help="model(example) must run in PyTorch, and without values leaving tensors")  # fmt: skip
     return ExportFailed("the model works only for the example's batch size", at=at, why=why, help=any_size)
+
+
+def _as_numbers(module: nn.Module, given: Sequence[torch.Tensor]) -> str:
+    """What to type if the model takes the example with its bytes as floats; nothing if it does not."""
+    floats = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    bytes_ = [x.dtype is torch.int64 and 0 <= int(x.min()) <= int(x.max()) < 256 for x in given]
+    try:
+        with _quiet(), torch.no_grad():
+            module(*(x.to(floats) if is_ else x for is_, x in zip(bytes_, given, strict=True)))
+    except Exception:  # whatever the user's code or torch raises
+        return ""
+    return HELP if any(bytes_) else ""
 
 
 def _constraint(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from ... import ops
 from ...errors import BadShape, ExportFailed, Internal, SmidgenError, UnsupportedOp
 from ...ir import Array, DType, Graph, Role, Shape, dead_removed
 from ...ops.build import Builder, feed, fetch
+from ..inputs import Stands, in_file
 from .aten import Emit, Unsupported, Value, samples
 from .aten.live import memory_of
 from .aten.loss import named
@@ -107,8 +108,10 @@ def graph_of(
     bn: str,
     loss: AddedLoss | None = None,
     training: bool = False,
+    stands: Sequence[Stands | None] = (),
 ) -> tuple[Graph, tuple[Result, ...]]:
     """The exported program as a graph, and its results: the loss first, if there is `loss` or the module has one.
+    `stands`: of inputs that callers give as bytes.
 
     In training, the graph ends with the loss; else all results are handed out. All graphs of a model have one `known`.
     """
@@ -119,13 +122,16 @@ def graph_of(
     specs = exported.graph_signature.input_specs
     inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     walk = Walk(emit, inputs[0].meta["val"].shape[0].node.expr, wrapped)
+    bytes_ = iter(stands)
     names = iter(_input_names(model, len(inputs) - wrapped) + ["target"] * wrapped)
     stored = _stored(emit, module, known)
     values: list[Any] = []
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
-            fake = node.meta["val"]
-            values.append(Value(feed(emit.b, next(names), walk.shape(fake), dtype_of(fake.dtype))))
+            fake, given = node.meta["val"], next(bytes_, None)
+            name, shape = next(names), walk.shape(fake)
+            values.append(_from_bytes(emit, name, shape, given) if given else
+                          Value(feed(emit.b, name, shape, dtype_of(fake.dtype))))  # fmt: skip
             continue
         name = _name_in_model(str(spec.target), module)
         values.append(_value_of(emit, exported, module, spec, stored))
@@ -151,6 +157,13 @@ def graph_of(
     graph = emit.b.graph()
     kept = _reaching(graph, found[0]) if training else dead_removed(graph)
     return kept, tuple(Result(name, emit.b[name].shape) for name in found)
+
+
+def _from_bytes(emit: Emit, name: str, shape: Shape, stands: Stands) -> Value:
+    """The numbers of an input that callers give as bytes."""
+    fed = feed(emit.b, name, shape, DType.U8, stands=in_file(stands))
+    scale, offset = stands
+    return Value(emit.b.add("from_bytes", fed, scale=scale, offset=offset, axis=min(1, len(shape) - 1)))
 
 
 def _outputs(exported: ExportedProgram) -> list[Any]:

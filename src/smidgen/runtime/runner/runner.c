@@ -408,6 +408,7 @@ static int info(void) {
             printf(" %s%s %s[", b.is_output ? "-> " : "", b.name, type_name(b.type));
             for (int k = 0; k < b.rank; k++) { printf(k == b.batch_axis ? "%s%dn" : "%s%d", k ? "," : "", b.dims[k]); }
             printf("]");
+            if (b.scale != 1.0f || b.offset != 0.0f) { printf(" * %g %+g", (double)b.scale, (double)b.offset); }
         }
         printf("\n");
     }
