@@ -225,6 +225,11 @@ class Tensor:
     def size(self) -> Dim:
         return _known_size(self.shape)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Does it hold real numbers, or integers that stand for some?"""
+        return self.dtype is DType.F32 or self.quant is not None
+
     def bytes(self, n: int) -> int:
         count = _known_size(self.shape)
         return (count.at(n) if isinstance(count, Batch) else int(count)) * self.dtype.bytes

@@ -22,6 +22,7 @@ from smidgen.ops import registry
 from smidgen.ops.build import Builder
 from smidgen.ops.registry import Call
 from smidgen.ops.traits import chosen_kernel
+from tools.make_reference import stands_for_real
 
 SOURCES = Path(smidgen.__file__).parent
 # The records, the translation of torch's operators, and torch's functions beside ours, which records must not know.
@@ -146,7 +147,7 @@ def kind_of(value: Array) -> DType:
 
 def call_of(op: ops.Op, case: ops.Case) -> Call:
     ins = tuple(
-        Tensor(f"x{k}", value.shape if callable(c) else tuple(c), kind_of(value))
+        Tensor(f"x{k}", registry.declared(c, value), kind_of(value))
         for k, (c, value) in enumerate(zip(case.inputs, arrays_of(case), strict=True))
     )
     outs = tuple(Tensor(f"y{k}", tuple(s), d) for k, (s, d) in enumerate(op.infer(ins, case.attrs)))
@@ -205,9 +206,11 @@ def test_whatever_may_be_a_parameter_has_a_gradient(op: ops.Op) -> None:
     b = Builder()
     call = call_of(op, case)
     ins = [b.tensor(f"x{k}", t.shape, t.dtype, Role.PARAM) for k, t in enumerate(call.ins)]
+    for k, name in enumerate(ins):
+        b.tensors[name] = stands_for_real(op, k, b[name])
     b.add_many(op.name, *ins, **case.attrs)
     node = b.nodes[-1]
-    dys = [b.tensor(f"d{k}", t.shape, t.dtype) for k, t in enumerate(call.outs)]
+    dys = [b.tensor(f"d{k}", t.shape) for k, t in enumerate(call.outs)]
     assert callable(op.vjp)
     grads = op.vjp(Needing(b), node, dys)
     assert len(grads) == len(ins)
@@ -226,7 +229,10 @@ class Needing:
         return self.b[name]
 
     def need(self, name: str) -> bool:
-        return self.b[name].dtype is DType.F32
+        return self.b[name].has_gradient
+
+    def constant(self, hint: str, value: Array) -> str:
+        return self.b.constant(hint, value)
 
     def add(self, op: str, *ins: str, **attrs: Any) -> str:
         return self.b.add(op, *ins, **attrs)

@@ -175,7 +175,7 @@ define(
     ref=lambda x, lo, hi, closed, rows: (
         np.packbits(_within(x, lo, hi, closed).reshape(rows, -1), axis=1, bitorder="little"),
     ),
-    kernels={"u8": "range_bits_u8"},
+    kernels={"u8": "range_bits_u8", "i8->u8": "range_bits_i8"},
     params=lambda call: [
         call.outs[0].shape[0], _per_row(call.ins[0].size, call.outs[0].shape[0]),
         float(call["lo"]), float(call["hi"]), int(call["closed"]),
@@ -183,6 +183,7 @@ define(
     cases=[
         case((N, 3, 7), lo=0.0, hi=INF, closed=False, rows=N), case((2, N, 5), lo=-1, hi=0.5, closed=True, rows=2 * N),
         case((3, 11), lo=0, hi=1, closed=False, rows=1), case((N,), lo=0, hi=1, closed=False, rows=N),
+        case(lambda rng, n: rng.integers(-128, 128, (3, 11), np.int8), lo=-128, hi=90, closed=False, rows=3),
     ],
 )  # fmt: skip
 

@@ -55,9 +55,11 @@ def _fixed(shape: Shape) -> tuple[int, ...]:
     return tuple(d for d in shape if not isinstance(d, Batch))
 
 
-def _checked(op: str, ins: Sequence[Tensor], at: Window, x: Shape, w: Shape, y: Shape | None = None) -> Pair:
+def _checked(
+    op: str, ins: Sequence[Tensor], at: Window, x: Shape, w: Shape, y: Shape | None = None, types: Sequence[DType] = ()
+) -> Pair:
     """OH, OW of the convolution of x with w, after checking all that must hold between them and y."""
-    check = demands(op, ins)
+    check = demands(op, ins, *types)
     check(len(x) == len(w) == 4 and len(_fixed(x[1:])) == 3 and len(_fixed(w)) == 4, LAYOUT)
     (h, wide, c), (o, kh, kw, cg) = _fixed(x[1:]), _fixed(w)
     check(min(*at.stride, *at.dilation, at.groups, kh, kw) >= 1, "stride, dilation, groups and kernel must be positive")

@@ -257,7 +257,7 @@ define(
     "pad", doc="y = x with `value` around it, (before, after) on each axis",
     layout=Layout("surround"), identity=lambda attrs: True,
     infer=_pad_infer, ref=lambda x, pads, value: (np.pad(x, pads, constant_values=value),), vjp=_pad_vjp,
-    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params, rows=_pad_rows,
+    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1", "i8": "pad_b1"}, params=_pad_params, rows=_pad_rows,
     cases=[case((N, 3, 4, 2), pads=((0, 0), (1, 2), (0, 1), (0, 0)), value=0.0),
            case((2, N, 3), pads=((1, 0), (0, 0), (2, 1)), value=-1.5), case((4,), pads=((0, 0),), value=1.0),
            case(_ints(2, 3), pads=((1, 1), (0, 2)), value=-7, smooth=False),
@@ -302,7 +302,7 @@ def _concat_params(call: Call) -> Sequence[Param]:
 define(
     "concat", doc="inputs one after the other along one axis", layout=Layout("join"),
     infer=_concat_infer, ref=lambda *xs, axis: (np.concatenate(xs, axis),), vjp=_concat_vjp,
-    kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1"}, params=_concat_params,
+    kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1", "i8": "concat_b1"}, params=_concat_params,
     cases=[case((N, 2, 3), (N, 1, 3), (N, 4, 3), axis=1), case((N, 5), axis=1), case((2, N), (3, N), axis=0),
            case((2, 1), (2, 7), axis=1), case(_ints(2, 3), _ints(1, 3), axis=0, smooth=False),
            case(_bytes(2, 3), _bytes(2, 1), axis=1, smooth=False)],
