@@ -242,7 +242,7 @@ def stepped(op: str, q: Array, g: Array, *, lr: float, step: int = 0, rounding: 
     rows = np.array([[gain], [scale], [0.0]]) * np.ones((3, len(q)))
     counter = np.array([9, step], np.int32)
     base = {"weight_decay": 0.0, "factor": 1.0, **attrs}
-    return ops.get(op).ref(q, g, rows, np.float32(lr), counter, key=key, rounding=rounding, **base)[0]
+    return ops.get(op).ref(q, g, rows, np.float32(lr), counter, draws=key, rounding=rounding, **base)[0]
 
 
 def test_the_mean_of_stochastic_rounding_is_the_change_itself() -> None:
@@ -297,6 +297,6 @@ def test_the_step_is_that_of_the_optimizer_on_real_weights() -> None:
             counter, lr = np.array([0, step], np.int32), np.array(0.01)
             tail = (lr, counter) if name == "adam" else (lr,)
             real_w, *real_state = ops.get(name).ref(real_w, grad, *real_state, *tail, **attrs)
-            q, *state = ops.get(f"q{name}").ref(q, grad, *state, rows, lr, counter, key=1, rounding="stochastic",
+            q, *state = ops.get(f"q{name}").ref(q, grad, *state, rows, lr, counter, draws=1, rounding="stochastic",
                                                 factor=1.0, **attrs)  # fmt: skip
         np.testing.assert_allclose(q * scale, real_w, rtol=2e-6, atol=3e-7)

@@ -95,6 +95,21 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
+class Int8:
+    """A network in int8, calibrated on the samples that are given as `data`. `precision="int8"` is this with what is
+    usual.
+
+    `calibrate` says how the range of a value is told from the samples: "minmax", "percentile" (without the outermost
+    0.01 %), or "mse" (with the least squared error). `rounding` is how a change of a weight becomes whole steps:
+    "stochastic", which learns on the mean what f32 learns, or "nearest". `head`, the last layers, are "f32", or "int8"
+    like all others."""
+
+    calibrate: str = "minmax"
+    rounding: str = "stochastic"
+    head: str = "f32"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     optimizer: Optimizer
     method: str | tuple[Part, ...]
@@ -107,6 +122,7 @@ class Options:
     const: str = "f32"  # or int8, where that loses nothing
     replay: Replay | None = None
     stream: Streaming | None = None
+    precision: Int8 | None = None  # None: f32
 
     @property
     def least(self) -> Options:
@@ -129,10 +145,15 @@ def checked_options(
     stream: Any = False,
     whole_inputs: Any = False,
     kernels: str = "exact",
+    precision: Any = "f32",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
     named, whole = checked_classes(classes), _checked_flag("whole_inputs", whole_inputs, True)
+    int8 = checked_precision(precision)
+    if int8 is not None and bn == "batch":
+        raise BadOption("precision='int8' does not go with bn='batch'", why="norms become part of their layers",
+                        help="bn='frozen'")  # fmt: skip
     return Options(
         optimizer=_checked_optimizer(optimizer),
         method=_checked_method(method),
@@ -145,6 +166,7 @@ def checked_options(
         const=_checked_const(const),
         replay=_checked_replay(replay, batch),
         stream=Streaming(kernels, whole) if _checked_flag("stream", stream, False) else None,
+        precision=int8,
     )
 
 
@@ -218,11 +240,27 @@ def checked_objective(objective: Any) -> str:
     return objective
 
 
-def checked_precision(precision: Any) -> str:
-    if not isinstance(precision, str) or precision != "f32":
-        why = "programs compute in f32; const='int8' stores frozen weights as int8"
-        raise BadOption(f"precision={precision!r:.60} is not known", why=why, help="precision='f32'")
-    return "f32"
+KNOWN: Final = {
+    "calibrate": ("minmax", "percentile", "mse"),
+    "rounding": ("stochastic", "nearest"),
+    "head": ("f32", "int8"),
+}
+"""What may be said of a network in int8."""
+
+
+def checked_precision(precision: Any) -> Int8 | None:
+    """None: f32."""
+    if isinstance(precision, str) and precision in ("f32", "int8"):
+        return Int8() if precision == "int8" else None
+    if not isinstance(precision, Int8):
+        help = "precision='f32', 'int8', or smidgen.Int8(calibrate='mse')"
+        raise BadOption(f"precision={precision!r:.60} is not known", help=help)
+    for name, known in KNOWN.items():
+        value = getattr(precision, name)
+        if not isinstance(value, str) or value not in known:
+            said = " or ".join(f"'{word}'" for word in known)
+            raise BadOption(f"Int8({name}={value!r:.60}) is not understood", help=f"{name}={said}")
+    return precision
 
 
 def checked_effort(effort: Any) -> float:
@@ -411,7 +449,7 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Classes", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
+    "Classes", "Int8", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
     "checked_deadline", "checked_device",
     "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
     "checked_prices", "checked_seed",

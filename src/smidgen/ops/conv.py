@@ -16,7 +16,7 @@ from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
-from .traits import Channels, Rows, Stored, Taken
+from .traits import Channels, Integer, Rows, Stored, Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -259,7 +259,7 @@ def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
     operands={1: "weight", 2: "bias"}, zero_bias=True,
-    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"), rows=_rows,
+    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"), rows=_rows, integer=Integer("layer", "qconv2d"),
     channels=_channels,
     scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,

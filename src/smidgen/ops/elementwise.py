@@ -21,13 +21,13 @@ def unary(
     name: str, doc: str, formula: Formula, vjp: Vjp, *, infer: Infer = same_shape,
     constants: Sequence[str] = (), settings: Settings = ({},), draw: Draw | None = None,
     identity: Callable[[Attrs], bool] | None = None, linear_in: LinearIn = (),
-    factor: Callable[[Attrs], float] | None = None,
+    factor: Callable[[Attrs], float] | None = None, bounds: Callable[[Attrs], tuple[float, float]] | None = None,
 ) -> None:  # fmt: skip
     """Define y = formula(x, **attrs). `constants` names the attributes that the kernel takes, as floats."""
     define(
         name, doc=doc, infer=infer, ref=lambda x, **attrs: (_like(x, formula(x, **attrs)),), vjp=vjp,
         kernels={"f32": f"{name}_f32"}, params=size_and(constants), inplace=(0,), cases=cases(1, settings, draw),
-        layout=EACH, identity=identity, linear_in=linear_in, factor=factor,
+        layout=EACH, identity=identity, linear_in=linear_in, factor=factor, bounds=bounds,
     )  # fmt: skip
 
 

@@ -9,18 +9,21 @@ has the same line in C.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, DType, Tensor
+from ..ir import Array, DType, Quant, Tensor
 from .registry import Param
 
 BITS: Final = 31
 """Of a multiplier."""
 MOST_SHIFT: Final = 62
+FACTOR_BITS: Final = 21
+FACTOR_SHIFT: Final = 30
+"""The multipliers of a sum of two have so many bits, and its shift is at most this: 32 bits are enough for all of it."""
 LOW, HIGH = -128, 127
 REQUANTIZE: Final = ("shift", "y_zero", "lo", "hi")
 """Attributes of every op that changes scales: s, the zero point of the result, and its bounds."""
@@ -44,6 +47,56 @@ def requantized(acc: Array, m: Any, shift: int, y_zero: int, lo: int, hi: int) -
     product = np.asarray(acc, np.int64) * np.asarray(m, np.int64)
     y: Array = np.clip(((product + (1 << (shift - 1))) >> shift) + y_zero, lo, hi)
     return y.astype(np.int8)
+
+
+# How ops in f32 are written in integers: attributes, of what operands and result stand for.
+
+
+def _one(quant: Quant) -> tuple[float, int]:
+    return quant.scales[0], quant.zero_points[0]
+
+
+def of_sum(sign: int) -> Callable[[Any, Sequence[Quant], Quant], Mapping[str, Any]]:
+    def attrs(call: Any, ins: Sequence[Quant], out: Quant) -> Mapping[str, Any]:
+        (a, a_zero), (b, b_zero) = map(_one, ins)
+        (a_m, b_m), shift = fixed_point([a / out.scales[0], sign * b / out.scales[0]], FACTOR_BITS, FACTOR_SHIFT)
+        return {"a_zero": a_zero, "b_zero": b_zero, "a_m": int(a_m), "b_m": int(b_m), "shift": shift}
+
+    return attrs
+
+
+def of_product(call: Any, ins: Sequence[Quant], out: Quant) -> Mapping[str, Any]:
+    (a, a_zero), (b, b_zero) = map(_one, ins)
+    m, shift = fixed_point([a * b / out.scales[0]])
+    return {"a_zero": a_zero, "b_zero": b_zero, "m": int(m[0]), "shift": shift}
+
+
+def of_mean(call: Any, ins: Sequence[Quant], out: Quant) -> Mapping[str, Any]:
+    """Over axes, whose lengths are in the multiplier; of windows each divides by its own count."""
+    [(scale, zero)] = map(_one, ins)
+    count = math.prod(int(call.ins[0].shape[axis]) for axis in call.attrs.get("axes", ()))
+    m, shift = fixed_point([scale / (out.scales[0] * count)])
+    return {**call.attrs, "x_zero": zero, "m": int(m[0]), "shift": shift}
+
+
+def quant_of_range(low: float, high: float) -> Quant:
+    """Scale and zero point for numbers of this range and 0, which is exact. The scale has 16 bits: how a machine adds
+    up does not change it."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    mantissa, exponent = math.frexp((high - low) / (HIGH - LOW) or 1.0)
+    scale = math.ldexp(math.ceil(mantissa * (1 << 16) - 0.125), exponent - 16)
+    zero = math.floor(LOW - low / scale + 0.5)
+    return Quant((scale,), (min(max(zero, LOW), HIGH),))
+
+
+def rounded(numbers: Any, quant: Quant) -> Array:
+    """The integers that stand for `numbers`, in one scale."""
+    scale, zero = _one(quant)
+    q: Array = np.clip(np.floor(np.asarray(numbers, np.float64) / scale + 0.5) + zero, LOW, HIGH)
+    return q.astype(np.int8)
+
+
+# Checks
 
 
 def check_requantize(op: str, ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> None:
@@ -74,5 +127,6 @@ def check_types(op: str, ins: Sequence[Tensor], *types: DType) -> None:
         raise BadShape(f"{op} of {text}", why=f"it takes {', '.join(t.value for t in types)}")
 
 
-__all__ = ["BITS", "HIGH", "LOW", "REQUANTIZE", "check_requantize", "check_types", "check_zero", "fixed_point",
-           "requantize_params", "requantized", "whole_sum"]  # fmt: skip
+__all__ = ["BITS", "FACTOR_BITS", "FACTOR_SHIFT", "HIGH", "LOW", "REQUANTIZE", "check_requantize", "check_types",
+           "check_zero", "fixed_point", "of_mean", "of_product", "of_sum", "quant_of_range", "requantize_params",
+           "requantized", "rounded", "whole_sum"]  # fmt: skip

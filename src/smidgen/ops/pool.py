@@ -12,8 +12,9 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, ceil_div, size
+from .fixed_point import of_mean
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
-from .traits import Rows
+from .traits import SAME, Integer, Rows
 
 Pair = tuple[int, int]
 
@@ -190,7 +191,7 @@ _LINE: dict[str, Any] = {"kernel": (1, 300), "stride": (1, 7), "padding": (0, 99
 
 define(
     "max_pool2d", doc="y = largest value of each window; index = its position in the window, packed",
-    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp, lean="max_pool2d_plain",
+    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp, lean="max_pool2d_plain", integer=SAME,
     kernels={"f32": "max_pool2d_f32", "i8": "max_pool2d_i8"}, params=_max_params, macs=_window_macs,
     cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1]),
            case((N, 1, 80, 2), **_LINE), *[case(_int8_images, **a) for a in _MAX_ATTRS]],
@@ -200,7 +201,7 @@ define(
     "max_pool2d_plain", doc="y = largest value of each window",
     infer=lambda ins, attrs: [(_max_infer("max_pool2d_plain", ins, attrs), ins[0].dtype)],
     ref=lambda x, **attrs: _max_pool2d_ref(x, **attrs)[:1], vjp=_max_pool2d_vjp,
-    kernels={"f32": "max_pool2d_plain_f32", "i8": "max_pool2d_plain_i8"},
+    kernels={"f32": "max_pool2d_plain_f32", "i8": "max_pool2d_plain_i8"}, integer=SAME,
     params=_max_params, macs=_window_macs, rows=_rows,
     cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1]),
            *[case(_int8_images, **a) for a in _MAX_ATTRS]],
@@ -342,6 +343,7 @@ define(
     "avg_pool2d", doc="y = sum of each window / divisor or its size, with the padding it covers if count_include_pad",
     infer=_avg_pool2d_infer, ref=_avg_pool2d_ref, vjp=_avg_pool2d_vjp,
     kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs, rows=_rows,
+    integer=Integer("rescaled", "qavg_pool2d", of_mean),
     params=lambda call: [*call.ins[0].shape, *call["out_hw"], *call["kernel"], *call["stride"], *call["padding"],
                          *_avg_tail(call)],
     cases=[*[case((N, 7, 5, 3), **a) for a in _AVG_ATTRS], case((2, 7, 5, 35), **_AVG_ATTRS[1])],

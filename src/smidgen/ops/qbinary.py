@@ -9,16 +9,20 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, DType, Node, Tensor
-from .fixed_point import check_requantize, check_types, check_zero, requantize_params, requantized
+from .fixed_point import (
+    FACTOR_BITS,
+    FACTOR_SHIFT,
+    check_requantize,
+    check_types,
+    check_zero,
+    requantize_params,
+    requantized,
+)
 from .movement import sum_to
 from .quantize import int8, masked
 from .registry import Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast, broadcast_params
 from .traits import EACH
-
-FACTOR_BITS: Final = 21
-FACTOR_SHIFT: Final = 30
-"""The multipliers of a sum have so many bits, and its shift is at most this: 32 bits are enough for all of it."""
 
 Dys = Sequence[str | None]
 _PAIRS: Final = (((3, 4), (3, 4)), ((N, 5, 4, 17), (N, 1, 1, 17)), ((2, N, 19), (19,)), ((), (3,)), ((4, 1), (3, 1, 7)))
@@ -60,7 +64,7 @@ def _tail(call: Call, *names: str) -> Sequence[Param]:
     return [*(call[name] for name in names), *requantize_params(call.attrs), *walk]
 
 
-def _cases(**attrs: int) -> list[Case]:
+def _cases(**attrs: Any) -> list[Case]:
     return [case(int8(*a), int8(*b), **attrs) for a, b in _PAIRS]
 
 

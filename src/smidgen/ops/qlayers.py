@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, DType, Node, Tensor
+from ..ir import Array, DType, Node, Tensor, size
 from . import conv, matrix, work
 from .conv import Window
 from .fixed_point import (
@@ -79,7 +79,8 @@ def _layer_vjp(b: Builder, node: Node, dy: str, dx_op: str, dw_op: str, back: Ma
                own: Mapping[str, Any]) -> Sequence[str | None]:  # fmt: skip
     """`back` are attributes of dx, `own` those of dw."""
     x, w, bias, _ = node.ins
-    if b[x].quant is None or b[w].quant is None or not any(map(b.need, (x, w, bias))):
+    quant = b[x].quant
+    if quant is None or b[w].quant is None or not any(map(b.need, (x, w, bias))):
         return [None] * len(node.ins)
     dy = masked(b, node, dy, node.attrs["lo"], node.attrs["hi"])
     dx = dw = None
@@ -87,7 +88,7 @@ def _layer_vjp(b: Builder, node: Node, dy: str, dx_op: str, dw_op: str, back: Ma
         dx = b.add(dx_op, dy, w, scales_of(b, w), **back)
     if b.need(w):
         sums = b.add(dw_op, dy, x, zero=node.attrs["x_zero"], **own)
-        dw = b.add("scale", sums, by=b[x].quant.scales[0])
+        dw = b.add("scale", sums, by=quant.scales[0])
     return [dx, dw, b.add("bias_dw", dy) if b.need(bias) else None, None]
 
 
@@ -132,7 +133,7 @@ def _multipliers(count: int) -> Any:
     return lambda rng, n: (rng.integers(1 << 30, (1 << 31) - 1, count) >> rng.integers(0, 8, count)).astype(np.int32)
 
 
-_ENDS: Final = (
+_ENDS: Final[tuple[dict[str, Any], ...]] = (
     {"x_zero": -3, "shift": 40, "y_zero": 5, "lo": -128, "hi": 127},
     {"x_zero": -128, "shift": 42, "y_zero": -128, "lo": -128, "hi": 90},
     {"x_zero": 127, "shift": 41, "y_zero": 0, "lo": 0, "hi": 127},
@@ -196,7 +197,7 @@ define(
     infer=_linear_infer, ref=_linear_ref, vjp=_linear_vjp,
     kernels={"i8": "qlinear_i8"}, params=_linear_params,
     scratch=lambda call: _columns_room(int(call.ins[0].shape[-1])),  # type: ignore[arg-type]
-    macs=lambda call: conv.size((*call.ins[0].shape[:-1], *call.ins[1].shape)), work=work.linear,
+    macs=lambda call: size((*call.ins[0].shape[:-1], *call.ins[1].shape)), work=work.linear,
     cases=_linear_cases(),
 )  # fmt: skip
 
@@ -251,7 +252,7 @@ define(
         dy.reshape(-1, dy.shape[-1]).T @ _real(x, zero).astype(dy.dtype).reshape(-1, x.shape[-1]),
     ),
     kernels={"f32": "qlinear_dw_f32"}, params=lambda call: [*matrix._linear_dw_params(call), call["zero"]],
-    macs=lambda call: conv.size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
+    macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
     cases=[
         case((N, 4), int8(N, 10), zero=-7), case((N, 70, 9), int8(N, 70, 11), zero=-128), case((5,), int8(3), zero=0),
         case((150, 6), int8(150, 19), zero=127),

@@ -86,7 +86,7 @@ def _pool_back(b: Builder, node: Node) -> Mapping[str, Any]:
     return {"in_hw": tuple(b[node.ins[0]].shape[1:3]), **own}
 
 
-_ENDS: Final = {"x_zero": -7, "m": 1_400_000_000, "shift": 30, "y_zero": -20, "lo": -128, "hi": 127}
+_ENDS: Final[dict[str, Any]] = {"x_zero": -7, "m": 1_400_000_000, "shift": 30, "y_zero": -20, "lo": -128, "hi": 127}
 
 define(
     "qavg_pool2d", doc="y = clamp(((Σ(x - x_zero)·⌊(m + ⌊c/2⌋)/c⌋ + 2^(s-1)) >> s) + y_zero), c cells a window",
@@ -104,7 +104,7 @@ def _mean_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spe
     fixed = all(0 <= axis < len(x.shape) and isinstance(x.shape[axis], int) for axis in axes)
     if len(set(axes)) != len(axes) or not fixed or any(x.shape[axis] == 0 for axis in axes):
         raise BadShape(f"qmean over axes {list(axes)} of {show(x.shape)}", why="they are axes of fixed size")
-    _check("qmean", ins, attrs, int(np.prod([int(x.shape[axis]) for axis in axes])))  # type: ignore[arg-type]
+    _check("qmean", ins, attrs, int(np.prod([x.shape[axis] for axis in axes])))
     return [(reduced_shape(x.shape, axes, attrs["keepdim"]), DType.I8)]
 
 

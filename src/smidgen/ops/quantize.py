@@ -139,6 +139,13 @@ def _table_vjp(b: Builder, node: Node, dys: Dys) -> Sequence[str | None]:
     return [b.add("qtable_dx", str(dys[0]), x, b.constant(f"{x}:slopes", slopes)), None]
 
 
+def of_table(name: str, attrs: Mapping[str, Any], x: Array) -> Array | None:
+    """An op of one input, element by element, at these numbers; None where it is not finite."""
+    with np.errstate(all="ignore"):
+        y = np.asarray(get(name).ref(np.asarray(x, np.float64), **attrs)[0])
+    return y if y.shape == x.shape and bool(np.isfinite(y).all()) else None
+
+
 def slopes_of(name: str, attrs: Mapping[str, Any], x: Array) -> Array:
     """The derivative of an op of one input, element by element, by the op's own gradient rule."""
     from .build import Builder as Graph

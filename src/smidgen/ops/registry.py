@@ -18,6 +18,7 @@ from .traits import (
     Attrs,
     Border,
     Channels,
+    Integer,
     Layout,
     LinearIn,
     Loss,
@@ -93,7 +94,7 @@ class Integers:
     most: int
 
     def __call__(self, rng: np.random.Generator, n: int) -> Array:
-        return rng.integers(self.least, self.most + 1, at(self.shape, n), self.dtype.numpy)
+        return np.asarray(rng.integers(self.least, self.most + 1, at(self.shape, n), self.dtype.numpy))
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,8 @@ class Op:
     identity: Callable[[Attrs], bool] | None = None  # y is x with these attributes, where their types are equal
     converts: bool = False  # y is x in another number type
     linear_in: LinearIn = ()
+    bounds: Callable[[Attrs], tuple[float, float]] | None = None  # y is x, cut off at these
+    integer: Integer | None = None
     lean: str | None = None  # the op to use instead when only output 0 is read
     bits: Callable[[Attrs], Bits] | None = None
     slices: Slices = ""

@@ -4,7 +4,7 @@ which only the change of a weight is rounded (quantization-aware scaling, Lin et
     g = gain · (factor · sum)   w = scale · q + offset   change = what the optimizer takes from w for g
     q' = clamp(q - floor(change / scale + r), -limit, limit)        r random in [0, 1), or 1/2
 
-map is f32[3, outputs]: gain, scale and offset of each output. r is a hash of (seed, step, key, index), so that it is
+map is f32[3, outputs]: gain, scale and offset of each output. r is a hash of (seed, step, draws, index), so that it is
 the same however a step is split; on the mean it rounds to the change itself. All of it is f32 here as in C
 (runtime/kernels/rounded.h): equal gradients give equal weights, to the bit.
 """
@@ -85,7 +85,7 @@ class Rounded:
 
     @property
     def examples(self) -> tuple[Mapping[str, Any], ...]:
-        own = ({"key": 77, "rounding": "stochastic", "factor": 1.0}, {"key": -5, "rounding": "nearest", "factor": 0.3})
+        own = ({"draws": 77, "rounding": "stochastic", "factor": 1.0}, {"draws": -5, "rounding": "nearest", "factor": 0.3})
         return tuple({**attrs, **more} for attrs, more in zip(self.sink.examples, own, strict=True))
 
     @property
@@ -93,7 +93,7 @@ class Rounded:
         return frozenset(self.examples[0])
 
     def step(
-        self, g: Array, q: Array, *rest: Array, key: int, rounding: str, factor: float, **attrs: Any
+        self, g: Array, q: Array, *rest: Array, draws: int, rounding: str, factor: float, **attrs: Any
     ) -> tuple[Array, ...]:  # fmt: skip
         *state, table, lr, counter = rest
         with np.errstate(all="ignore"):
@@ -103,12 +103,12 @@ class Rounded:
             decay = F32(0 if attrs.get("decoupled") else attrs["weight_decay"])
             d = gain * (F32(factor) * g.astype(F32)) + decay * w
             by, *state = self.change(d, w, *[s.astype(F32) for s in state], F32(lr), counter, **attrs)
-            steps = _floored(np.where(scale != 0, by / scale, F32(0)), counter, key, rounding)
+            steps = _floored(np.where(scale != 0, by / scale, F32(0)), counter, draws, rounding)
         limit = LIMITS[DType.of_numpy(q.dtype)]
         return np.clip(q.astype(np.int64) - steps, -limit, limit).astype(q.dtype), *[s.astype(g.dtype) for s in state]
 
     def params(self, outputs: int, attrs: Mapping[str, Any]) -> Sequence[Param]:
-        key = int(np.array(attrs["key"] & 0xFFFFFFFF, np.uint32).view(np.int32))
+        key = int(np.array(attrs["draws"] & 0xFFFFFFFF, np.uint32).view(np.int32))
         return [outputs, key, ROUNDING.index(attrs["rounding"]), float(attrs["factor"]), *self.sink.params(attrs)]
 
 
@@ -121,7 +121,7 @@ def _floored(x: Array, counter: Array, key: int, rounding: str) -> Array:
         r = (hashed(counter, key, index) >> np.uint32(8)).astype(F32).reshape(x.shape) * F32(2.0**-24)
     total = x + r
     limited = np.clip(np.where(np.isnan(total), F32(0), total), F32(-(2.0**30)), F32(2.0**30))
-    return np.floor(limited).astype(np.int64)
+    return np.asarray(np.floor(limited), np.int64)
 
 
 ALL: Final = tuple(Rounded(sink, CHANGES[sink.name]) for sink in SINKS if sink.name in CHANGES)

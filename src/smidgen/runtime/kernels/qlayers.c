@@ -7,10 +7,10 @@
  */
 #include "qlayers.h"
 
-/* sum[i * PIXELS + p] = w[i] . column[p], K terms each. */
+/* sum[p * SMG_RUN + i] = w[i] . column[p] for `rows` outputs, K terms each. */
 #ifdef __OPTIMIZE_SIZE__
 static void dots(int32_t *sum, const int16_t *column, const int8_t *w, int rows, int32_t K) {
-    for (int i = 0; i < rows; i++, w += K) {
+    for (int i = 0; i < rows; i++, w += K, sum++) {
         const int16_t *a = column;
         for (int p = 0; p < PIXELS; p += 2, a += 2 * K) {
             const int16_t *b = a + K;
@@ -19,17 +19,17 @@ static void dots(int32_t *sum, const int16_t *column, const int8_t *w, int rows,
                 s += a[k] * w[k];
                 t += b[k] * w[k];
             }
-            *sum++ = s;
-            *sum++ = t;
+            sum[p * SMG_RUN] = s;
+            sum[(p + 1) * SMG_RUN] = t;
         }
     }
 }
 #else
-static void dots(int32_t *sum, const int16_t *column, const int8_t *w, int rows, int32_t K) {
+static void dots(int32_t *restrict sum, const int16_t *restrict column, const int8_t *restrict w, int rows, int32_t K) {
     const int16_t *a = column, *b = a + K, *c = b + K, *d = c + K;
-    int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
-    if (rows == 2) {
-        const int8_t *v = w + K;
+    for (; rows > 0; rows -= 2, w += 2 * (ptrdiff_t)K, sum += 2) {
+        int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+        const int8_t *v = rows > 1 ? w + K : w;
         for (int32_t k = 0; k < K; k++) {
             const int16_t x = w[k], y = v[k];
             s0 += a[k] * x;
@@ -41,42 +41,34 @@ static void dots(int32_t *sum, const int16_t *column, const int8_t *w, int rows,
             t2 += c[k] * y;
             t3 += d[k] * y;
         }
-        sum[4] = t0;
-        sum[5] = t1;
-        sum[6] = t2;
-        sum[7] = t3;
-    } else {
-        for (int32_t k = 0; k < K; k++) {
-            const int16_t x = w[k];
-            s0 += a[k] * x;
-            s1 += b[k] * x;
-            s2 += c[k] * x;
-            s3 += d[k] * x;
+        sum[0] = s0;
+        sum[SMG_RUN] = s1;
+        sum[2 * SMG_RUN] = s2;
+        sum[3 * SMG_RUN] = s3;
+        if (rows > 1) {
+            sum[1] = t0;
+            sum[SMG_RUN + 1] = t1;
+            sum[2 * SMG_RUN + 1] = t2;
+            sum[3 * SMG_RUN + 1] = t3;
         }
     }
-    sum[0] = s0;
-    sum[1] = s1;
-    sum[2] = s2;
-    sum[3] = s3;
 }
 #endif
 
 /* y[p * step + o] for `pixels` columns and all outputs 0..O. */
 static void outputs(int8_t *y, ptrdiff_t step, const int16_t *columns, int pixels, const int8_t *w, const int32_t *b,
                     const int32_t *m, int32_t O, int32_t K, Requantize r) {
-    int32_t sum[2 * PIXELS];
+    int32_t sum[SMG_RUN * PIXELS];
     for (int32_t o = 0, rows; o < O; o += rows, w += rows * (ptrdiff_t)K) {
-        rows = O - o < 2 ? 1 : 2;
+        rows = O - o < SMG_RUN ? O - o : SMG_RUN;
         dots(sum, columns, w, (int)rows, K);
-        for (int32_t i = 0; i < rows; i++) {
-            for (int p = 0; p < pixels; p++) {
-                y[p * step + o + i] = smg_requantize(smg_wrap_add(sum[i * PIXELS + p], b[o + i]), m[o + i], r);
-            }
+        for (int p = 0; p < pixels; p++) {
+            smg_requantize_run(y + p * step + o, sum + p * SMG_RUN, b + o, m + o, (int)rows, r);
         }
     }
 }
 
-static void widen(int16_t *to, const int8_t *from, int32_t count, int32_t zero) {
+static void widen(int16_t *restrict to, const int8_t *restrict from, int32_t count, int32_t zero) {
     for (int32_t i = 0; i < count; i++) { to[i] = (int16_t)(from[i] - zero); }
 }
 

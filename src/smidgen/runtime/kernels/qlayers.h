@@ -4,7 +4,7 @@
 #include "conv.h"
 #include "fixed_point.h"
 
-enum { PIXELS = 4, QTAPS = 16 };
+enum { PIXELS = 4, QTAPS = SMG_RUN };
 
 /* Behind the geometry: the zero point of x, and what the results become. */
 typedef struct {
