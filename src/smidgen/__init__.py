@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from . import methods
     from .api import compile, max_batch, search, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
-    from .compiler.options import Classes, Int8, Memory, Replay
+    from .compiler.options import Classes, Memory, Replay
+    from .compiler.precision import Int8
     from .methods import Update, all_methods
     from .program.plan import Plan
     from .train.history import History
@@ -41,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
-    "Classes": "compiler.options", "Int8": "compiler.options", "Memory": "compiler.options",
+    "Classes": "compiler.options", "Int8": "compiler.precision", "Memory": "compiler.options",
     "Replay": "compiler.options",
     "History": "train.history", "Plan": "program.plan",
     "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "search": "api",

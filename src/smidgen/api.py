@@ -26,7 +26,6 @@ from .compiler.fit.sweep import sweep as sweep_all
 from .compiler.optimizers import Optimizer
 from .compiler.options import (
     Classes,
-    Int8,
     Memory,
     Options,
     check_step,
@@ -45,6 +44,7 @@ from .compiler.pipeline import Lowering
 from .compiler.planner.cost import prices_of
 from .compiler.planner.goal import Goal, Search
 from .compiler.planner.measure import measured
+from .compiler.precision import Int8
 from .devices.device import Device
 from .devices.room import Limit
 from .errors import BadOption, MissingPart

@@ -37,6 +37,8 @@ OTHER_MEANING = {
     "compiler/torch_import/modes.py": {"dropout": "an attribute of torch's modules"},
     "report/sweep_html.py": {"where": "a key of the page's JSON"},
     "compiler/passes/additive.py": {"mean": "a reduction"},
+    "compiler/passes/identity.py": {"put": "what an op does with indices"},
+    "compiler/passes/int8_layer.py": {"put": "what an op does with indices"},
     "program/arrays.py": {"permute": "a step of a stored layout", "reshape": "the same", "take": "the same"},
     "compiler/passes/stored.py": {"put": "what an op does with indices"},
     "compiler/passes/slices.py": {"put": "what an op does with indices", "take": "the same"},
@@ -50,7 +52,9 @@ OTHER_MEANING = {
     "compiler/planner/savings.py": {"loop": "a technique"},
     "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "report/proof.py": {"sgd": "an optimizer"},
-    "devices/stack.py": dict.fromkeys(("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx"), "a function in C"),
+    "devices/stack.py": dict.fromkeys(
+        ("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx", "qconv2d_dw"), "a function in C"
+    ),
     "program/plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "report/plan_text.py": {"loop": "a key of the plan's JSON"},
     "compiler/loss_facts.py": {"mean": "a reduction", "momentum": "a number of an optimizer"},

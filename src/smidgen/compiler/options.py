@@ -15,6 +15,7 @@ from ..devices.device import Device, load_device
 from ..errors import BadOption
 from ..program.arguments import checked_seed, is_integer, is_number
 from .optimizers import DEFAULT, SGD, Adam, AdamW, Optimizer
+from .precision import Int8, checked_precision
 
 HELP: Final = {
     "budget": "budget='256KB', '1.5MB' or 262144",
@@ -92,21 +93,6 @@ class Streaming:
     kernels: str
     whole_inputs: bool = False
     least: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Int8:
-    """A network in int8, calibrated on the samples that are given as `data`. `precision="int8"` is this with what is
-    usual.
-
-    `calibrate` says how the range of a value is told from the samples: "minmax", "percentile" (without the outermost
-    0.01 %), or "mse" (with the least squared error). `rounding` is how a change of a weight becomes whole steps:
-    "stochastic", which learns on the mean what f32 learns, or "nearest". `head`, the last layers, are "f32", or "int8"
-    like all others."""
-
-    calibrate: str = "minmax"
-    rounding: str = "stochastic"
-    head: str = "f32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,29 +224,6 @@ def checked_objective(objective: Any) -> str:
         help = "memory=smidgen.Memory(objective='time'), or 'energy'"
         raise BadOption(f"objective={objective!r:.60} is not understood", help=help)
     return objective
-
-
-KNOWN: Final = {
-    "calibrate": ("minmax", "percentile", "mse"),
-    "rounding": ("stochastic", "nearest"),
-    "head": ("f32", "int8"),
-}
-"""What may be said of a network in int8."""
-
-
-def checked_precision(precision: Any) -> Int8 | None:
-    """None: f32."""
-    if isinstance(precision, str) and precision in ("f32", "int8"):
-        return Int8() if precision == "int8" else None
-    if not isinstance(precision, Int8):
-        help = "precision='f32', 'int8', or smidgen.Int8(calibrate='mse')"
-        raise BadOption(f"precision={precision!r:.60} is not known", help=help)
-    for name, known in KNOWN.items():
-        value = getattr(precision, name)
-        if not isinstance(value, str) or value not in known:
-            said = " or ".join(f"'{word}'" for word in known)
-            raise BadOption(f"Int8({name}={value!r:.60}) is not understood", help=f"{name}={said}")
-    return precision
 
 
 def checked_effort(effort: Any) -> float:
@@ -449,8 +412,8 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 
 
 __all__ = [
-    "Classes", "Int8", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
+    "Classes", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
     "checked_deadline", "checked_device",
-    "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
+    "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options",
     "checked_prices", "checked_seed",
 ]  # fmt: skip

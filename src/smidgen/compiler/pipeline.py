@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from ..devices.device import Device
     from ..runtime.replay import Shape
     from .imported import Imported
-    from .options import Int8, Replay
+    from .options import Replay
+    from .precision import Int8
 
 
 def lower(
@@ -346,7 +347,7 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     )  # fmt: skip
     graphs = dict(built.graphs)
     if learning.learn is not None:
-        graphs["learn"] = train_graph(*learning.learn, optimizer, seed, rounding=rounding)
+        graphs["learn"] = train_graph(*learning.learn, optimizer, seed, rounding)
         graphs |= {name: lowered(graph) for name, graph in learning.forward.items() if name not in graphs}
     merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
@@ -374,7 +375,7 @@ def build(
 ) -> Built:
     """All entry points from the forward-and-backward graph and the graphs that do not learn: inference, without and
     with the loss, and features."""
-    graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed, rounding=rounding)}
+    graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed, rounding)}
     if accumulate:
         sums = totals(whole, grads)
         graphs["zero"] = zero_entry(whole, sums)
@@ -416,8 +417,8 @@ def at_batch(built: Built, batch: int) -> Entries:
 
 
 def train_graph(
-    whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0,
-    *, bits: bool = True, fuse: bool = True, loop: bool = True, rounding: str = "stochastic",
+    whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, rounding: str = "stochastic",
+    *, bits: bool = True, fuse: bool = True, loop: bool = True,
 ) -> Graph:  # fmt: skip
     """The `train` entry; the switches exist so that each technique's saving can be measured."""
     graph = save_bits(whole) if bits else whole

@@ -23,7 +23,7 @@ BITS: Final = 31
 MOST_SHIFT: Final = 62
 FACTOR_BITS: Final = 21
 FACTOR_SHIFT: Final = 30
-"""The multipliers of a sum of two have so many bits, and its shift is at most this: 32 bits are enough for all of it."""
+"""The multipliers of a sum of two have so many bits, and its shift is at most this: 32 bits are enough for all."""
 LOW, HIGH = -128, 127
 REQUANTIZE: Final = ("shift", "y_zero", "lo", "hi")
 """Attributes of every op that changes scales: s, the zero point of the result, and its bounds."""

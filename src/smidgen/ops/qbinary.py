@@ -19,7 +19,7 @@ from .fixed_point import (
     requantized,
 )
 from .movement import sum_to
-from .quantize import int8, masked
+from .quantize import int8, masked, of_step
 from .registry import Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast, broadcast_params
 from .traits import EACH
@@ -98,7 +98,7 @@ def real(b: Builder, name: str) -> str:
     """What the integers stand for."""
     quant = b[name].quant
     assert quant is not None
-    return b.add("dequantize", name, scale=quant.scales[0], zero=quant.zero_points[0])
+    return b.add("dequantize", name, **of_step(quant))
 
 
 define(

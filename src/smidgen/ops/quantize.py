@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Dim, DType, Node, Tensor
+from ..ir import Array, Dim, DType, Node, Quant, Tensor
 from .fixed_point import HIGH, LOW, check_types, check_zero
 from .registry import (
     NOT_DIFFERENTIABLE,
@@ -113,6 +113,11 @@ define(
     params=lambda call: [call.outs[0].size, float(call["scale"]), call["zero"]],
     cases=[case(int8(N, 5, 7), scale=0.02, zero=-3), case(int8(1), scale=3.5, zero=127)],
 )  # fmt: skip
+
+
+def of_step(quant: Quant) -> dict[str, Any]:
+    """Attributes of both, for a value that has one scale."""
+    return {"scale": quant.scales[0], "zero": quant.zero_points[0]}
 
 
 # Functions of one number.

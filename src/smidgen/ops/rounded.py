@@ -85,7 +85,10 @@ class Rounded:
 
     @property
     def examples(self) -> tuple[Mapping[str, Any], ...]:
-        own = ({"draws": 77, "rounding": "stochastic", "factor": 1.0}, {"draws": -5, "rounding": "nearest", "factor": 0.3})
+        own = (
+            {"draws": 77, "rounding": "stochastic", "factor": 1.0},
+            {"draws": -5, "rounding": "nearest", "factor": 0.3},
+        )
         return tuple({**attrs, **more} for attrs, more in zip(self.sink.examples, own, strict=True))
 
     @property

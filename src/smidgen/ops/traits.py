@@ -104,13 +104,14 @@ class Integer:
 
     layer     as `op`, with weight and bias in integers, and multipliers
     rescaled  as `op`, with the attributes that `attrs` makes of what its operands and its result stand for; the zero
-              point and the bounds of the result are added to them
+              point and the bounds of the result are added to them; None where there is no such form
     same      as it is, on int8: the result stands for what its inputs stand for. `attrs` changes what is a number
     """
 
     kind: Literal["layer", "rescaled", "same"]
     op: str = ""
-    attrs: Callable[[Any, Sequence[Quant], Quant], Attrs] | None = None  # (call in f32, of the operands, of the result)
+    attrs: Callable[[Any, Sequence[Quant], Quant], Attrs | None] | None = None
+    """(call in f32, of the operands, of the result)"""
 
 
 SAME: Final = Integer("same")

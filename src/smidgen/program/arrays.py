@@ -213,7 +213,7 @@ def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step], rest: Arra
 
 
 def quant_map(quant: Quant) -> Array:
-    """f32[3, outputs]: gain of a gradient, scale, offset. What was folded into it with the factor 0 is dead: scale 0."""
+    """f32[3, outputs]: gain of a gradient, scale, offset. What was folded in with the factor 0 is dead: scale 0."""
     factors = np.asarray(quant.factors or np.ones(len(quant.scales)))
     alive = factors != 0
     by = np.where(alive, factors, 1.0)
@@ -248,7 +248,8 @@ def to_integers(value: Array, rows: Array, limit: int) -> Array:
     scale, offset = (row.reshape(-1, *[1] * (value.ndim - 1)).astype(np.float64) for row in rows)
     with np.errstate(divide="ignore", invalid="ignore"):
         q = np.where(scale != 0, np.floor((value - offset) / scale + 0.5), 0.0)
-    return np.clip(np.nan_to_num(q), -limit, limit)
+    found: Array = np.clip(np.nan_to_num(q), -limit, limit)
+    return found
 
 
 def check_numbers(array: Array, buffer: Buffer, first: int = 0) -> None:

@@ -10,8 +10,8 @@
 Sizes `n`, `49n` grow with the samples; `@backward` names a stage other than the usual one; `# path` is the node's src.
 A tensor that no node computes is declared with its role, and with its value if that is small; `page` before the role
 says that it lives in PAGE; `quant=((0.5,), (3,))` behind the type is scales and zero points, a third number their
-axis, and after that factors and shifts of what was folded into it. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
-rule supplies it.
+axis, and after that factors and shifts of what was folded into it. When reading, the type of a result may be left out
+(`h = relu(x)`): the op's own rule supplies it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,14 +21,13 @@ BINS: Final = 2048
 OUTSIDE: Final = 1e-4  # the share of numbers that a percentile cuts off, half of it on either side
 STEPS: Final = 64  # ranges that are tried for the least squared error
 
-Mode = Literal["minmax", "percentile", "mse"]
 HELP: Final = "data=x, some dozens of typical samples, as the network is given them"
 
 
 class Calibration:
     """The user's samples, and the ranges that were found so far: of a value that several graphs have, once."""
 
-    def __init__(self, data: Any, mode: Mode) -> None:
+    def __init__(self, data: Any, mode: str) -> None:
         self._data, self._mode = data, mode
         self._inputs: list[Array] | None = None
         self._ranges: dict[int, tuple[float, float]] = {}
@@ -127,8 +126,8 @@ def checked(data: Any, graph: Graph) -> list[Array]:
     """The samples as the inputs of the graph take them; labels behind them are left out."""
     names = [name for name in graph.inputs if batch_axis(graph[name].shape) is not None]
     if data is None:
-        raise BadCalibration("precision='int8' has no samples to calibrate with",
-                             why="the range of every value decides what one step of int8 stands for", help=HELP)  # fmt: skip
+        why = "the range of every value decides what a step of int8 stands for"
+        raise BadCalibration("precision='int8' has no samples to calibrate with", why=why, help=HELP)
     given = list(data) if isinstance(data, (tuple, list)) else [data]
     if len(given) not in (len(names), len(names) + 1):
         raise BadCalibration(f"{len(given)} arrays to calibrate with", why=f"the network has {len(names)} inputs",
@@ -166,4 +165,4 @@ def _array(value: Any, name: str, graph: Graph) -> Array:
     return array
 
 
-__all__ = ["Calibration", "Mode"]
+__all__ = ["Calibration"]

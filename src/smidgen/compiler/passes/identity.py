@@ -109,7 +109,9 @@ class Identity:
         uses: dict[Hashable, int] = {}
 
         def known(name: str) -> int:
-            return found[name] if name in found else self._number(("stored", graph[name].role is Role.INPUT, _base(name)))
+            if name in found:
+                return found[name]
+            return self._number(("stored", graph[name].role is Role.INPUT, _base(name)))
 
         for position, node in enumerate(graph.nodes):
             if position in linked:

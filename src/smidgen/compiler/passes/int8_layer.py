@@ -1,7 +1,7 @@
 """The numbers of one layer in int8: weight, bias, multipliers, made from those in f32 and what was joined with it.
 
-A norm goes into the weight, which changes no number of it in int8: only its scale. A channel whose weight is much smaller
-than the others' is dead: it gets the least scale that its bias allows, and its weights are 0 or next to it.
+A norm goes into the weight, which changes no number of it in int8: only its scale. A channel whose weight is much
+smaller than the others' is dead: it gets the least scale that its bias allows, and its weights are 0 or next to it.
 """
 
 from __future__ import annotations

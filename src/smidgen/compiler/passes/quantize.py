@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from ... import ops
 from ...errors import CannotQuantize
 from ...ir import Array, DType, Graph, Node, Quant, Role, Tensor, dead_removed
 from ...ops.build import named_by_content, typed
-from ...ops.fixed_point import HIGH, LOW, quant_of_range, rounded
-from ...ops.quantize import of_table
+from ...ops.fixed_point import HIGH, LOW, REQUANTIZE, quant_of_range, rounded
+from ...ops.quantize import of_step, of_table
 from ...program.arrays import added_step
 from .calibrate import Calibration
 from .identity import Chain, chains
 from .int8_layer import Numbers, Source, can_take_norm, cut_off, numbers_of, source_of
+
+GROWTH: Final = 4
+"""So many times the range of scores that was observed is left to those of a network that learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class _Shared:
                 values = [name for name in (*node.ins, *node.outs[:1]) if _is_real(graph, name)]
                 for name in values[1:]:
                     self._join(own[values[0]], own[name])
-        self.heads = set() if head == "int8" else {own[end] for end in _last_layers(graph)}
+        last = {own[end] for end in _last_layers(graph)}
+        self.heads = set[int]() if head == "int8" else last
+        self._roomy = last if graph.of_role(Role.PARAM) else set[int]()
 
     def _root(self, number: int) -> int:
         while number in self._group:
@@ -92,7 +97,9 @@ class _Shared:
         root = self._root(number)
         if root not in self._quants:
             found = [r for n, r in self._ranges.items() if self._root(n) == root]
-            self._quants[root] = quant_of_range(min(low for low, _ in found), max(high for _, high in found))
+            low, high = min(low for low, _ in found), max(high for _, high in found)
+            room = GROWTH if any(self._root(n) == root for n in self._roomy) else 1
+            self._quants[root] = quant_of_range(room * low, room * high)
         return self._quants[root]
 
     def numbers(self, graph: Graph, chain: Chain, source: Source, x: int, y: int) -> Numbers | None:
@@ -180,7 +187,7 @@ class _Rewrite:
         if quant is None:
             return None
         new = self._new(f"{name}.int8", self.graph[name], DType.I8, quant)
-        self._emit("quantize", [name], [new], {"scale": quant.scales[0], "zero": quant.zero_points[0]}, of)
+        self._emit("quantize", [name], [new], of_step(quant), of)
         self.made_int8[name] = new
         return new
 
@@ -191,8 +198,7 @@ class _Rewrite:
             source = self.tensors[self.born[name]]
             assert source.quant is not None
             new = self._new(f"{name}.real", source, DType.F32, None)
-            attrs = {"scale": source.quant.scales[0], "zero": source.quant.zero_points[0]}
-            self._emit("dequantize", [source.name], [new], attrs, of)
+            self._emit("dequantize", [source.name], [new], of_step(source.quant), of)
             self.made_real[name] = new
         return self.made_real[name]
 
@@ -241,8 +247,8 @@ class _Rewrite:
         ends = cut_off(bounds(chain.bounded.attrs) if bounds and chain.bounded else None, y)
         form = ops.get(node.op).integer
         assert form is not None
-        attrs = {**node.attrs, "x_zero": x_quant.zero_points[0], "shift": numbers.shift,
-                 "y_zero": y.zero_points[0], **ends}  # fmt: skip
+        rescaled = dict(zip(REQUANTIZE, (numbers.shift, y.zero_points[0]), strict=False))
+        attrs = {**node.attrs, "x_zero": x_quant.zero_points[0], **rescaled, **ends}
         self._emit(form.op, [x, weight, bias, m], [self._result(chain.end, y)], attrs, node)
         self.skip.update(chain.members)
         self.shared.report.layers.setdefault(node.src or node.outs[0], numbers.dead)
@@ -333,9 +339,12 @@ class _Rewrite:
             quants = [q for name in ins if (q := self.tensors[name].quant) is not None]
             assert form.attrs is not None
             attrs = form.attrs(typed(self.graph, node), quants, quant)
+            if attrs is None:
+                return False
             bounds = None if bounded is None else ops.get(bounded.op).bounds
             ends = cut_off(bounds(bounded.attrs) if bounds and bounded else None, quant)
-            self._emit(form.op, ins, [self._result(end, quant)], {**attrs, "y_zero": quant.zero_points[0], **ends}, node)
+            attrs = {**attrs, "y_zero": quant.zero_points[0], **ends}
+            self._emit(form.op, ins, [self._result(end, quant)], attrs, node)
             if bounded is not None:
                 self.skip.add(self.readers[node.outs[0]][0])
             return True
@@ -360,7 +369,8 @@ class _Rewrite:
         form, rest = ops.get(node.op).integer, [name for name in node.ins if name not in self.born]
         assert form is not None
         ins = [self.born[name] if name not in rest else self._rounded(name, own) for name in node.ins]
-        attrs = node.attrs if form.attrs is None else form.attrs(typed(self.graph, node), [own] * len(ins), own)
+        attrs = form.attrs(typed(self.graph, node), [own] * len(ins), own) if form.attrs is not None else node.attrs
+        assert attrs is not None
         self._emit(node.op, ins, [self._result(node.outs[0], own), *node.outs[1:]], attrs, node)
         return True
 
@@ -386,7 +396,7 @@ class _Rewrite:
 
 def _taken(quant: Quant, index: Array) -> Quant:
     """Of some outputs."""
-    picked = {
+    picked: dict[str, Any] = {
         name: tuple(np.asarray(values)[index].tolist())
         for name in ("scales", "zero_points", "factors", "shifts")
         if (values := getattr(quant, name))
@@ -404,19 +414,20 @@ def _tidied(graph: Graph) -> Graph:
 
 def with_fixed(graphs: Mapping[str, Graph], fixed: Collection[str]) -> dict[str, Graph]:
     """Parameters that no longer learn are constants."""
-    return {
-        name: graph.with_(tensors={
-            k: replace(t, role=Role.CONST) if k in fixed and t.role is Role.PARAM else t for k, t in graph.tensors.items()
-        })
-        for name, graph in graphs.items()
-    }  # fmt: skip
+
+    def settled(graph: Graph) -> Graph:
+        gone = {t.name: replace(t, role=Role.CONST) for t in graph.of_role(Role.PARAM) if t.name in fixed}
+        return graph.with_(tensors={**graph.tensors, **gone})
+
+    return {name: settled(graph) for name, graph in graphs.items()}
 
 
 def check_learns(left: Collection[str], fixed: Collection[str], method: str) -> None:
     """Something must learn beside what became part of other parameters."""
     if not left:
         raise CannotQuantize(
-            f"nothing that method '{method}' selects learns in int8", why=f"{', '.join(sorted(fixed))} became part of weights",
+            f"nothing that method '{method}' selects learns in int8",
+            why=f"{', '.join(sorted(fixed))} became part of weights",
             help="method='full', or precision='f32'",
         )  # fmt: skip
 

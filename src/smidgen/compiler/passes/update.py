@@ -4,8 +4,8 @@ An update node consumes W₀ and yields W₁ in the same slot, after the last re
 from a weight-gradient op and nothing else needs it, gradient and update become one op and the gradient never exists;
 except where the gradient is small and waiting for the update would keep something large alive (gamma of a norm).
 
-Parameters in integers have the same optimizers, which round the change (ops/rounded.py): a factor of their gradient, and
-what was folded into them, are numbers of the update.
+Parameters in integers have the same optimizers, which round the change (ops/rounded.py): a factor of their gradient,
+and what was folded into them, are numbers of the update.
 """
 
 from __future__ import annotations

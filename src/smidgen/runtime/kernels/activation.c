@@ -92,27 +92,27 @@ EXTENT(range_dx_i8) {
 }
 /* v in floats, or in integers of 8 bits. A loop each for bounds that count and that do not, or both would be asked for
  * every element. */
-#define RANGE_DX(name, type)                                                                                        \
-    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {                                       \
-        const SmgCall *c = (const SmgCall *)arg;                                                                    \
-        const RangeDx g = range_dx_of(c->p);                                                                        \
-        float *dx = OUT(0);                                                                                         \
-        const float *dy = IN(1), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside;                      \
-        const type *v = IN_AS(type, 2);                                                                             \
-        if (g.closed) {                                                                                             \
-            for (int32_t i = from; i < to; i++) {                                                                   \
-                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 1) ? inside : outside);                            \
-            }                                                                                                       \
-        } else {                                                                                                    \
-            for (int32_t i = from; i < to; i++) {                                                                   \
-                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 0) ? inside : outside);                            \
-            }                                                                                                       \
-        }                                                                                                           \
-        return SMG_NO_FAULT;                                                                                        \
-    }                                                                                                               \
-    KERNEL(name, "oii", PARAMS(RangeDx)) {                                                                          \
-        const int32_t N = range_dx_of(c->p).N;                                                                      \
-        return smg_split(c, name##_range, c, N, N);                                                                 \
+#define RANGE_DX(name, type)                                                                   \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {                  \
+        const SmgCall *c = (const SmgCall *)arg;                                               \
+        const RangeDx g = range_dx_of(c->p);                                                   \
+        float *dx = OUT(0);                                                                    \
+        const float *dy = IN(1), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside; \
+        const type *v = IN_AS(type, 2);                                                        \
+        if (g.closed) {                                                                        \
+            for (int32_t i = from; i < to; i++) {                                              \
+                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 1) ? inside : outside);       \
+            }                                                                                  \
+        } else {                                                                               \
+            for (int32_t i = from; i < to; i++) {                                              \
+                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 0) ? inside : outside);       \
+            }                                                                                  \
+        }                                                                                      \
+        return SMG_NO_FAULT;                                                                   \
+    }                                                                                          \
+    KERNEL(name, "oii", PARAMS(RangeDx)) {                                                     \
+        const int32_t N = range_dx_of(c->p).N;                                                 \
+        return smg_split(c, name##_range, c, N, N);                                            \
     }
 RANGE_DX(range_dx_f32, float)
 RANGE_DX(range_dx_i8, int8_t)

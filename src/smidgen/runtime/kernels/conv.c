@@ -163,7 +163,7 @@ SOURCE_CODE void tile_dw(Tile *t, const Conv *v, const float *dy, Source x, int3
 }
 
 /* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. */
-SOURCE_CODE void conv_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
+SOURCE_CODE void dense_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
     const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
@@ -248,14 +248,12 @@ static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     *elements /= 4;
     return 0;
 }
+static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    dense_dw(v, sink, dy, source_f32(x));
+}
 static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
-    const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
-    if (v.C == v.G) {
-        smg_depthwise_dw(&v, sink, dy, x);
-    } else {
-        conv_dw(&v, sink, dy, source_f32(x));
-    }
+    (v.C == v.G ? smg_depthwise_dw : conv_dw)(&v, sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")
@@ -274,16 +272,13 @@ static int qconv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) 
     own[1] /= sizeof(float);
     return 0;
 }
+static void conv_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero) {
+    dense_dw(v, sink, dy, source_int8(x, zero));
+}
 static SmgFault qconv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
-    const float *dy = SINK_IN(sink, 0);
-    const int8_t *x = SINK_IN_AS(int8_t, sink, 1);
     const int32_t zero = qconv_dw_of(c->p).zero;
-    if (v.C == v.G) {
-        smg_depthwise_dw_int8(&v, sink, dy, x, zero);
-    } else {
-        conv_dw(&v, sink, dy, source_int8(x, zero));
-    }
+    (v.C == v.G ? smg_depthwise_dw_int8 : conv_dw_int8)(&v, sink, SINK_IN(sink, 0), SINK_IN_AS(int8_t, sink, 1), zero);
     return SMG_NO_FAULT;
 }
 SINK_KERNEL_(qconv2d_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QConvDw), "")

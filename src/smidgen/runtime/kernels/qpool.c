@@ -121,11 +121,12 @@ KERNEL(qavg_pool2d_i8, "oi", PARAMS(AvgPool) + PARAMS(QMean)) {
         for (int32_t oh = 0; oh < g.OH; oh++) {
             const Span r = span_of(oh, g.SH, g.PH, 1, g.KH, g.H);
             for (int32_t ow = 0; ow < g.OW; ow++, y += C) {
-                const Span q = span_of(ow, g.SW, g.PW, 1, g.KW, g.W);
+                Span q = span_of(ow, g.SW, g.PW, 1, g.KW, g.W);
+                const int32_t wide = q.to - q.from, first = wide ? (int32_t)q.start + q.from : 0;
                 int32_t count = g.divisor;
                 if (!count) {
                     const int64_t all = cells(r, g.KH, g.H, g.BH, g.count_pad) * cells(q, g.KW, g.W, g.BW, g.count_pad);
-                    count = all > 0 ? (int32_t)all : 1;
+                    count = all > 0 && all <= MOST_CELLS ? (int32_t)all : 1;
                 }
                 if (count != last) {
                     m = (int32_t)(((int64_t)v.m + count / 2) / count);
@@ -135,8 +136,8 @@ KERNEL(qavg_pool2d_i8, "oi", PARAMS(AvgPool) + PARAMS(QMean)) {
                     const size_t width = C - c0 < SMG_CHANNELS ? C - c0 : SMG_CHANNELS;
                     for (size_t l = 0; l < width; l++) { sum[l] = 0; }
                     for (int32_t i = r.from; i < r.to; i++) {
-                        const int8_t *a = x + ((size_t)(r.start + i) * (size_t)g.W + (size_t)(q.start + q.from)) * C;
-                        for (int32_t j = q.from; j < q.to; j++, a += C) {
+                        const int8_t *a = x + ((size_t)(r.start + i) * (size_t)g.W + (size_t)first) * C;
+                        for (int32_t j = 0; j < wide; j++, a += C) {
                             for (size_t l = 0; l < width; l++) { sum[l] += a[c0 + l] - v.zero; }
                         }
                     }

@@ -8,7 +8,8 @@
  * gain, scale and offset of each output, in three rows. A channel that is dead has scale 0 and stays as it is.
  *
  * ROUNDED_KERNELS(f, inputs, "ii", own_params, type) makes f_qsgd_type, f_qmomentum_type, f_qadam_type of the function
- * that SINK_KERNELS takes. Operands: (u q, u m, u v) own inputs, i map, i lr, i counter    + p: RoundedParams, sink's */
+ * that SINK_KERNELS takes. Operands: (u q, u m, u v) own inputs, i map, i lr, i counter
+ *                        + p: RoundedParams, sink's */
 #ifndef SMG_ROUNDED_H
 #define SMG_ROUNDED_H
 #include "../hash.h"
@@ -31,7 +32,7 @@ static inline int32_t smg_floor_random(float x, uint32_t bits, int nearest) {
 /* One end function for each type and optimizer, so that firmware has those that it uses. */
 #define ROUNDED_END(name, type, limit, kind)                                                                    \
     static inline void name(const Sink *s, const float *tile, size_t at, size_t count) {                        \
-        const Rounded *r = s->to;                                                                               \
+        const Rounded *r = smg_rounded_of(s);                                                                   \
         type *q = (type *)r->q + at;                                                                            \
         float *m = (kind) >= SMG_MOMENTUM ? s->m + at : NULL, *v = (kind) == SMG_ADAM ? s->v + at : NULL;       \
         size_t o = at / r->length, left = r->length - at % r->length;                                           \
@@ -74,36 +75,35 @@ static inline int smg_rounded_need(const int32_t *p, uint64_t elements, uint64_t
     return 0;
 }
 
-static inline Rounded smg_rounded(void *q, const float *map, const int32_t *counter, const int32_t *p,
-                                  uint64_t elements) {
+#ifdef __OPTIMIZE_SIZE__ /* not inlined, so that devices/stack.py knows by its calls what has such weights */
+#define ROUNDED_CODE __attribute__((noinline, unused)) static
+#else
+#define ROUNDED_CODE static inline
+#endif
+ROUNDED_CODE void smg_rounded_to(Rounded *to, void *q, const float *map, const int32_t *counter, const int32_t *p,
+                                 uint64_t elements) {
     const RoundedParams v = rounded_params_of(p);
     const uint32_t seed = (uint32_t)counter[0], step = (uint32_t)counter[1], key = (uint32_t)v.key;
-    return (Rounded){.q = q,
-                     .gain = map,
-                     .scale = map + v.outputs,
-                     .offset = map + 2 * (ptrdiff_t)v.outputs,
-                     .length = (size_t)(elements / (uint64_t)v.outputs),
-                     .a = smg_stream_a(seed, step, key),
-                     .b = smg_stream_b(seed, step, key),
-                     .nearest = v.nearest != 0,
-                     .factor = v.factor};
+    to->q = q;
+    to->gain = map;
+    to->scale = map + v.outputs;
+    to->offset = map + 2 * (ptrdiff_t)v.outputs;
+    to->length = (size_t)(elements / (uint64_t)v.outputs);
+    to->a = smg_stream_a(seed, step, key);
+    to->b = smg_stream_b(seed, step, key);
+    to->nearest = v.nearest != 0;
+    to->factor = v.factor;
 }
 
 /* The sink of a call whose map is operand `at`; p: RoundedParams and the optimizer's. */
-#ifdef __OPTIMIZE_SIZE__
-#define ROUNDED_ENDS(sink, rounded) (sink).end = (rounded).end
-#else
-#define ROUNDED_ENDS(sink, rounded) (void)0
-#endif
-#define ROUNDED_SINK(sink, kind, type, at, p_, elements)                                                             \
-    Rounded rounded = smg_rounded(c->op[0], IN(at), IN_AS(int32_t, (at) + 2), p_, elements);                         \
-    rounded.end = smg_rounded_end_##kind##_##type;                                                                   \
-    Sink sink =                                                                                                      \
+#define ROUNDED_SINK(rounded, kind, type, at, p_, elements)                                                          \
+    Rounded rounded;                                                                                                 \
+    (rounded).sink =                                                                                                 \
         smg_sink_plan(SMG_KIND_##kind, c->op, IN((at) + 1), IN_AS(int32_t, (at) + 2), (p_) + PARAMS(RoundedParams)); \
-    rounded.fade = smg_rounded_fade(SMG_KIND_##kind, (p_) + PARAMS(RoundedParams), IN((at) + 1));                    \
-    sink.mode = SMG_KIND_##kind - SMG_SGD + SMG_QSGD;                                                                \
-    sink.to = &rounded;                                                                                              \
-    ROUNDED_ENDS(sink, rounded)
+    (rounded).sink.mode = SMG_KIND_##kind - SMG_SGD + SMG_QSGD;                                                      \
+    (rounded).fade = smg_rounded_fade(SMG_KIND_##kind, (p_) + PARAMS(RoundedParams), IN((at) + 1));                  \
+    smg_rounded_to(&(rounded), c->op[0], IN(at), IN_AS(int32_t, (at) + 2), p_, elements);                            \
+    (rounded).sink.end = smg_rounded_end_##kind##_##type
 #define SMG_KIND_qsgd      SMG_SGD
 #define SMG_KIND_qmomentum SMG_MOMENTUM
 #define SMG_KIND_qadam     SMG_ADAM
@@ -137,8 +137,8 @@ ROUNDED_ENDS_OF(i32)
         const int at = SMG_SINK_OUTS(SMG_KIND_##kind) + (inputs);                     \
         uint64_t own[(inputs) + 1] = {0}, elements = 0;                               \
         f##_need(c->p, own, &elements);                                               \
-        ROUNDED_SINK(sink, kind, type, at, c->p + (own_params), elements);            \
-        return f(c, &sink);                                                           \
+        ROUNDED_SINK(rounded, kind, type, at, c->p + (own_params), elements);         \
+        return f(c, &rounded.sink);                                                   \
     }
 #define ROUNDED_KERNELS(f, inputs, own_sig, own_params, type)              \
     ROUNDED_KERNEL_(f, qsgd, "u", inputs, own_sig, own_params, type)       \

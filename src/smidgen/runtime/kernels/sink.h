@@ -48,25 +48,9 @@ enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM, SMG_QSGD, SMG_QMOMEN
      ((kind) == SMG_ADAM ? PARAMS(AdamParams) : 0))
 #define SMG_SINK_PARAMS(mode) SMG_KIND_PARAMS(SMG_SINK_KIND(mode))
 
-struct Sink;
-/* What a sink needs for weights in integers, beside the optimizer: rounded.h. */
-typedef struct {
-    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count);
-    void *q;
-    const float *gain, *scale, *offset; /* of each output */
-    size_t length;                      /* weights of an output */
-    uint32_t a, b;                      /* random numbers: smg_random */
-    int nearest;
-    float factor; /* of the sums */
-    float fade;   /* decoupled weight decay: this much of w goes */
-} Rounded;
-
 typedef struct Sink {
     int mode;
-    const Rounded *to; /* of weights in integers, or NULL */
-#ifdef __OPTIMIZE_SIZE__
-    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count);
-#endif
+    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count); /* where size matters; of integers */
     float *w, *m, *v;   /* w is the gradient or the accumulator for SMG_STORE and SMG_ACC */
     float lr, decay;    /* Adam: lr is already divided by the first bias correction */
     float beta1, beta2; /* momentum in beta1 for SMG_MOMENTUM */
@@ -75,6 +59,19 @@ typedef struct Sink {
     float shrink;       /* decoupled weight decay: w is multiplied by this first */
     int nesterov;
 } Sink;
+
+/* The sink of weights in integers, with what it needs beside the optimizer: rounded.h. */
+typedef struct {
+    Sink sink;
+    void *q;
+    const float *gain, *scale, *offset; /* of each output */
+    size_t length;                      /* weights of an output */
+    uint32_t a, b;                      /* random numbers: smg_random */
+    int nearest;
+    float factor; /* of the sums */
+    float fade;   /* decoupled weight decay: this much of w goes */
+} Rounded;
+static inline const Rounded *smg_rounded_of(const Sink *s) { return (const Rounded *)s; }
 
 /* x^k by repeated squaring: the same on every target. */
 static inline double smg_powi(double x, uint32_t k) {
@@ -183,8 +180,8 @@ __attribute__((noinline, unused)) static void smg_sink_end(const Sink *s, const 
 }
 #else
 static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
-    if (s->to) {
-        s->to->end(s, tile, at, count);
+    if (s->mode >= SMG_QSGD) {
+        s->end(s, tile, at, count);
     } else if (s->mode <= SMG_ACC) {
         smg_sink_end_store(s, tile, at, count);
     } else if (s->mode == SMG_SGD) {

@@ -38,7 +38,11 @@ SOURCE_CODE void source_outer(float *sum, int rows, int width, const float *a, p
         smg_outer(sum, rows, width, a, a_step, x.f, step, T);
         return;
     }
+#ifdef __OPTIMIZE_SIZE__
+    enum { ROWS = 4 };
+#else
     enum { ROWS = 8 };
+#endif
     float wide[ROWS * 8];
     for (; T > 0; T -= ROWS, a += ROWS * a_step) {
         const int32_t count = T < ROWS ? T : ROWS;
