@@ -310,12 +310,13 @@ def test_an_op_that_reads_a_stored_weight_has_every_input_of_the_op(op: ops.Op) 
     stored = op.stored
     assert stored is not None
     most = max(len(case.inputs) for case in op.cases)
-    for name, types in ((stored.int8, [DType.I8, DType.F32]), (stored.slice, [DType.F32, DType.F32, DType.I32])):
+    own = call_of(op, op.cases[0]).ins[stored.input].dtype
+    for name, types in ((stored.int8, [DType.I8, DType.F32]), (stored.slice, [own, own, DType.I32])):
         for case in ops.get(name).cases if name else ():
             call = call_of(ops.get(str(name)), case)
             assert len(call.ins) == most + len(types) - 1
             assert [t.dtype for t in call.ins[stored.input :][: len(types)]] == types
-            weight = replace(call.ins[stored.input], dtype=DType.F32)
+            weight = replace(call.ins[stored.input], dtype=own)
             ins = (*call.ins[: stored.input], weight, *call.ins[stored.input + len(types) :])
             attrs = {k: v for k, v in call.attrs.items() if k != "axis" or "axis" in op.cases[0].attrs}
             assert [t.shape for t in call.outs] == [shape for shape, _ in op.infer(ins, attrs)]

@@ -56,7 +56,9 @@ POINTERS = {
     "conv2d": ("conv", "smg_depthwise"),
     "conv2d_dx": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
-    "qconv2d_i8_run": ("conv", "smg_qdepthwise"),
+    "qconv": ("conv", "smg_qdepthwise"),
+    "qconv2d_i8_run": ("conv", "smg_qdepthwise"),  # with qconv in it
+    "qconv2d_put_i8_run": ("conv", "smg_qdepthwise"),
     "qconv2d_dw": ("conv_dw_int8", "smg_depthwise_dw_int8"),
     "page_out_run": ("write_blocks",),
     "page_in_run": ("read_blocks",),
@@ -72,7 +74,7 @@ POINTERS = {
 ONLY_REPLAY = {"read_rows", "read_source"}  # where there is none, nobody points to them
 # The same of pointers that only kernels have which call STORED: those whose weights are not whole and in f32.
 STORED = "stored_of"
-READERS = ("weights_widen", "weights_copy_put", "weights_widen_put")
+READERS = ("weights_widen", "weights_copy_put", "weights_widen_put", "weights_widen_put8")
 STORED_POINTERS = {
     "conv": ("weights_rows_stored",),
     "dot_rows": ("weights_rows_stored",),

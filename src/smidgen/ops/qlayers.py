@@ -25,7 +25,7 @@ from .fixed_point import (
 )
 from .quantize import int8, masked
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Integers, N, Param, Spec, case, define
-from .traits import Channels, Layout, Taken
+from .traits import Channels, Layout, Stored, Taken
 
 MOST_TERMS: Final = 1 << 15
 """Products in the sum of an output."""
@@ -155,7 +155,7 @@ define(
     infer=_conv_infer, ref=_conv_ref, vjp=_conv_vjp,
     kernels={"i8": "qconv2d_i8"}, params=_conv_params, scratch=_conv_scratch,
     macs=lambda call: conv._macs(call.outs[0].shape, call.ins[1].shape), work=work.conv,
-    cases=_conv_cases(),
+    stored=Stored(1, slice="qconv2d_put"), cases=_conv_cases(),
 )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ define(
     kernels={"i8": "qlinear_i8"}, params=_linear_params,
     scratch=lambda call: _columns_room(int(call.ins[0].shape[-1])),  # type: ignore[arg-type]
     macs=lambda call: size((*call.ins[0].shape[:-1], *call.ins[1].shape)), work=work.linear,
-    cases=_linear_cases(),
+    stored=Stored(1, slice="qlinear_put"), cases=_linear_cases(),
 )  # fmt: skip
 
 

@@ -241,6 +241,7 @@ static int conv2d_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     return 0;
 }
 WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
+WEIGHT_KERNEL_INT8(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
 WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, "i")
 
 static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {

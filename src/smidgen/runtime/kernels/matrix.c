@@ -103,6 +103,7 @@ static int linear_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     return 0;
 }
 WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
+WEIGHT_KERNEL_INT8(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);

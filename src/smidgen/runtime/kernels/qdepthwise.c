@@ -38,7 +38,7 @@ static void pixel(const Conv *v, int32_t *sum, const int8_t *x, const int16_t *t
     }
 }
 
-void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const int8_t *w, const int32_t *b,
+void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
                     const int32_t *m, int16_t *taps) {
     const int32_t M = v->O / v->C, filter = v->KH * v->KW;
     int32_t from[QTAPS], sum[QTAPS];
@@ -47,7 +47,8 @@ void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, c
         const int plain = M == 1 && width == QTAPS;
         for (int l = 0; l < width; l++) {
             from[l] = (o + l) / M;
-            for (int32_t k = 0; k < filter; k++) { taps[k * QTAPS + l] = w[(ptrdiff_t)(o + l) * filter + k]; }
+            const int8_t *own = qweights_rows(w, o + l, 1, filter);
+            for (int32_t k = 0; k < filter; k++) { taps[k * QTAPS + l] = own[k]; }
         }
         for (int32_t n = 0; n < v->N; n++) {
             const int8_t *image = x + (ptrdiff_t)n * v->H * v->W * v->C;

@@ -55,13 +55,17 @@ static void dots(int32_t *restrict sum, const int16_t *restrict column, const in
 }
 #endif
 
-/* y[p * step + o] for `pixels` columns and all outputs 0..O. */
-static void outputs(int8_t *y, ptrdiff_t step, const int16_t *columns, int pixels, const int8_t *w, const int32_t *b,
-                    const int32_t *m, int32_t O, int32_t K, Requantize r) {
+/* y[p * step + o] for `pixels` columns and O outputs, of which the first is number `from` of the layer. */
+static void outputs(int8_t *y, ptrdiff_t step, const int16_t *columns, int pixels, const QWeights *w, ptrdiff_t from,
+                    const int32_t *b, const int32_t *m, int32_t O, int32_t K, Requantize r) {
     int32_t sum[SMG_RUN * PIXELS];
-    for (int32_t o = 0, rows; o < O; o += rows, w += rows * (ptrdiff_t)K) {
+    const int32_t most = w->learned ? QROWS : SMG_RUN;
+    for (int32_t o = 0, rows; o < O; o += rows) {
         rows = O - o < SMG_RUN ? O - o : SMG_RUN;
-        dots(sum, columns, w, (int)rows, K);
+        for (int32_t i = 0, few; i < rows; i += few) {
+            few = rows - i < most ? rows - i : most;
+            dots(sum + i, columns, qweights_rows(w, from + o + i, few, K), (int)few, K);
+        }
         for (int p = 0; p < pixels; p++) {
             smg_requantize_run(y + p * step + o, sum + p * SMG_RUN, b + o, m + o, (int)rows, r);
         }
@@ -98,7 +102,7 @@ static inline void step(const Conv *v, int32_t *n, int32_t *oh, int32_t *ow) {
     ++*n;
 }
 
-static void conv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const int8_t *w, const int32_t *b,
+static void conv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
                  const int32_t *m, int16_t *columns) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, K = v->KH * v->KW * Cg;
     const ptrdiff_t image = (ptrdiff_t)v->H * v->W * v->C;
@@ -119,13 +123,41 @@ static void conv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, cons
                        q->zero);
                 step(v, &n1, &oh1, &ow1);
             }
-            outputs(y + g * Og, v->O, columns, pixels, w + (ptrdiff_t)g * Og * K, b + g * Og, m + g * Og, Og, K,
+            outputs(y + g * Og, v->O, columns, pixels, w, (ptrdiff_t)g * Og, b + g * Og, m + g * Og, Og, K,
                     q->requantize);
         }
         n = n1;
         oh = oh1;
         ow = ow1;
     }
+}
+
+static void qconv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
+                  const int32_t *m, int16_t *room) {
+    (v->C == v->G ? smg_qdepthwise : conv)(v, q, y, x, w, b, m, room);
+}
+
+/* Bytes of the operands of a layer with a slice, of those without one and of their room. */
+static int qslice_need(const uint64_t *own, uint64_t outputs, Slice s, uint64_t *need) {
+    const uint64_t length = own[2] / outputs;
+    if (slice_refused(s, outputs, length)) { return -1; }
+    need[0] = own[0];
+    need[1] = own[1];
+    need[2] = own[2];
+    need[3] = own[2] / (uint64_t)s.V * (uint64_t)s.K;
+    need[4] = (uint64_t)s.K * sizeof(int32_t);
+    need[5] = own[3];
+    need[6] = own[4];
+    need[7] = own[5] + QROWS * length;
+    return 0;
+}
+
+static QWeights qslice(const SmgCall *c, const int32_t *slice, void *room) {
+    return (QWeights){.w = IN_AS(int8_t, 2),
+                      .learned = IN_AS(int8_t, 3),
+                      .index = IN_AS(int32_t, 4),
+                      .slice = slice_of(slice),
+                      .room = (int8_t *)room};
 }
 
 EXTENT(qconv2d_i8) {
@@ -145,9 +177,29 @@ EXTENT(qconv2d_i8) {
 KERNEL(qconv2d_i8, "oiiiis", CONV_PARAMS + PARAMS(QConv)) {
     const Conv v = conv_of(c->p);
     const QConv q = qconv_of(c->p + CONV_PARAMS);
-    (v.C == v.G ? smg_qdepthwise : conv)(&v, &q, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), IN_AS(int8_t, 2),
-                                         IN_AS(int32_t, 3), IN_AS(int32_t, 4), OUT_AS(int16_t, 5));
+    const QWeights w = {.w = IN_AS(int8_t, 2)};
+    qconv(&v, &q, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 3), IN_AS(int32_t, 4), OUT_AS(int16_t, 5));
     return SMG_NO_FAULT;
+}
+
+/* With a slice: o y, i x, i w, i learned, i index, i b, i m, scratch     + p: Slice */
+EXTENT(qconv2d_put_i8) {
+    uint64_t own[6];
+    if (qconv2d_i8_extent(p, params, 6, run, own)) { return -1; }
+    const uint64_t outputs = (uint64_t)conv_of(p).O;
+    return qslice_need(own, outputs, slice_of(p + CONV_PARAMS + PARAMS(QConv)), need);
+}
+KERNEL(qconv2d_put_i8, "oiiiiiis", CONV_PARAMS + PARAMS(QConv) + PARAMS(Slice)) {
+    const Conv v = conv_of(c->p);
+    const QConv q = qconv_of(c->p + CONV_PARAMS);
+    const ptrdiff_t terms = (ptrdiff_t)v.KH * v.KW * (v.C / v.G);
+    int16_t *room = OUT_AS(int16_t, 7);
+    const QWeights w = qslice(c, c->p + CONV_PARAMS + PARAMS(QConv), room + (v.C == v.G ? QTAPS : PIXELS) * terms);
+    const SmgFault fault = slice_fault(w.slice, w.index);
+    if (fault == SMG_NO_FAULT) {
+        qconv(&v, &q, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 5), IN_AS(int32_t, 6), room);
+    }
+    return fault;
 }
 
 /* y[R][O] of x[R][K], w[O][K] */
@@ -168,18 +220,35 @@ EXTENT(qlinear_i8) {
     need[5] = PIXELS * sizeof(int16_t) * (uint64_t)v.K;
     return 0;
 }
+static void qlinear(const QLinear *v, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b, const int32_t *m,
+                    int16_t *columns) {
+    for (int32_t left = v->R; left > 0; left -= PIXELS, y += PIXELS * (ptrdiff_t)v->O, x += PIXELS * (ptrdiff_t)v->K) {
+        const int rows = left < PIXELS ? (int)left : PIXELS;
+        const int32_t given = rows * v->K;
+        widen(columns, x, given, v->own.zero);
+        memset(columns + given, 0, (size_t)(PIXELS * v->K - given) * sizeof *columns);
+        outputs(y, v->O, columns, rows, w, 0, b, m, v->O, v->K, v->own.requantize);
+    }
+}
 KERNEL(qlinear_i8, "oiiiis", PARAMS(QLinear)) {
     const QLinear v = qlinear_of(c->p);
-    int8_t *y = OUT_AS(int8_t, 0);
-    const int8_t *x = IN_AS(int8_t, 1);
-    int16_t *columns = OUT_AS(int16_t, 5);
-    for (int32_t left = v.R; left > 0; left -= PIXELS, y += PIXELS * (ptrdiff_t)v.O, x += PIXELS * (ptrdiff_t)v.K) {
-        const int rows = left < PIXELS ? (int)left : PIXELS;
-        const int32_t given = rows * v.K;
-        widen(columns, x, given, v.own.zero);
-        memset(columns + given, 0, (size_t)(PIXELS * v.K - given) * sizeof *columns);
-        outputs(y, v.O, columns, rows, IN_AS(int8_t, 2), IN_AS(int32_t, 3), IN_AS(int32_t, 4), v.O, v.K,
-                v.own.requantize);
-    }
+    const QWeights w = {.w = IN_AS(int8_t, 2)};
+    qlinear(&v, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 3), IN_AS(int32_t, 4), OUT_AS(int16_t, 5));
     return SMG_NO_FAULT;
+}
+
+EXTENT(qlinear_put_i8) {
+    uint64_t own[6];
+    if (qlinear_i8_extent(p, params, 6, run, own)) { return -1; }
+    return qslice_need(own, (uint64_t)qlinear_of(p).O, slice_of(p + PARAMS(QLinear)), need);
+}
+KERNEL(qlinear_put_i8, "oiiiiiis", PARAMS(QLinear) + PARAMS(Slice)) {
+    const QLinear v = qlinear_of(c->p);
+    int16_t *room = OUT_AS(int16_t, 7);
+    const QWeights w = qslice(c, c->p + PARAMS(QLinear), room + PIXELS * (ptrdiff_t)v.K);
+    const SmgFault fault = slice_fault(w.slice, w.index);
+    if (fault == SMG_NO_FAULT) {
+        qlinear(&v, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 5), IN_AS(int32_t, 6), room);
+    }
+    return fault;
 }
