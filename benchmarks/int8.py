@@ -135,15 +135,15 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", metavar="NET", help=", ".join(NETS))
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     args = parser.parse_args()
-    known = json.loads(OUT.read_text()) if OUT.exists() else {}
-    rows = {one["net"]: one for one in known.get("rows", [])}
+    known = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+    rows = {one["net"]: one for one in known}
     for name in args.nets or NETS:
         if name in rows and not args.again:
             continue
         rows[name] = row(name)
         print(json.dumps(rows[name]), flush=True)
         about = {"command": "python -m benchmarks.int8", "date": time.strftime("%Y-%m-%d"),
-                 "machine": machine() | tools(), "accuracy": known.get("accuracy", [])}  # fmt: skip
+                 "machine": machine() | tools()}  # fmt: skip
         about["rows"] = [rows[net] for net in NETS if net in rows]
         files.write(OUT, (json.dumps(about, indent=1) + "\n").encode())
 
