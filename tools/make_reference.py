@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from smidgen import ops
 from smidgen.errors import all_errors
-from smidgen.ir import DType, Node
+from smidgen.ir import DType, Node, Quant, Tensor
 from smidgen.methods import all_methods
 from smidgen.ops.build import Builder
+from smidgen.ops.registry import declared
 from tools.python_reference import python_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +68,7 @@ The gradient goes into the optimizer tile by tile and never exists as a whole.
 
 
 def _fused_rows(every: Mapping[str, ops.Op], fused: set[str]) -> list[tuple[str, str]]:
-    sinks = [name for name, op in every.items() if op.sink]
+    sinks = [name for name, op in every.items() if op.sink or op.rounded_sink]
     return [
         (f"`{s}`", ", ".join(f"`{name}`" for name in every if name in fused and _sink_of(name, every) == s))
         for s in sinks
@@ -90,7 +92,7 @@ def _call(op: ops.Op) -> str:
 def _sink_of(name: str, every: Mapping[str, ops.Op]) -> str:
     """The weight gradient that a fused op contains."""
     place, _, _ = name.rpartition("_")
-    return place if place in every and every[place].sink else ""
+    return place if place in every and (every[place].sink or every[place].rounded_sink) else ""
 
 
 def _doc(op: ops.Op) -> str:
@@ -124,10 +126,19 @@ def _built(op: ops.Op, case: ops.Case) -> tuple[Builder, list[str], Node]:
     names = []
     for name, spec in zip(_names(op), case.inputs, strict=False):
         array = np.asarray(spec(rng, SAMPLES)) if callable(spec) else np.zeros(())
-        kind = DType.F32 if array.dtype.kind == "f" else DType.U8 if array.dtype.itemsize == 1 else DType.I32
-        names.append(b.tensor(name, array.shape if callable(spec) else spec, kind))
+        names.append(b.tensor(name, declared(spec, array), DType.of_numpy(array.dtype)))
+        b.tensors[names[-1]] = stands_for_real(op, len(names) - 1, b[names[-1]])
     b.add_many(op.name, *names, **case.attrs, name="y")
     return b, names, b.nodes[0]
+
+
+def stands_for_real(op: ops.Op, number: int, tensor: Tensor) -> Tensor:
+    """An input of an op in integers with what they stand for: one scale, or one for each output of a weight or bias."""
+    by_output = number in op.operands
+    if tensor.dtype is not DType.I8 and not (tensor.dtype is DType.I32 and by_output):
+        return tensor
+    count = int(tensor.shape[0]) if by_output else 1  # type: ignore[arg-type]
+    return replace(tensor, quant=Quant((0.5,) * count, (0,) * count, 0 if by_output else None))
 
 
 def _gradient_nodes(op: ops.Op) -> list[Node]:
@@ -144,7 +155,7 @@ def _differentiable_cases(op: ops.Op) -> list[ops.Case]:
 
 
 def _dys(b: Builder, node: Node) -> list[str | None]:
-    floats = [out for out in node.outs if b[out].dtype is DType.F32]
+    floats = [out for out in node.outs if b[out].dtype in (DType.F32, DType.I8)]
     names = {out: b.tensor("dy" if k == 0 else f"dy{k}", b[out].shape) for k, out in enumerate(floats)}
     return [names.get(out) for out in node.outs]
 
@@ -176,8 +187,8 @@ def _shrinks(node: Node) -> bool:
 
 
 def _expression(name: str, made: Mapping[str, Node]) -> str:
-    if name not in made:
-        return name
+    if name not in made:  # a constant has the hash of what it holds at its end
+        return name.partition(".")[0] if ":" in name else name
     node = made[name]
     return f"{node.op}({', '.join(_expression(i, made) for i in node.ins)})"
 

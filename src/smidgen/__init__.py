@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .compiler.inputs import Bytes
     from .compiler.optimizers import SGD, Adam, AdamW
     from .compiler.options import Classes, Memory, Replay
+    from .compiler.precision import Int8
     from .methods import Update, all_methods
     from .program.plan import Plan
     from .train.history import History
@@ -25,6 +26,7 @@ __all__ = [
     "Bytes",
     "Classes",
     "History",
+    "Int8",
     "Job",
     "Memory",
     "Plan",
@@ -42,8 +44,8 @@ __all__ = [
 
 _HOMES = {
     "SGD": "compiler.optimizers", "Adam": "compiler.optimizers", "AdamW": "compiler.optimizers",
-    "Bytes": "compiler.inputs", "Classes": "compiler.options", "Memory": "compiler.options",
-    "Replay": "compiler.options",
+    "Bytes": "compiler.inputs", "Classes": "compiler.options", "Int8": "compiler.precision",
+    "Memory": "compiler.options", "Replay": "compiler.options",
     "History": "train.history", "Plan": "program.plan",
     "Update": "methods", "all_methods": "methods", "compile": "api", "max_batch": "api", "search": "api",
     "sweep": "api",

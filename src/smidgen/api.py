@@ -38,13 +38,13 @@ from .compiler.options import (
     checked_memory,
     checked_objective,
     checked_options,
-    checked_precision,
     checked_prices,
 )
 from .compiler.pipeline import Lowering
 from .compiler.planner.cost import prices_of
 from .compiler.planner.goal import Goal, Search
 from .compiler.planner.measure import measured
+from .compiler.precision import Int8
 from .devices.device import Device
 from .devices.room import Limit
 from .errors import BadOption, MissingPart
@@ -106,7 +106,7 @@ def prepared(
     device: str | Device | None = None,
     budget: int | str | None = None,
     memory: Memory | None = None,
-    precision: str = "f32",
+    precision: str | Int8 = "f32",
     data: Any = None,
     kernels: str | None = None,
 ) -> Iterator[Task]:
@@ -114,7 +114,6 @@ def prepared(
     chip, memory = checked_device(device), checked_memory(memory, budget)
     ram_bytes, page_to = checked_budget(memory.budget), memory.page_to
     checked_page_to(page_to, help="memory=smidgen.Memory(page_to='page.bin')")
-    checked_precision(precision)
     checked_ladder(memory.ladder)
     effort_s = checked_effort(EFFORT_S if memory.effort is None else memory.effort)
     objective, measure = checked_objective(memory.objective), checked_prices(memory.prices, chip)
@@ -128,7 +127,7 @@ def prepared(
     options = checked_options(
         model, optimizer=optimizer, method=method, batch=batch, bn=bn, seed=seed, classes=classes,
         accumulate=memory.accumulate, const=memory.const, replay=memory.replay, stream=memory.stream,
-        whole_inputs=memory.whole_inputs, kernels=work.kernels,
+        whole_inputs=memory.whole_inputs, kernels=work.kernels, precision=precision,
     )  # fmt: skip
     check_where(options.replay, page_to)
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
@@ -337,12 +336,15 @@ def compared(task: Task, told: Told = lambda done, total, what: None) -> ByMetho
     return by_method(task.limit, task.lowering, task.options, task.goal, search, task.work, told)
 
 
-def build(model: Any, example: Any, *, loss: Any = "cross_entropy", target: Any = None, **options: Any) -> Entries:
+def build(
+    model: Any, example: Any, *, loss: Any = "cross_entropy", target: Any = None, data: Any = None, **options: Any
+) -> Entries:  # fmt: skip
     """The graphs of all entry points, before anything is done to fit: for those who look at graphs."""
     import_model = _importer()
     checked = checked_options(model, **options)
     imported = import_model(model, example, loss=loss, target=target, bn=checked.bn)
-    return Lowering(imported, price=lambda entries: sized(entries, None).need.ram_bytes).entries(checked)
+    price = functools.partial(sized, limit=None)
+    return Lowering(imported, data=data, price=lambda entries: price(entries).need.ram_bytes).entries(checked)
 
 
 def _importer() -> Callable[..., Imported]:

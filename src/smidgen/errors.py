@@ -139,6 +139,18 @@ class CannotStream(SmidgenError):
     code = "E310"
 
 
+class BadCalibration(SmidgenError):
+    """The samples that int8 is calibrated with are missing, or no range can be told from them."""
+
+    code = "E401"
+
+
+class CannotQuantize(SmidgenError):
+    """A network, or what learns of it, cannot be int8."""
+
+    code = "E402"
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

@@ -175,11 +175,13 @@ class Role(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Quant:
     """What the integers of a tensor stand for: scale * (q - zero_point). One scale and zero point for all elements, or
-    one for each entry of `axis`."""
+    one for each entry of `axis`. Of a parameter that something was folded into, that is factor * user's + shift."""
 
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
     axis: int | None = None
+    factors: tuple[float, ...] = ()  # one for each scale, or none at all: 1
+    shifts: tuple[float, ...] = ()  # the same: 0
 
     def wrong(self, shape: Shape, dtype: DType) -> str:
         """Why a tensor of this shape and type cannot have it; empty if it can."""
@@ -194,6 +196,9 @@ class Quant:
             return f"{len(self.scales)} scales, {wanted} needed"
         if not all(math.isfinite(s) and s > 0 for s in self.scales):
             return "a scale is not above zero"
+        for folded in filter(None, (self.factors, self.shifts)):
+            if len(folded) != wanted or not all(map(math.isfinite, folded)):
+                return f"what was folded into it is not {wanted} finite numbers"
         limits = np.iinfo(dtype.numpy)
         if not all(limits.min <= z <= limits.max for z in self.zero_points):
             return f"a zero point is outside {dtype.value}"
@@ -224,6 +229,11 @@ class Tensor:
     @property
     def size(self) -> Dim:
         return _known_size(self.shape)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Does it hold real numbers, or integers that stand for some?"""
+        return self.dtype is DType.F32 or self.quant is not None
 
     def bytes(self, n: int) -> int:
         count = _known_size(self.shape)

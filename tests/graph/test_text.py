@@ -202,12 +202,14 @@ def test_a_quantized_tensor_is_read_back_exactly() -> None:
     given = """
     input x: i8[n,2] quant=((0.5,), (3,))
     const w: i8[2,2] quant=((0.5, 0.25), (0, -128), 0) = [1, 2, 3, 4]
+    param b: i32[2] quant=((0.5, 0.25), (0, 0), 0, (2.0, -1.0), (0.0, 0.125))
     h: i8[n,2] quant=((0.125,), (0,)) = feed(x)
     output y: i8[n,2] = fetch(h)
     """
     graph = parse(given)
     assert graph["x"].quant == Quant((0.5,), (3,))
     assert graph["w"].quant == Quant((0.5, 0.25), (0, -128), 0)
+    assert graph["b"].quant == Quant((0.5, 0.25), (0, 0), 0, (2.0, -1.0), (0.0, 0.125))
     assert (graph["h"].quant, graph["y"].quant) == (Quant((0.125,), (0,)), None)
     assert parse(to_text(graph)).tensors == graph.tensors
     for wrong in ("quant=3", "quant=((1.0,),)", "quant=((1.0,), (0.5,))", "quant=((1.0,), (0,), 1, 2)"):

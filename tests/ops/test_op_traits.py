@@ -22,6 +22,7 @@ from smidgen.ops import registry
 from smidgen.ops.build import Builder
 from smidgen.ops.registry import Call
 from smidgen.ops.traits import chosen_kernel
+from tools.make_reference import stands_for_real
 
 SOURCES = Path(smidgen.__file__).parent
 # The records, the translation of torch's operators, and torch's functions beside ours, which records must not know.
@@ -37,6 +38,8 @@ OTHER_MEANING = {
     "report/inspect.py": {"scale": "a key of its JSON"},
     "report/sweep_html.py": {"where": "a key of the page's JSON"},
     "compiler/passes/additive.py": {"mean": "a reduction"},
+    "compiler/passes/identity.py": {"put": "what an op does with indices"},
+    "compiler/passes/int8_layer.py": {"put": "what an op does with indices"},
     "program/arrays.py": {"permute": "a step of a stored layout", "reshape": "the same", "take": "the same"},
     "compiler/passes/stored.py": {"put": "what an op does with indices"},
     "compiler/passes/slices.py": {"put": "what an op does with indices", "take": "the same"},
@@ -50,7 +53,9 @@ OTHER_MEANING = {
     "compiler/planner/savings.py": {"loop": "a technique"},
     "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "report/proof.py": {"sgd": "an optimizer"},
-    "devices/stack.py": dict.fromkeys(("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx"), "a function in C"),
+    "devices/stack.py": dict.fromkeys(
+        ("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx", "qconv2d_dw"), "a function in C"
+    ),
     "program/plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "report/plan_text.py": {"loop": "a key of the plan's JSON"},
     "compiler/loss_facts.py": {"mean": "a reduction", "momentum": "a number of an optimizer"},
@@ -147,7 +152,7 @@ def kind_of(value: Array) -> DType:
 
 def call_of(op: ops.Op, case: ops.Case) -> Call:
     ins = tuple(
-        Tensor(f"x{k}", value.shape if callable(c) else tuple(c), kind_of(value))
+        Tensor(f"x{k}", registry.declared(c, value), kind_of(value))
         for k, (c, value) in enumerate(zip(case.inputs, arrays_of(case), strict=True))
     )
     outs = tuple(Tensor(f"y{k}", tuple(s), d) for k, (s, d) in enumerate(op.infer(ins, case.attrs)))
@@ -206,9 +211,11 @@ def test_whatever_may_be_a_parameter_has_a_gradient(op: ops.Op) -> None:
     b = Builder()
     call = call_of(op, case)
     ins = [b.tensor(f"x{k}", t.shape, t.dtype, Role.PARAM) for k, t in enumerate(call.ins)]
+    for k, name in enumerate(ins):
+        b.tensors[name] = stands_for_real(op, k, b[name])
     b.add_many(op.name, *ins, **case.attrs)
     node = b.nodes[-1]
-    dys = [b.tensor(f"d{k}", t.shape, t.dtype) for k, t in enumerate(call.outs)]
+    dys = [b.tensor(f"d{k}", t.shape) for k, t in enumerate(call.outs)]
     assert callable(op.vjp)
     grads = op.vjp(Needing(b), node, dys)
     assert len(grads) == len(ins)
@@ -227,7 +234,10 @@ class Needing:
         return self.b[name]
 
     def need(self, name: str) -> bool:
-        return self.b[name].dtype is DType.F32
+        return self.b[name].has_gradient
+
+    def constant(self, hint: str, value: Array) -> str:
+        return self.b.constant(hint, value)
 
     def add(self, op: str, *ins: str, **attrs: Any) -> str:
         return self.b.add(op, *ins, **attrs)
@@ -301,12 +311,13 @@ def test_an_op_that_reads_a_stored_weight_has_every_input_of_the_op(op: ops.Op) 
     stored = op.stored
     assert stored is not None
     most = max(len(case.inputs) for case in op.cases)
-    for name, types in ((stored.int8, [DType.I8, DType.F32]), (stored.slice, [DType.F32, DType.F32, DType.I32])):
+    own = call_of(op, op.cases[0]).ins[stored.input].dtype
+    for name, types in ((stored.int8, [DType.I8, DType.F32]), (stored.slice, [own, own, DType.I32])):
         for case in ops.get(name).cases if name else ():
             call = call_of(ops.get(str(name)), case)
             assert len(call.ins) == most + len(types) - 1
             assert [t.dtype for t in call.ins[stored.input :][: len(types)]] == types
-            weight = replace(call.ins[stored.input], dtype=DType.F32)
+            weight = replace(call.ins[stored.input], dtype=own)
             ins = (*call.ins[: stored.input], weight, *call.ins[stored.input + len(types) :])
             attrs = {k: v for k, v in call.attrs.items() if k != "axis" or "axis" in op.cases[0].attrs}
             assert [t.shape for t in call.outs] == [shape for shape, _ in op.infer(ins, attrs)]

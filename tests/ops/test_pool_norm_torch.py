@@ -351,7 +351,7 @@ def test_scale_gradients_of_micro_batches_add_up_to_the_same_bits(op: str, count
 
 
 BAD: list[tuple[str, list[tuple[int, ...]], dict[str, Any], str]] = [
-    ("max_pool2d", [(1, 5, 5)], FORWARD[0][2], "needs f32 images"),
+    ("max_pool2d", [(1, 5, 5)], FORWARD[0][2], "needs f32 or i8 images"),
     ("max_pool2d", [(1, 5, 5, 1)], FORWARD[0][2] | {"out_hw": (3, 9)}, "window 3 of 9 along the width sees no part"),
     ("max_pool2d", [(1, 5, 5, 1)], FORWARD[0][2] | {"stride": (0, 1)}, "must be positive"),
     ("max_pool2d", [(1, 5, 5, 1)], FORWARD[0][2] | {"kernel": (999, 999), "out_hw": (1, 1)}, "more than 65536"),

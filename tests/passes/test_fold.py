@@ -11,9 +11,9 @@ import pytest
 from smidgen.compiler.graph import interp
 from smidgen.compiler.graph.check import check
 from smidgen.compiler.graph.text import canonical, parse, to_text
-from smidgen.compiler.passes.fold import Folds, fold_batch_norm, fold_constants, freeze, named_by_content
+from smidgen.compiler.passes.fold import Folds, fold_batch_norm, fold_constants, freeze
 from smidgen.ir import Array, Batch, Graph, Role
-from smidgen.ops.build import Builder, feed, fetch
+from smidgen.ops.build import Builder, feed, fetch, named_by_content
 
 N = Batch()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from smidgen import ops
 from smidgen.ir import Array, DType, at
+from smidgen.ops import registry
 from smidgen.ops.build import Builder
 
 SAMPLES = 3
@@ -25,7 +26,7 @@ def inputs_of(op: ops.Op, case: ops.Case) -> list[Array]:
 
 
 def declared(case: ops.Case, arrays: list[Array]) -> list[tuple[Any, ...]]:
-    return [arrays[i].shape if callable(s) else s for i, s in enumerate(case.inputs)]
+    return [registry.declared(spec, value) for spec, value in zip(case.inputs, arrays, strict=True)]
 
 
 def dtype_of(array: Array) -> DType:

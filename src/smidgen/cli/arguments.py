@@ -73,7 +73,7 @@ def parser() -> Parser:
 
     found = "which parts of your model are worth learning within a budget: a scheme of sparse updates"
     search = command("search", searching.search, found)
-    _add_model(search)
+    _add_model(search, with_data=False)
     search.add_argument(
         "--data", required=True, metavar="PROXY.npz", help="arrays x and y, samples of what it will learn"
     )
@@ -137,7 +137,7 @@ def _add_kernels(parser: Parser, default: str | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="of fast kernels")
 
 
-def _add_model(parser: Parser, with_target: bool = True) -> None:
+def _add_model(parser: Parser, with_target: bool = True, with_data: bool = True) -> None:
     parser.add_argument("model", help=MODEL)
     parser.add_argument("--input", action="append", metavar="SHAPE", help=SHAPE)
     if with_target:
@@ -151,6 +151,13 @@ def _add_model(parser: Parser, with_target: bool = True) -> None:
     parser.add_argument("--clip-norm", type=float, help="limits the norm of all gradients")
     int8 = "int8: weights that do not learn take a quarter of the flash wherever that loses nothing"
     parser.add_argument("--const", default="f32", choices=["f32", "int8"], help=int8)
+    compute = "int8: layers compute and learn in integers of 8 bits, calibrated on the samples of --data"
+    parser.add_argument("--precision", default="f32", choices=["f32", "int8"], help=compute)
+    ranges = "how int8 tells the range of a value from the samples; default minmax"
+    parser.add_argument("--calibrate", choices=["minmax", "percentile", "mse"], help=ranges)
+    if with_data:
+        seen = "array x (or x0, x1, …), perhaps y: samples for --precision int8, and for methods that look at them"
+        parser.add_argument("--data", metavar="SAMPLES.npz", help=seen)
     parser.add_argument("--spare-classes", type=int, default=0, metavar="N", help="classes that can be added later")
     replay = (
         "keep N samples and learn them again beside new ones; N:inputs, N:f32, N:4 (new ones of a step), or several"

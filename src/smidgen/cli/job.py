@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import files, terminal
 from ..compiler.options import Classes, Memory, Replay, checked_budget, checked_device, checked_ladder
+from ..compiler.precision import Int8
 from ..devices.device import Device
 from ..devices.room import with_slots
 from ..errors import BadOption, BadScheme, MissingPart
@@ -18,10 +19,11 @@ from ..program.arguments import checked_seed
 
 
 def source_files(args: argparse.Namespace) -> list[str]:
-    """Files that the model and its loss are read from."""
+    """Files that the model, its loss and samples are read from."""
     whole = (".pt2", ".smg")
     files = [text if text.endswith(whole) else text.rpartition(":")[0] for text in (args.model, args.loss)]
-    return [file for file in files if file.endswith((".py", *whole))]
+    files = [file for file in files if file.endswith((".py", *whole))]
+    return [*files, args.data] if args.data else files
 
 
 def compiled(args: argparse.Namespace) -> Any:
@@ -83,8 +85,29 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
         "method": method_of(args.method), "batch": args.batch, "bn": args.bn, "seed": args.seed,
         "classes": Classes(args.spare_classes), "device": device, "memory": memory,
+        "precision": precision_of(args.precision, args.calibrate), "data": samples_of(args.data),
         "kernels": args.kernels if args.threads == 1 else f"{args.kernels}:{args.threads}",
     }  # fmt: skip
+
+
+def precision_of(text: str, calibrate: str | None) -> str | Int8:
+    """What `--precision` and `--calibrate` mean."""
+    if calibrate is None:
+        return text
+    if text != "int8":
+        raise BadOption("--calibrate is for a network in int8", help=f"--precision int8 --calibrate {calibrate}")
+    return Int8(calibrate)
+
+
+def samples_of(path: str | None) -> Any:
+    """Samples, or (samples, labels), as `compile` takes them."""
+    if path is None:
+        return None
+    from ..train.npz import read_npz
+
+    found = read_npz(path, needs_y=False)
+    given = (*found.x, found.y) if found.y is not None else found.x
+    return given[0] if len(given) == 1 else given
 
 
 def need_torch(command: str) -> None:

@@ -22,7 +22,7 @@ def search(args: argparse.Namespace) -> int:
 
     if args.budget is None and args.device is None:
         raise BadOption("search needs a limit", help="--budget 256KB, or --device stm32f746")
-    check_outputs(args.output, args.html, inputs=[*source_files(args), args.data])
+    check_outputs(args.output, args.html, inputs=source_files(args))
     data = read_npz(args.data)
     if len(data.x) != 1:
         raise BadOption(f"'{args.data}' has {len(data.x)} inputs", why="a search takes networks with one")

@@ -11,7 +11,7 @@ from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
 from ..ir import ALIGN, REPLAY, REPLAY_ROWS, Graph, Role
 from ..methods import Beside, Merge
-from ..program.arrays import FROZEN, INT8, SCALE, of_whole
+from ..program.arrays import FROZEN, INT8, SCALE, of_whole, packed_map
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
 from ..runtime.work import Work
@@ -334,6 +334,9 @@ def _state_map(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
                 if tensor.name in slices:
                     fact["part"] = slices[tensor.name]
                 rest = f"{tensor.name}{FROZEN}"
+                if tensor.quant is not None:
+                    whole = graph.tensors.get(rest, tensor).quant
+                    fact["map"] = packed_map(whole or tensor.quant)
                 for key, kept in (("rest", rest), ("rest", f"{rest}{INT8}"), ("rest_scale", f"{rest}{SCALE}")):
                     if kept in stored:
                         fact[key] = stored[kept].offset

@@ -15,6 +15,7 @@ from ..devices.device import Device, load_device
 from ..errors import BadOption
 from ..program.arguments import checked_seed, is_integer, is_number
 from .optimizers import DEFAULT, SGD, Adam, AdamW, Optimizer
+from .precision import Int8, checked_precision
 
 HELP: Final = {
     "budget": "budget='256KB', '1.5MB' or 262144",
@@ -107,6 +108,7 @@ class Options:
     const: str = "f32"  # or int8, where that loses nothing
     replay: Replay | None = None
     stream: Streaming | None = None
+    precision: Int8 | None = None  # None: f32
 
     @property
     def least(self) -> Options:
@@ -129,10 +131,15 @@ def checked_options(
     stream: Any = False,
     whole_inputs: Any = False,
     kernels: str = "exact",
+    precision: Any = "f32",
 ) -> Options:
     """Raises BadOption for the first argument that means nothing. torch is not needed to look at any of them."""
     _check_model(model)
     named, whole = checked_classes(classes), _checked_flag("whole_inputs", whole_inputs, True)
+    int8 = checked_precision(precision)
+    if int8 is not None and bn == "batch":
+        raise BadOption("precision='int8' does not go with bn='batch'", why="norms become part of their layers",
+                        help="bn='frozen'")  # fmt: skip
     return Options(
         optimizer=_checked_optimizer(optimizer),
         method=_checked_method(method),
@@ -145,6 +152,7 @@ def checked_options(
         const=_checked_const(const),
         replay=_checked_replay(replay, batch),
         stream=Streaming(kernels, whole) if _checked_flag("stream", stream, False) else None,
+        precision=int8,
     )
 
 
@@ -216,13 +224,6 @@ def checked_objective(objective: Any) -> str:
         help = "memory=smidgen.Memory(objective='time'), or 'energy'"
         raise BadOption(f"objective={objective!r:.60} is not understood", help=help)
     return objective
-
-
-def checked_precision(precision: Any) -> str:
-    if not isinstance(precision, str) or precision != "f32":
-        why = "programs compute in f32; const='int8' stores frozen weights as int8"
-        raise BadOption(f"precision={precision!r:.60} is not known", why=why, help="precision='f32'")
-    return "f32"
 
 
 def checked_effort(effort: Any) -> float:
@@ -413,6 +414,6 @@ def _checked_names(names: Any) -> tuple[str, ...]:
 __all__ = [
     "Classes", "Memory", "Options", "Replay", "check_step", "check_where", "checked_budget", "checked_classes",
     "checked_deadline", "checked_device",
-    "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options", "checked_precision",
+    "checked_effort", "checked_ladder", "checked_memory", "checked_objective", "checked_options",
     "checked_prices", "checked_seed",
 ]  # fmt: skip

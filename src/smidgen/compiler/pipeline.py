@@ -21,11 +21,13 @@ from .options import Options
 from .passes.accumulators import totals
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
+from .passes.calibrate import Calibration
 from .passes.drop_unread import lean
 from .passes.features import cut_features
 from .passes.feed_late import feed_late
 from .passes.few_axes import few_axes
 from .passes.fold import Folds, frozen
+from .passes.quantize import Report, check_learns, quantized, with_fixed
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.shared import shared
@@ -36,7 +38,7 @@ from .passes.stored import read_slices
 from .passes.stream import streams, track
 from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
 from .planner.cheap import cheapened
-from .planner.savings import savings
+from .planner.savings import precision_decisions, savings
 from .replay import decision, shape_of, with_buffer
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from ..runtime.replay import Shape
     from .imported import Imported
     from .options import Replay
+    from .precision import Int8
 
 
 def lower(
@@ -84,6 +87,7 @@ class Lowering:
         self._chosen: dict[Hashable, _Chosen] = {}
         self._learning: dict[Hashable, _Learning] = {}
         self._built: dict[Hashable, Built] = {}
+        self._calibrations: dict[Hashable, Calibration] = {}
 
     def forward(self, options: Options) -> Mapping[str, Graph]:
         """The graphs without gradients, as methods see them before they change them."""
@@ -139,15 +143,25 @@ class Lowering:
         return context
 
     def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
-        names = options.class_names
-        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay
-        learning = self._learning.get(key) or _learning(chosen, names, options.replay)
+        names, precision = options.class_names, options.precision
+        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay, precision
+        calibration = self.calibrated(options, chosen.model)
+        learning = self._learning.get(key) or _learning(chosen, names, options.replay, precision, calibration)
         full = key, repr(options.optimizer), options.accumulate, options.seed
         built = self._built.get(full) or _built(learning, options.optimizer, options.accumulate, options.seed)
         if keep:
             self._learning[key], self._built[full] = learning, built
         entries = at_batch(built, options.batch or self.imported.batch)
         return narrowed(by_rows(entries, options.stream), options.const == "int8")
+
+    def calibrated(self, options: Options, model: _Simplified) -> Calibration | None:
+        """The ranges of the model's values, observed as they are needed."""
+        if options.precision is None:
+            return None
+        key = id(model), options.precision.calibrate
+        if key not in self._calibrations:
+            self._calibrations[key] = Calibration(self._data, options.precision.calibrate)
+        return self._calibrations[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +214,8 @@ class _Learning:
     updates: tuple[Update, ...]
     replay: Replay | None = None
     learn: tuple[Graph, Mapping[str, str]] | None = None  # of a stream: the same with the model's outputs
+    precision: Int8 | None = None
+    report: Report | None = None  # of a network in int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +239,7 @@ class Built:
     replay: tuple[Replay, Shape] | None = None
     changed: Mapping[str, Graph] = field(default_factory=dict)
     added: tuple[str, ...] = ()
+    report: Report | None = None
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -265,7 +282,10 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     )  # fmt: skip
 
 
-def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None) -> _Learning:
+def _learning(
+    chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None, precision: Int8 | None = None,
+    calibration: Calibration | None = None,
+) -> _Learning:  # fmt: skip
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
     updates = all_is_whole(chosen.updates, model.shapes)
@@ -280,6 +300,12 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     if model.head is not None:
         check_head(model.head, learns, class_names)
     folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
+    report = None
+    if precision is not None and calibration is not None:
+        done = quantized(folded, calibration, precision.head)
+        folded, report = checked(with_fixed(done.graphs, done.fixed), "quantize"), done.report
+        learns = {name: grad for name, grad in learns.items() if name not in done.fixed}
+        check_learns(learns, done.fixed, methods.text_of(chosen.wanted))
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     sliced = not all(u.is_whole for u in updates)
@@ -301,7 +327,9 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
         whole, folded = parts[0], folded | {"features": parts[1]}
         checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in updates if u.param in grads)
-    return _Learning(model, class_names, name, folded, whole, grads, updates, replay, learn)
+    return _Learning(
+        model, class_names, name, folded, whole, grads, updates, replay, learn, precision, report
+    )  # fmt: skip
 
 
 def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
@@ -309,22 +337,24 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     if accumulate:
         check_additive(learning.whole, imported.loss)
     named, added = (*imported.parameters, *imported.buffers), {**model.added, **model.statistics}
+    rounding = "stochastic" if learning.precision is None else learning.precision.rounding
     built = build(
         learning.whole, learning.forward["infer"], learning.grads, optimizer, learning.method,
         {p.name: tuple(p.aliases) for p in named} | dict.fromkeys(added, ()),
         {p.name: tuple(p.shape) for p in named} | added,
         accumulate, seed, learning.forward.get("evaluate"), (*(p.name for p in imported.parameters), *model.added),
-        learning.forward.get("features"),
+        learning.forward.get("features"), rounding,
     )  # fmt: skip
     graphs = dict(built.graphs)
     if learning.learn is not None:
-        graphs["learn"] = train_graph(*learning.learn, optimizer, seed)
+        graphs["learn"] = train_graph(*learning.learn, optimizer, seed, rounding)
         graphs |= {name: lowered(graph) for name, graph in learning.forward.items() if name not in graphs}
     merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
     return replace(
         built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names, added=tuple(added),
         updates=learning.updates, merges=merges, replay=kept, changed=model.forward if model.is_changed else {},
+        report=learning.report,
     )  # fmt: skip
 
 
@@ -341,15 +371,16 @@ def build(
     evaluate: Graph | None = None,
     parameters: tuple[str, ...] = (),
     features: Graph | None = None,
+    rounding: str = "stochastic",
 ) -> Built:
     """All entry points from the forward-and-backward graph and the graphs that do not learn: inference, without and
     with the loss, and features."""
-    graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed)}
+    graphs = {"infer": lowered(infer), "train": train_graph(whole, grads, optimizer, seed, rounding)}
     if accumulate:
         sums = totals(whole, grads)
         graphs["zero"] = zero_entry(whole, sums)
         graphs["grad"] = lowered(grad_entry(save_bits(whole), sums, seed), learns=grads)
-        graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed)
+        graphs["apply"] = apply_entry(whole, grads, sums, optimizer, seed, rounding)
     others = {name: g for name, g in (("evaluate", evaluate), ("features", features)) if g is not None}
     graphs |= {name: lowered(graph) for name, graph in others.items()}
     without = {"fuse": partial(train_graph, whole, grads, optimizer, fuse=False)}
@@ -369,6 +400,7 @@ def at_batch(built: Built, batch: int) -> Entries:
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
     decisions = tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
+    decisions = (*precision_decisions(built.report), *decisions)
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)
@@ -385,12 +417,12 @@ def at_batch(built: Built, batch: int) -> Entries:
 
 
 def train_graph(
-    whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0,
+    whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, rounding: str = "stochastic",
     *, bits: bool = True, fuse: bool = True, loop: bool = True,
 ) -> Graph:  # fmt: skip
     """The `train` entry; the switches exist so that each technique's saving can be measured."""
     graph = save_bits(whole) if bits else whole
-    return lowered(train_entry(graph, grads, optimizer, seed, fuse), loop)
+    return lowered(train_entry(graph, grads, optimizer, seed, fuse, rounding), loop)
 
 
 def lowered(graph: Graph, loop: bool = True, learns: Collection[str] = ()) -> Graph:

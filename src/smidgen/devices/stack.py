@@ -56,6 +56,10 @@ POINTERS = {
     "conv2d": ("conv", "smg_depthwise"),
     "conv2d_dx": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
+    "qconv": ("conv", "smg_qdepthwise"),
+    "qconv2d_i8_run": ("conv", "smg_qdepthwise"),  # with qconv in it
+    "qconv2d_put_i8_run": ("conv", "smg_qdepthwise"),
+    "qconv2d_dw": ("conv_dw_int8", "smg_depthwise_dw_int8"),
     "page_out_run": ("write_blocks",),
     "page_in_run": ("read_blocks",),
     "page_start_run": ("read_blocks",),
@@ -70,7 +74,7 @@ POINTERS = {
 ONLY_REPLAY = {"read_rows", "read_source"}  # where there is none, nobody points to them
 # The same of pointers that only kernels have which call STORED: those whose weights are not whole and in f32.
 STORED = "stored_of"
-READERS = ("weights_widen", "weights_copy_put", "weights_widen_put")
+READERS = ("weights_widen", "weights_copy_put", "weights_widen_put", "weights_widen_put8")
 STORED_POINTERS = {
     "conv": ("weights_rows_stored",),
     "dot_rows": ("weights_rows_stored",),
@@ -83,6 +87,16 @@ STORED_POINTERS = {
     "weights_panel_stored": READERS,
     "weights_taps_stored": READERS,
 }
+# And of those that call ROUNDED: whose weights learn in integers.
+ROUNDED = "smg_rounded_to"
+ROUNDED_POINTERS = {
+    "smg_sink_end": tuple(
+        f"smg_rounded_end_{optimizer}_{kind}" for optimizer in ("qsgd", "qmomentum", "qadam") for kind in ("i8", "i32")
+    ),
+}
+MARKED = {STORED: STORED_POINTERS, ROUNDED: ROUNDED_POINTERS}
+Marks = frozenset[str]
+NONE: Marks = frozenset()
 ANY_PROGRAM = """
 #define NET_ALIGN 16
 #define NET_STATE_BYTES 1024
@@ -117,11 +131,11 @@ class Code:
     def __init__(self, objects: Iterable[Path], linked: Path) -> None:
         self.frames: dict[str, int] = {}
         self.calls: dict[str, set[str]] = {}
-        self.stored_calls: dict[str, set[str]] = {}
+        self.marked_calls: dict[str, dict[str, set[str]]] = {mark: {} for mark in MARKED}
         self.files: dict[str, str] = {}
         self.by_name: dict[str, set[str]] = {}
         self.call_kernels: dict[str, set[str]] = {"vm": set(), "check": set()}
-        self._depths: dict[tuple[str, bool], int] = {}
+        self._depths: dict[tuple[str, Marks], int] = {}
         for path in objects:
             self._read_graph(path)
         self._read_machine_code(linked)
@@ -147,9 +161,10 @@ class Code:
             if path.stem in self.call_kernels:
                 self.call_kernels[path.stem].add(source)
                 continue
-            if name not in POINTERS and name not in STORED_POINTERS:
+            if not any(name in table for table in (POINTERS, *MARKED.values())):
                 raise Internal(f"{source} calls through a pointer: say in POINTERS what")
-            for table, calls in ((POINTERS, self.calls), (STORED_POINTERS, self.stored_calls)):
+            marked = [(MARKED[mark], calls) for mark, calls in self.marked_calls.items()]
+            for table, calls in ((POINTERS, self.calls), *marked):
                 calls.setdefault(source, set()).update(own.get(c, f"*{c}") for c in table.get(name, ()))
 
     def _read_machine_code(self, linked: Path) -> None:
@@ -182,21 +197,21 @@ class Code:
             raise Internal(f"nothing is known of {target}")
         return found
 
-    def has_stored(self, title: str) -> bool:
-        return any(_bare(c) == STORED for c in self.calls.get(title, ()))
+    def marks(self, title: str) -> Marks:
+        return frozenset(MARKED).intersection(_bare(c) for c in self.calls.get(title, ()))
 
-    def depth(self, title: str, above: tuple[str, ...] = (), stored: bool = False) -> int:
+    def depth(self, title: str, above: tuple[str, ...] = (), marks: Marks = NONE) -> int:
         """Bytes of stack from entering a function to the end of its deepest call."""
-        stored = stored or self.has_stored(title)
+        marks |= self.marks(title)
         if title in above:
             if not title.startswith(("/", "smg_")):
                 return 0  # labels inside a library function that call each other by jumps
             raise Internal(f"{title} calls itself")
-        key = title, stored
+        key = title, marks
         if key not in self._depths:
-            called = self.calls.get(title, set()) | (self.stored_calls.get(title, set()) if stored else set())
+            called = self.calls.get(title, set()).union(*(self.marked_calls[mark].get(title, ()) for mark in marks))
             callees = {t for c in called for t in self.titles(c)}
-            below = max((self.depth(t, (*above, title), stored) for t in callees), default=0)
+            below = max((self.depth(t, (*above, title), marks) for t in callees), default=0)
             self._depths[key] = self.frames[title] + below
         return self._depths[key]
 

@@ -118,6 +118,7 @@ def _weigh(dy: Array, within: Array, inside: float, outside: float) -> Array:
 def _piecewise(
     name: str, doc: str, formula: Formula, bits: Callable[[Mapping[str, Any]], Bits], *,
     reads: Literal["x", "y"] = "x", constants: Sequence[str] = (), settings: Settings = ({},), draw: Draw | None = None,
+    bounds: Callable[[Mapping[str, Any]], tuple[float, float]] | None = None,
 ) -> None:  # fmt: skip
     """Define the op and its gradient op `<name>_dx`, which is what `bits` says."""
 
@@ -129,7 +130,10 @@ def _piecewise(
         r = bits(call.attrs)
         return [call.outs[0].size, float(r.lo), float(r.hi), int(r.closed), float(r.inside), float(r.outside)]
 
-    unary(name, doc, formula, reading(reads, f"{name}_dx"), constants=constants, settings=settings, draw=draw)
+    unary(
+        name, doc, formula, reading(reads, f"{name}_dx"), constants=constants, settings=settings, draw=draw,
+        bounds=bounds,
+    )  # fmt: skip
     define(
         f"{name}_dx", doc=f"dx = dy · (one weight where lo < {reads} < hi, another elsewhere)",
         infer=same_shape, ref=dx, vjp=NOT_DIFFERENTIABLE,
@@ -138,7 +142,10 @@ def _piecewise(
     )  # fmt: skip
 
 
-_piecewise("relu", "y = max(x, 0)", lambda x: np.maximum(x, 0), lambda attrs: Bits(1, 0.0, INF), reads="y")
+_piecewise(
+    "relu", "y = max(x, 0)", lambda x: np.maximum(x, 0), lambda attrs: Bits(1, 0.0, INF), reads="y",
+    bounds=lambda attrs: (0.0, INF),
+)  # fmt: skip
 _piecewise(
     "leaky_relu", "y = x if x > 0 else slope · x", lambda x, slope: np.where(x > 0, x, slope * x),
     lambda attrs: Bits(1, 0.0, INF, outside=attrs["slope"]),
@@ -154,6 +161,7 @@ _piecewise(
     lambda attrs: Bits(1, attrs["lo"], attrs["hi"], closed=attrs["closed"]), constants=["lo", "hi"],
     settings=[{"lo": 0, "hi": 6, "closed": False}, {"lo": -0.5, "hi": 0.7, "closed": True},
               {"lo": -INF, "hi": 0.25, "closed": True}],
+    bounds=lambda attrs: (float(attrs["lo"]), float(attrs["hi"])),
 )  # fmt: skip
 
 
@@ -175,7 +183,7 @@ define(
     ref=lambda x, lo, hi, closed, rows: (
         np.packbits(_within(x, lo, hi, closed).reshape(rows, -1), axis=1, bitorder="little"),
     ),
-    kernels={"u8": "range_bits_u8"},
+    kernels={"u8": "range_bits_u8", "i8->u8": "range_bits_i8"},
     params=lambda call: [
         call.outs[0].shape[0], _per_row(call.ins[0].size, call.outs[0].shape[0]),
         float(call["lo"]), float(call["hi"]), int(call["closed"]),
@@ -183,6 +191,7 @@ define(
     cases=[
         case((N, 3, 7), lo=0.0, hi=INF, closed=False, rows=N), case((2, N, 5), lo=-1, hi=0.5, closed=True, rows=2 * N),
         case((3, 11), lo=0, hi=1, closed=False, rows=1), case((N,), lo=0, hi=1, closed=False, rows=N),
+        case(lambda rng, n: rng.integers(-128, 128, (3, 11), np.int8), lo=-128, hi=90, closed=False, rows=3),
     ],
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, DType, Node, Tensor
+from .fixed_point import of_product, of_sum
 from .movement import KIND, sum_to
 from .registry import (
     NOT_DIFFERENTIABLE,
@@ -25,7 +26,7 @@ from .registry import (
     out_size,
 )
 from .strides import broadcast, broadcast_params, show
-from .traits import EACH
+from .traits import EACH, Integer
 
 Dys = Sequence[str | None]
 
@@ -117,13 +118,14 @@ define(
     infer=_broadcast("add", DType.F32), ref=lambda a, b: (a + b,),
     vjp=_vjp(lambda b, node, dy: dy, lambda b, node, dy: dy),
     kernels={"f32": "add_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS,
-    linear_in=((0, 1),), operands={0: "bias", 1: "bias"},
+    linear_in=((0, 1),), operands={0: "bias", 1: "bias"}, integer=Integer("rescaled", "qadd", of_sum(1)),
 )  # fmt: skip
 
 define(
     "sub", doc="y = a - b",
     infer=_broadcast("sub", DType.F32), ref=lambda a, b: (a - b,), vjp=_sub_vjp,
     kernels={"f32": "sub_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS, linear_in=((0, 1),),
+    integer=Integer("rescaled", "qadd", of_sum(-1)),
 )  # fmt: skip
 
 define(
@@ -131,7 +133,7 @@ define(
     infer=_broadcast("mul", DType.F32), ref=lambda a, b: (a * b,),
     vjp=_vjp(lambda b, node, dy: b.add("mul", dy, node.ins[1]), lambda b, node, dy: b.add("mul", dy, node.ins[0])),
     kernels={"f32": "mul_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS,
-    linear_in=((0,), (1,)), operands={0: "scale", 1: "scale"},
+    linear_in=((0,), (1,)), operands={0: "scale", 1: "scale"}, integer=Integer("rescaled", "qmul", of_product),
 )  # fmt: skip
 
 define(

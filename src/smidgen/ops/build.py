@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,12 @@ import numpy as np
 from .. import ops
 from ..ir import Array, DType, Graph, Node, Role, Shape, Step, Tensor
 from .traits import PAGE_WRITERS
+
+
+def named_by_content(hint: str, value: Array) -> str:
+    """Entry points share constants by name, so a name must never stand for two values."""
+    digest = hashlib.sha256(repr((value.dtype.str, value.shape)).encode() + np.ascontiguousarray(value).tobytes())
+    return f"{hint}.{digest.hexdigest()[:8]}"
 
 
 class Builder:
@@ -68,6 +75,11 @@ class Builder:
     def const(self, name: str, value: Array) -> str:
         return self.stored(name, value, Role.CONST)
 
+    def constant(self, hint: str, value: Array) -> str:
+        """A constant that has its name from what it holds: everybody who needs the same one shares it."""
+        name = named_by_content(hint, np.asarray(value))
+        return name if name in self.tensors else self.const(name, value)
+
     def add_many(self, op: str, *ins: str, **attrs: Any) -> tuple[str, ...]:
         name = attrs.pop("name", None)
         record = ops.get(op)
@@ -120,4 +132,4 @@ def typed(graph: Graph, node: Node) -> ops.Call:
     return ops.Call(tuple(graph[i] for i in node.ins), tuple(graph[o] for o in node.outs), node.attrs)
 
 
-__all__ = ["Builder", "feed", "fetch", "typed"]
+__all__ = ["Builder", "feed", "fetch", "named_by_content", "typed"]

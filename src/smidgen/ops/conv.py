@@ -16,7 +16,7 @@ from . import work
 from .matrix import demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
-from .traits import Channels, Rows, Stored, Taken
+from .traits import Channels, Integer, Rows, Stored, Taken
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
@@ -55,9 +55,11 @@ def _fixed(shape: Shape) -> tuple[int, ...]:
     return tuple(d for d in shape if not isinstance(d, Batch))
 
 
-def _checked(op: str, ins: Sequence[Tensor], at: Window, x: Shape, w: Shape, y: Shape | None = None) -> Pair:
+def _checked(
+    op: str, ins: Sequence[Tensor], at: Window, x: Shape, w: Shape, y: Shape | None = None, types: Sequence[DType] = ()
+) -> Pair:
     """OH, OW of the convolution of x with w, after checking all that must hold between them and y."""
-    check = demands(op, ins)
+    check = demands(op, ins, *types)
     check(len(x) == len(w) == 4 and len(_fixed(x[1:])) == 3 and len(_fixed(w)) == 4, LAYOUT)
     (h, wide, c), (o, kh, kw, cg) = _fixed(x[1:]), _fixed(w)
     check(min(*at.stride, *at.dilation, at.groups, kh, kw) >= 1, "stride, dilation, groups and kernel must be positive")
@@ -257,7 +259,7 @@ def _out(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Shape:
 define(
     "conv2d", doc="y[n,oh,ow,o] = Σ x[n, oh·sh−top+kh·dh, ow·sw−left+kw·dw, c] w[o,kh,kw,c] (+ b[o])",
     operands={1: "weight", 2: "bias"}, zero_bias=True,
-    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"), rows=_rows,
+    stored=Stored(1, int8="conv2d_w8", slice="conv2d_put"), rows=_rows, integer=Integer("layer", "qconv2d"),
     channels=_channels,
     scaled_weight=lambda w, a, attrs: w * a[:, None, None, None],
     infer=_conv2d_infer, ref=_conv2d_ref, vjp=_conv2d_vjp,

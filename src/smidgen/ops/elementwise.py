@@ -21,12 +21,13 @@ def unary(
     name: str, doc: str, formula: Formula, vjp: Vjp, *, infer: Infer = same_shape,
     constants: Sequence[str] = (), settings: Settings = ({},), draw: Draw | None = None,
     identity: Callable[[Attrs], bool] | None = None, linear_in: LinearIn = (),
+    factor: Callable[[Attrs], float] | None = None, bounds: Callable[[Attrs], tuple[float, float]] | None = None,
 ) -> None:  # fmt: skip
     """Define y = formula(x, **attrs). `constants` names the attributes that the kernel takes, as floats."""
     define(
         name, doc=doc, infer=infer, ref=lambda x, **attrs: (_like(x, formula(x, **attrs)),), vjp=vjp,
         kernels={"f32": f"{name}_f32"}, params=size_and(constants), inplace=(0,), cases=cases(1, settings, draw),
-        layout=EACH, identity=identity, linear_in=linear_in,
+        layout=EACH, identity=identity, linear_in=linear_in, factor=factor, bounds=bounds,
     )  # fmt: skip
 
 
@@ -92,6 +93,7 @@ unary(
     "scale", "y = x · by", lambda x, by: x * by,
     lambda b, node, dys: [b.add("scale", str(dys[0]), by=node.attrs["by"])],
     constants=["by"], settings=[{"by": 0.3}, {"by": -2}], identity=lambda attrs: attrs["by"] == 1, linear_in=((0,),),
+    factor=lambda attrs: float(attrs["by"]),
 )  # fmt: skip
 unary(
     "shift", "y = x + by", lambda x, by: x + by, lambda b, node, dys: [dys[0]],

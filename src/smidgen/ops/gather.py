@@ -54,7 +54,7 @@ def _turns(index: Array, groups: int) -> Array:
 
 def _gather_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str | None]:
     x, index = node.ins
-    if b[x].dtype is not DType.F32 or not b.need(x):
+    if not b[x].has_gradient or not b.need(x):
         return [None, None]
     return [b.add("gather_dx", str(dys[0]), index, rows=b[x].shape[1]), None]
 
@@ -80,7 +80,7 @@ define(
     "gather", doc="y[a,k,D] = x[a, index[a mod G, k], D]; x[A,V,D], index[G,K]; a negative index counts from the end",
     linear_in=((0,),), infer=_gather_infer,
     ref=lambda x, index: (np.take_along_axis(x, _turns(index, len(x)), 1),), vjp=_gather_vjp,
-    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1"},
+    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1", "i8": "gather_b1"},
     params=lambda call: _params(call.ins[0].shape, call.ins[1].shape),
     cases=[
         case((6, 7, 3), _places(7, 6, 4)), case((N, 5, 2), _places(5, 1, 9)), case((4, 3, N), _places(3, 2, 3)),
@@ -152,7 +152,7 @@ def _take_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spe
 
 def _take_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str | None]:
     (x, index), axis = node.ins, node.attrs["axis"]
-    if b[x].dtype is not DType.F32 or not b.need(x):
+    if not b[x].has_gradient or not b.need(x):
         return [None, None]
     whole = b[x].shape
     rows = b.add("reshape", str(dys[0]), shape=(size(whole[:axis]), b[index].shape[0], size(whole[axis + 1 :])))
@@ -174,7 +174,7 @@ define(
     "take", doc="y = x with only the listed indices of `axis`, in their order: take(x, index[K])",
     slices="take", inplace=(0,), shrinks=True, linear_in=((0,),), infer=_take_infer, vjp=_take_vjp,
     ref=lambda x, index, axis: (np.array(np.take(x, index, axis)),),
-    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1"},
+    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1", "i8": "gather_b1"},
     params=lambda call: _axis_params(call.ins[0].shape, call.outs[0].shape, call["axis"]),
     cases=[
         case((N, 4, 5, 9), _different(9, 4), axis=3), case((6, 3, 3, 2), _different(6, 5), axis=0),
@@ -205,7 +205,7 @@ def _put_ref(x: Array, part: Array, index: Array, axis: int) -> Sequence[Array]:
 
 def _put_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str | None]:
     (x, part, index), axis, dy = node.ins, node.attrs["axis"], str(dys[0])
-    if b[x].dtype is not DType.F32:
+    if not b[x].has_gradient:
         return [None, None, None]
     return [
         b.add("put", dy, b.add("fill", shape=b[part].shape, value=0.0), index, axis=axis) if b.need(x) else None,
@@ -217,7 +217,7 @@ def _put_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str 
 define(
     "put", doc="y = x, with part at the listed indices of `axis`, which differ: put(x, part, index[K])",
     slices="put", linear_in=((0, 1),), infer=_put_infer, ref=_put_ref, vjp=_put_vjp, inplace=(0,),
-    kernels={"f32": "put_b4", "i32": "put_b4", "u8": "put_b1"},
+    kernels={"f32": "put_b4", "i32": "put_b4", "u8": "put_b1", "i8": "put_b1"},
     params=lambda call: _axis_params(call.ins[0].shape, call.ins[1].shape, call["axis"]),
     cases=[
         case((4, 3, 3, 9), (4, 3, 3, 4), _different(9, 4), axis=3), case((5,), (5,), _different(5, 5), axis=0),

@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Channels, Layout, Stored, Taken
+from .traits import Channels, Integer, Layout, Stored, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -74,7 +74,7 @@ def _linear_macs(call: Call) -> Dim:
 define(
     "linear", doc="y[…,O] = x[…,K] wᵀ[O,K] (+ b[O])",
     layout=Layout("rows"), operands={1: "weight", 2: "bias"}, widens=True,
-    stored=Stored(1, int8="linear_w8", slice="linear_put"),
+    stored=Stored(1, int8="linear_w8", slice="linear_put"), integer=Integer("layer", "qlinear"),
     channels=lambda call: Channels(0, 1),
     scaled_weight=lambda w, a, attrs: w * a[:, None],
     infer=_linear_infer, ref=_linear_ref, vjp=_linear_vjp,
@@ -145,7 +145,7 @@ define(
     "bias_dw", doc="db[C] = Σ over all axes but the last of dy[…,C]",
     taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),))},
     infer=_bias_dw_infer, ref=lambda dy: (dy.reshape(-1, dy.shape[-1]).sum(0),),
-    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
+    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32,
     kernels={"f32": "bias_dw_f32"}, params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],
     cases=[case((N, 7)), case((N, 9, 10, 20)), case((2, N, 16)), case((1,)), case((130, 37))],
 )  # fmt: skip

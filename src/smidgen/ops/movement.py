@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
+from ..ir import Array, Batch, Dim, DType, Node, Quant, Shape, Tensor, batch_axis, size
+from .fixed_point import rounded
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
-from .traits import BY_ROWS, Layout, Rows
+from .traits import BY_ROWS, SAME, Integer, Layout, Rows
 
 COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}
 Dys = Sequence[str | None]
@@ -62,7 +63,7 @@ def _reshape_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
 define(
     "reshape", doc="the same elements under another shape; a view",
     layout=Layout("regroup", once=True), rearranges=lambda attrs: ("reshape", tuple(attrs["shape"])), linear_in=((0,),),
-    infer=_reshape_infer, ref=lambda x, shape: (np.reshape(x, shape),), shares={0: 0},
+    infer=_reshape_infer, ref=lambda x, shape: (np.reshape(x, shape),), shares={0: 0}, integer=SAME,
     vjp=lambda b, node, dys: [b.add("reshape", str(dys[0]), shape=b[node.ins[0]].shape)],
     cases=[case((N, 49, 6), shape=(Batch(49), 6)), case((Batch(4), 3), shape=(N, 2, 6)), case((6, 1), shape=(2, 3)),
            case((1, 1), shape=())],
@@ -90,7 +91,7 @@ define(
     "permute", doc="y = transpose(x, perm)",
     layout=Layout("reorder", once=True), rearranges=lambda attrs: ("permute", tuple(attrs["perm"])), linear_in=((0,),),
     infer=_permute_infer, ref=lambda x, perm: (np.array(np.transpose(x, perm), order="C"),),
-    vjp=_permute_vjp, kernels=COPY, params=_permute_params,
+    vjp=_permute_vjp, kernels=COPY, params=_permute_params, integer=SAME,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 5), perm=(1, 0)), case((), perm=()),
            case((2, 1, 3, 2, 2), perm=(4, 2, 1, 0, 3)), case(_ints(3, 5), perm=(1, 0), smooth=False)],
 )  # fmt: skip
@@ -113,7 +114,7 @@ define(
     layout=Layout("repeat", once=True), identity=lambda attrs: True, linear_in=((0,),),
     infer=_expand_infer, ref=lambda x, shape: (np.array(np.broadcast_to(x, shape)),),
     vjp=lambda b, node, dys: [sum_to(b, str(dys[0]), b[node.ins[0]].shape)],
-    kernels=COPY, params=_expand_params,
+    kernels=COPY, params=_expand_params, integer=SAME,
     cases=[case((1, 1, 5), shape=(N, 1, 5)), case((1, 4, 1), shape=(N, 4, 3)), case((N, 1, 2, 1), shape=(N, 3, 2, 7)),
            case((1, 3, 1), shape=(2, 3, 5)), case((N, 2), shape=(N, 2)),
            case(_bytes(1, 5), shape=(4, 5), smooth=False)],
@@ -163,7 +164,7 @@ def _slice_params(call: Call) -> Sequence[Param]:
 define(
     "slice", doc="y = x[start:stop:step] along one axis",
     layout=Layout("along", once=True), identity=lambda attrs: True, linear_in=((0,),),
-    infer=_slice_infer, ref=_slice_ref, vjp=_slice_vjp, kernels=COPY, params=_slice_params,
+    infer=_slice_infer, ref=_slice_ref, vjp=_slice_vjp, kernels=COPY, params=_slice_params, integer=SAME,
     cases=[case((N, 7, 3), axis=1, start=1, stop=6, step=2), case((5, N), axis=0, start=2, stop=4, step=1),
            case((N, 4), axis=0, start=0, stop=N, step=1), case((6,), axis=0, start=5, stop=6, step=3),
            case(_ints(3, 5), axis=1, start=0, stop=1, step=1, smooth=False)],
@@ -253,11 +254,16 @@ def _pad_rows(call: Call, axis: int) -> Rows | None:
     return Rows("window", 1, 1, lo, (3, 4, 5), alone=True) if lo or hi else BY_ROWS
 
 
+def _pad_with(call: Call, ins: Sequence[Quant], out: Quant) -> Mapping[str, Any]:
+    return {**call.attrs, "value": int(rounded(call["value"], out))}
+
+
 define(
     "pad", doc="y = x with `value` around it, (before, after) on each axis",
     layout=Layout("surround"), identity=lambda attrs: True,
     infer=_pad_infer, ref=lambda x, pads, value: (np.pad(x, pads, constant_values=value),), vjp=_pad_vjp,
-    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1"}, params=_pad_params, rows=_pad_rows,
+    kernels={"f32": "pad_b4", "i32": "pad_b4", "u8": "pad_b1", "i8": "pad_b1"}, params=_pad_params, rows=_pad_rows,
+    integer=Integer("same", attrs=_pad_with),
     cases=[case((N, 3, 4, 2), pads=((0, 0), (1, 2), (0, 1), (0, 0)), value=0.0),
            case((2, N, 3), pads=((1, 0), (0, 0), (2, 1)), value=-1.5), case((4,), pads=((0, 0),), value=1.0),
            case(_ints(2, 3), pads=((1, 1), (0, 2)), value=-7, smooth=False),
@@ -300,9 +306,9 @@ def _concat_params(call: Call) -> Sequence[Param]:
 
 
 define(
-    "concat", doc="inputs one after the other along one axis", layout=Layout("join"),
+    "concat", doc="inputs one after the other along one axis", layout=Layout("join"), integer=SAME,
     infer=_concat_infer, ref=lambda *xs, axis: (np.concatenate(xs, axis),), vjp=_concat_vjp,
-    kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1"}, params=_concat_params,
+    kernels={"f32": "concat_b4", "i32": "concat_b4", "u8": "concat_b1", "i8": "concat_b1"}, params=_concat_params,
     cases=[case((N, 2, 3), (N, 1, 3), (N, 4, 3), axis=1), case((N, 5), axis=1), case((2, N), (3, N), axis=0),
            case((2, 1), (2, 7), axis=1), case(_ints(2, 3), _ints(1, 3), axis=0, smooth=False),
            case(_bytes(2, 3), _bytes(2, 1), axis=1, smooth=False)],

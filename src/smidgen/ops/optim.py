@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadShape, Internal
 from ..ir import Array, Dim, DType, Shape, Tensor, at
-from .registry import NOT_DIFFERENTIABLE, Call, Case, Op, Param, Spec, all_ops, case, define
+from .registry import NOT_DIFFERENTIABLE, Call, Case, Op, Param, Spec, all_ops, case, declared, define
 
 MAX_SCALARS = 23
 """Inputs of one clip_factor: a kernel has at most 24 operands."""
@@ -229,13 +229,13 @@ def _example_tensor(spec: Any) -> Tensor:
     if not callable(spec):
         return Tensor("x", tuple(spec))
     value = np.asarray(spec(np.random.default_rng(0), 1))
-    return Tensor("x", value.shape, DType.of_numpy(value.dtype))
+    return Tensor("x", declared(spec, value), DType.of_numpy(value.dtype))
 
 
 for _sink in SINKS:
     _define_alone(_sink)
-for _op in [op for op in all_ops().values() if op.sink]:
-    for _sink in SINKS:
+for _op in [op for op in all_ops().values() if op.sink or op.rounded_sink]:
+    for _sink in SINKS if _op.sink else SINKS[:1]:  # sums over micro-batches are floats, whatever learns
         _define_fused(_op, _sink)
 
 

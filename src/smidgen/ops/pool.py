@@ -12,25 +12,31 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, ceil_div, size
+from .fixed_point import of_mean
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
-from .traits import Rows
+from .traits import SAME, Integer, Rows
 
 Pair = tuple[int, int]
 
 
-def images(op: str, x: Tensor, hw: Sequence[int], name: str = "out_hw") -> tuple[Dim, int, int, int]:
-    """N, H, W, C of an f32 image tensor; `hw` are the sizes that the op makes of H and W."""
-    if len(x.shape) != 4 or x.dtype is not DType.F32 or any(isinstance(d, Batch) for d in x.shape[1:]):
-        raise BadShape(f"{op} needs f32 images [N,H,W,C] with fixed H, W and C", why=f"got {x}")
+def images(
+    op: str, x: Tensor, hw: Sequence[int], name: str = "out_hw", kinds: Sequence[DType] = (DType.F32,)
+) -> tuple[Dim, int, int, int]:
+    """N, H, W, C of an image tensor of one of these types; `hw` are the sizes that the op makes of H and W."""
+    if len(x.shape) != 4 or x.dtype not in kinds or any(isinstance(d, Batch) for d in x.shape[1:]):
+        types = " or ".join(kind.value for kind in kinds)
+        raise BadShape(f"{op} needs {types} images [N,H,W,C] with fixed H, W and C", why=f"got {x}")
     n, h, w, c = x.shape
     if min(int(d) for d in x.shape[1:]) < 1 or len(hw) != 2 or min(hw) < 1:  # type: ignore[arg-type]
         raise BadShape(f"{op}: height, width and channels must be at least 1", why=f"got {x} and {name} {tuple(hw)}")
     return n, int(h), int(w), int(c)  # type: ignore[arg-type]
 
 
-def resized(op: str, x: Tensor, hw: Sequence[int], name: str = "out_hw") -> Shape:
+def resized(
+    op: str, x: Tensor, hw: Sequence[int], name: str = "out_hw", kinds: Sequence[DType] = (DType.F32,)
+) -> Shape:
     """The shape of x with height and width `hw`."""
-    n, _, _, c = images(op, x, hw, name)
+    n, _, _, c = images(op, x, hw, name, kinds)
     return (n, *hw, c)
 
 
@@ -115,7 +121,7 @@ def _rows(call: Call, axis: int) -> Rows | None:
 
 
 def _max_infer(op: str, ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Shape:
-    out = resized(op, ins[0], attrs["out_hw"])
+    out = resized(op, ins[0], attrs["out_hw"], kinds=(DType.F32, DType.I8))
     _check_windows(op, ins[0].shape[1:3], attrs["out_hw"], attrs)  # type: ignore[arg-type]
     return out
 
@@ -125,12 +131,16 @@ def _max_pool2d_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequen
     kernel = attrs["kernel"]
     if kernel[0] * kernel[1] > 65536:
         raise BadShape(f"max_pool2d: the window {kernel} has more than 65536 positions", help="adaptive_max_pool2d")
-    return [((n, h, w, c), DType.F32), ((n, index_bytes(attrs["out_hw"], c, kernel)), DType.U8)]  # type: ignore[arg-type]
+    index = (n, index_bytes(attrs["out_hw"], c, kernel))  # type: ignore[arg-type]
+    return [((n, h, w, c), ins[0].dtype), (index, DType.U8)]
 
 
 def _max_pool2d_ref(
     x: Array, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, out_hw: Pair
 ) -> tuple[Array, Array]:
+    if x.dtype.kind != "f":
+        y, where = _max_pool2d_ref(x.astype(np.float64), kernel, stride, padding, dilation, out_hw)
+        return y.astype(x.dtype), where
     hw, (kw, c) = x.shape[1:3], (kernel[1], x.shape[3])
     pads, positions = _windows(hw, out_hw, kernel, stride, padding, dilation)
     padded = np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-np.inf)
@@ -171,22 +181,30 @@ _MAX_ATTRS: list[dict[str, Any]] = [
     {"kernel": (3, 1), "stride": (2, 1), "padding": (1, 0), "dilation": (1, 1), "out_hw": (4, 5)},
     {"kernel": (1, 1), "stride": (3, 2), "padding": (0, 0), "dilation": (1, 1), "out_hw": (3, 3)},
 ]
+
+
+def _int8_images(rng: np.random.Generator, n: int) -> Array:
+    return rng.integers(-128, 128, (n, 7, 5, 19), np.int8)
+
+
 _LINE: dict[str, Any] = {"kernel": (1, 300), "stride": (1, 7), "padding": (0, 99), "dilation": (1, 1), "out_hw": (1, 9)}
 
 define(
     "max_pool2d", doc="y = largest value of each window; index = its position in the window, packed",
-    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp, lean="max_pool2d_plain",
-    kernels={"f32": "max_pool2d_f32"}, params=_max_params, macs=_window_macs,
+    infer=_max_pool2d_infer, ref=_max_pool2d_ref, vjp=_max_pool2d_vjp, lean="max_pool2d_plain", integer=SAME,
+    kernels={"f32": "max_pool2d_f32", "i8": "max_pool2d_i8"}, params=_max_params, macs=_window_macs,
     cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1]),
-           case((N, 1, 80, 2), **_LINE)],
+           case((N, 1, 80, 2), **_LINE), *[case(_int8_images, **a) for a in _MAX_ATTRS]],
 )  # fmt: skip
 
 define(
     "max_pool2d_plain", doc="y = largest value of each window",
-    infer=lambda ins, attrs: [(_max_infer("max_pool2d_plain", ins, attrs), DType.F32)],
+    infer=lambda ins, attrs: [(_max_infer("max_pool2d_plain", ins, attrs), ins[0].dtype)],
     ref=lambda x, **attrs: _max_pool2d_ref(x, **attrs)[:1], vjp=_max_pool2d_vjp,
-    kernels={"f32": "max_pool2d_plain_f32"}, params=_max_params, macs=_window_macs, rows=_rows,
-    cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1])],
+    kernels={"f32": "max_pool2d_plain_f32", "i8": "max_pool2d_plain_i8"}, integer=SAME,
+    params=_max_params, macs=_window_macs, rows=_rows,
+    cases=[*[case((N, 7, 5, 3), **a) for a in _MAX_ATTRS], case((2, 7, 5, 35), **_MAX_ATTRS[1]),
+           *[case(_int8_images, **a) for a in _MAX_ATTRS]],
 )  # fmt: skip
 
 
@@ -325,6 +343,7 @@ define(
     "avg_pool2d", doc="y = sum of each window / divisor or its size, with the padding it covers if count_include_pad",
     infer=_avg_pool2d_infer, ref=_avg_pool2d_ref, vjp=_avg_pool2d_vjp,
     kernels={"f32": "avg_pool2d_f32"}, macs=_window_macs, rows=_rows,
+    integer=Integer("rescaled", "qavg_pool2d", of_mean),
     params=lambda call: [*call.ins[0].shape, *call["out_hw"], *call["kernel"], *call["stride"], *call["padding"],
                          *_avg_tail(call)],
     cases=[*[case((N, 7, 5, 3), **a) for a in _AVG_ATTRS], case((2, 7, 5, 35), **_AVG_ATTRS[1])],

@@ -14,10 +14,11 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor, batch_axis, size
+from .fixed_point import of_mean
 from .movement import as_shape
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Running, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, merged, reduce_params, show
-from .traits import Layout
+from .traits import Integer, Layout
 
 Dys = Sequence[str | None]
 Axes = tuple[int, ...]
@@ -113,6 +114,7 @@ define(
     layout=Layout("over"), linear_in=((0,),),
     infer=_reduce_infer("mean", empty=False), ref=lambda x, axes, keepdim: (x.mean(axis=axes, keepdims=keepdim),),
     vjp=_mean_vjp("mean_dx"), kernels={"f32": "mean_f32"}, params=_params, cases=WITHIN,
+    integer=Integer("rescaled", "qmean", of_mean),
 )  # fmt: skip
 
 

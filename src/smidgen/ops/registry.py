@@ -13,11 +13,12 @@ from typing import Any, Final, ParamSpec, Protocol
 import numpy as np
 
 from ..errors import Internal
-from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor
+from ..ir import Array, Batch, Dim, DType, Node, Shape, Step, Tensor, at
 from .traits import (
     Attrs,
     Border,
     Channels,
+    Integer,
     Layout,
     LinearIn,
     Loss,
@@ -67,6 +68,7 @@ class Builder(Protocol):
     def need(self, name: str) -> bool: ...
     def add(self, op: str, *ins: str, **attrs: Any) -> str: ...
     def add_many(self, op: str, *ins: str, **attrs: Any) -> tuple[str, ...]: ...
+    def constant(self, hint: str, value: Array) -> str: ...
 
 
 Infer = Callable[[Sequence[Tensor], Mapping[str, Any]], Sequence[Spec]]
@@ -83,11 +85,24 @@ NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
 
 
 @dataclass(frozen=True)
+class Integers:
+    """An input of a case: any integers of a type, in a shape that may contain `N`."""
+
+    shape: Shape
+    dtype: DType
+    least: int
+    most: int
+
+    def __call__(self, rng: np.random.Generator, n: int) -> Array:
+        return np.asarray(rng.integers(self.least, self.most + 1, at(self.shape, n), self.dtype.numpy))
+
+
+@dataclass(frozen=True)
 class Case:
     """One example of an op's use; the same table drives correctness tests, gradient checks and benchmarks.
 
-    `inputs` are shapes (filled from a normal distribution) or functions of a random generator that return an array.
-    Shapes may contain `N`.
+    `inputs` are shapes (filled from a normal distribution), `Integers`, or functions of a random generator that return
+    an array. Shapes may contain `N`.
     """
 
     inputs: tuple[Shape | Callable[[np.random.Generator, int], Array], ...]
@@ -113,6 +128,11 @@ class Bits:
     inside: float = 1.0
     outside: float = 0.0
     closed: bool = False
+
+
+def declared(spec: Any, value: Array) -> Shape:
+    """The shape of an input of a case, whose value is given, with `N` where it says so."""
+    return tuple(spec.shape if isinstance(spec, Integers) else value.shape if callable(spec) else spec)
 
 
 def _none(call: Call) -> Sequence[Param]:
@@ -166,11 +186,15 @@ class Op:
     identity: Callable[[Attrs], bool] | None = None  # y is x with these attributes, where their types are equal
     converts: bool = False  # y is x in another number type, or what it stands for
     linear_in: LinearIn = ()
+    bounds: Callable[[Attrs], tuple[float, float]] | None = None  # y is x, cut off at these
+    integer: Integer | None = None
     lean: str | None = None  # the op to use instead when only output 0 is read
     bits: Callable[[Attrs], Bits] | None = None
     slices: Slices = ""
     taken: Callable[[Call, int], Mapping[int, Taken]] | None = None  # (call, how many indices) → axis of y → how
     sink: bool = False  # a weight gradient that can be consumed tile by tile by an optimizer
+    rounded_sink: DType | None = None  # the same, of a weight in integers of this type
+    factor: Callable[[Attrs], float] | None = None  # y is x times this number
     # Layers.
     operands: Mapping[int, OperandRole] = field(default_factory=dict)  # input → what it is, if it may be a parameter
     scaled_weight: Callable[[Array, Array, Attrs], Array] | None = None  # (weight, a, attrs) → weight of y·a, a[C]

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Dim, DType, Node, Tensor, size
+from ..ir import Array, Dim, DType, Node, Quant, Tensor, size
+from .fixed_point import of_mean
 from .pool import Pair, beats, resized
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, Vjp, case, define
-from .traits import Rows
+from .traits import Integer, Rows
 
 Scale = tuple[float | None, float | None] | None
 
@@ -93,10 +94,21 @@ def _adaptive_avg_dx_ref(dy: Array, in_hw: Pair) -> tuple[Array]:
 
 _ADAPTIVE: list[tuple[Pair, Pair]] = [((7, 5), (3, 2)), ((7, 5), (1, 1)), ((4, 6), (2, 3)), ((3, 2), (5, 4))]
 
+
+def _as_equal_windows(call: Call, ins: Sequence[Quant], out: Quant) -> Mapping[str, Any] | None:
+    """Windows that are all of a size are those of a plain pooling."""
+    hw, out_hw = call.ins[0].shape[1:3], call["out_hw"]
+    kernel = tuple(int(x) // int(o) for x, o in zip(hw, out_hw, strict=True))  # type: ignore[arg-type]
+    if kernel != tuple(-(-int(x) // int(o)) for x, o in zip(hw, out_hw, strict=True)):  # type: ignore[arg-type]
+        return None
+    return {**of_mean(call, ins, out), "kernel": kernel, "stride": kernel, "padding": (0, 0), "count_include_pad": True}
+
+
 define(
     "adaptive_avg_pool2d", doc="y = mean of each of out_hw windows, which differ in size by at most one",
     infer=_infer("adaptive_avg_pool2d"), ref=_adaptive_avg_ref, vjp=_vjp("adaptive_avg_pool2d_dx"),
     kernels={"f32": "adaptive_avg_pool2d_f32"}, params=_sizes, macs=lambda call: call.ins[0].size,
+    integer=Integer("rescaled", "qavg_pool2d", _as_equal_windows),
     cases=[*[case((N, *hw, 3), out_hw=o) for hw, o in _ADAPTIVE], case((2, 1, 200, 19), out_hw=(1, 2))],
 )  # fmt: skip
 

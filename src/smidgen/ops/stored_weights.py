@@ -1,6 +1,6 @@
 """Layers that read a weight as it is stored: w8, int8 with a scale for each output (w = q·scale, rounded to f32 once);
-put, a constant and beside it a slice, which learns; or both. The result has the bits of the op with the whole weight
-in f32. Made after all gradients, by compiler/passes/narrow.py and stored.py."""
+put, a constant and beside it a slice, which learns; both; or put8, both in int8. The result has the bits of the op with
+the whole weight in f32. Made after all gradients, by compiler/passes/narrow.py and stored.py."""
 
 from __future__ import annotations
 
@@ -27,28 +27,36 @@ PANEL: Final = 2048
 class Form:
     int8: bool
     slice: bool
+    slice_int8: bool = False  # with the scales of the rest
 
     @property
     def suffix(self) -> str:
-        return ("_w8" if self.int8 else "") + ("_put" if self.slice else "")
+        return ("_w8" if self.int8 else "") + ("_put" if self.slice else "") + ("8" if self.slice_int8 else "")
 
     @property
     def types(self) -> tuple[DType, ...]:
         """Of the operands in the place of the weight."""
+        if self.slice_int8:
+            return DType.I8, DType.I8, DType.I32, DType.F32
         fixed = (DType.I8, DType.F32) if self.int8 else (DType.F32,)
         return fixed + ((DType.F32, DType.I32) if self.slice else ())
 
     @property
     def names(self) -> tuple[str, ...]:
+        if self.slice_int8:
+            return "q", "learned", "index", "scale"
         return (("q", "scale") if self.int8 else ("w",)) + (("learned", "index") if self.slice else ())
 
     @property
     def doc(self) -> str:
+        if self.slice_int8:
+            return "with w = put(q, learned, index)·scale along `axis`, q and learned in int8"
         fixed, end = ("q·scale", ", q in int8") if self.int8 else ("w", "")
         return f"with w = {f'put({fixed}, learned, index) along `axis`' if self.slice else fixed}{end}"
 
 
 FORMS: Final = (Form(True, False), Form(False, True), Form(True, True))
+INT8_SLICE: Final = Form(True, True, True)
 
 
 def dequantized(q: Array, scale: Array) -> Array:
@@ -89,6 +97,10 @@ class _Reading:
         before, (w, *_), after = self._split(ins)
         return [*before, Tensor(w.name, w.shape, DType.F32, w.role), *after]
 
+    def _slice_of(self, weight: Sequence[Any]) -> tuple[Any, Any]:
+        at = self.form.names.index("learned")
+        return weight[at], weight[at + 1]
+
     def _own(self, call: Call) -> Call:
         return Call(tuple(self._whole(call.ins)), call.outs, _without_axis(call.attrs))
 
@@ -98,9 +110,10 @@ class _Reading:
             raise BadShape(f"{self.name} with {len(ins)} inputs", why="it has no input that may be left out")
         check = matrix.demands(self.name, weight, *self.form.types)
         if self.form.int8:
-            check(weight[1].shape == weight[0].shape[:1], "the scale must have one value per output")
+            scale = weight[self.form.names.index("scale")]
+            check(scale.shape == weight[0].shape[:1], "the scale must have one value per output")
         if self.form.slice:
-            learned, index = weight[-2:]
+            learned, index = self._slice_of(weight)
             gather.check_axis(self.name, weight[0], index, attrs["axis"])
             fits = learned.shape == gather.with_axis(weight[0].shape, attrs["axis"], index.shape[0])
             check(fits, f"the slice must be {show(weight[0].shape)} with one index of axis {attrs['axis']} a place")
@@ -108,6 +121,10 @@ class _Reading:
 
     def ref(self, *arrays: Array, **attrs: Any) -> Sequence[Array]:
         before, weight, after = self._split(arrays)
+        if self.form.slice_int8:
+            q = np.array(weight[0])
+            q[(slice(None),) * attrs["axis"] + (weight[2],)] = weight[1]
+            return self.op.ref(*before, dequantized(q, weight[3]), *after, **_without_axis(attrs))
         w = dequantized(*weight[:2]) if self.form.int8 else weight[0]
         if self.form.slice:
             w = np.array(w, weight[-2].dtype)
@@ -133,7 +150,8 @@ class _Reading:
 
     def _slice(self, call: Call) -> Sequence[Param]:
         """Indices of the axis, those in the slice, and numbers of each."""
-        w, learned, axis = call.ins[self.at].shape, call.ins[self.at + len(self.form.types) - 2].shape, call["axis"]
+        weight, axis = self._split(call.ins)[1], call["axis"]
+        w, learned = weight[0].shape, self._slice_of(weight)[0].shape
         return [w[axis], learned[axis], size(w[axis + 1 :])]
 
     def rows(self, call: Call, axis: int) -> Rows | None:
@@ -167,19 +185,29 @@ Example = tuple[Any, tuple[int, ...], Mapping[str, Any]]
 """The first input, the shape of the weight, attributes."""
 
 
-def _define(name: str, room: Callable[[Sequence[int], int], int], cases: Sequence[Example]) -> None:
+def _define(
+    name: str, room: Callable[[Sequence[int], int], int], cases: Sequence[Example], forms: Sequence[Form] = FORMS
+) -> None:
     """The forms of one op."""
     op = get(name)
-    for form in FORMS:
+    has_int8_slice = INT8_SLICE in forms
+    for form in forms:
         reading = _Reading(op, form, room)
         define(
             reading.name, doc=f"{name} {form.doc}",
             infer=reading.infer, ref=reading.named_ref(), vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
             params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
             rows=None if op.rows is None else reading.rows,
-            stored=None if form.int8 else Stored(reading.at, int8=f"{name}_w8_put"),
+            stored=_stored(name, reading.at, form, has_int8_slice),
             cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],
         )  # fmt: skip
+
+
+def _stored(name: str, at: int, form: Form, has_int8_slice: bool) -> Stored | None:
+    """Forms of a form."""
+    if not form.int8:
+        return Stored(at, int8=f"{name}_w8_put")
+    return Stored(at, slice=f"{name}_w8_put8") if has_int8_slice and not form.slice else None
 
 
 def _cases(op: Op, form: Form, i: int, x: Any, w: tuple[int, ...], attrs: Mapping[str, Any]) -> list[Any]:
@@ -192,6 +220,10 @@ def _cases(op: Op, form: Form, i: int, x: Any, w: tuple[int, ...], attrs: Mappin
     for axis in sorted({0, len(w) - 1, *([1 + i % 2] if len(w) == 4 and i % 3 == 0 else [])}):
         count = (w[axis] + 1) // 2 if (i + axis) % 3 else 1 if i % 2 else w[axis]
         learned = (*w[:axis], count, *w[axis + 1 :])
+        if form.slice_int8:
+            weight = [_int8(*w), _int8(*learned), _ascending(w[axis], count), (w[0],)]
+            found.append(case(x, *weight, *bias, axis=axis, **attrs))
+            continue
         found.append(case(x, *fixed, learned, _ascending(w[axis], count), *bias, axis=axis, **attrs))
     return found
 
@@ -222,10 +254,10 @@ _ROWS_BACK: list[Example] = [
 ]  # fmt: skip
 
 _define("conv2d", _rows_room, _IMAGES)
-_define("conv2d_dx", _panel_room, _BACK)
+_define("conv2d_dx", _panel_room, _BACK, (*FORMS, INT8_SLICE))
 _define(
     "conv_transpose2d", _panel_room,
     [(x, w, {"out_hw" if k == "in_hw" else k: v for k, v in attrs.items()}) for x, w, attrs in _BACK],
 )  # fmt: skip
 _define("linear", _rows_room, _ROWS)
-_define("linear_dx", _panel_room, _ROWS_BACK)
+_define("linear_dx", _panel_room, _ROWS_BACK, (*FORMS, INT8_SLICE))

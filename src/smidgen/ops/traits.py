@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..errors import Internal
-from ..ir import DType
+from ..ir import DType, Quant
 
 Attrs = Mapping[str, Any]
 
@@ -96,6 +96,25 @@ class Stored:
     input: int
     int8: str | None = None  # q in int8, and a scale for each index of its first axis
     slice: str | None = None  # all of it, a slice that replaces a part along the attribute `axis`, its indices
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """How an op in f32 is written in integers (compiler/passes/quantize.py).
+
+    layer     as `op`, with weight and bias in integers, and multipliers
+    rescaled  as `op`, with the attributes that `attrs` makes of what its operands and its result stand for; the zero
+              point and the bounds of the result are added to them; None where there is no such form
+    same      as it is, on int8: the result stands for what its inputs stand for. `attrs` changes what is a number
+    """
+
+    kind: Literal["layer", "rescaled", "same"]
+    op: str = ""
+    attrs: Callable[[Any, Sequence[Quant], Quant], Attrs | None] | None = None
+    """(call in f32, of the operands, of the result)"""
+
+
+SAME: Final = Integer("same")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Nothing here broadcasts or rounds silently; torch tensors are taken without impo
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -135,7 +136,9 @@ FROZEN: Final = ":frozen"
 """Behind the name of a parameter: all of it, where only a slice of it learns."""
 INT8: Final = ":int8"
 SCALE: Final = ":scale"
-"""Behind the name of a constant that is stored as int8: its numbers, and the scale of each index of its first axis."""
+MAP: Final = ":map"
+"""Behind the name of a constant that is stored as int8: its numbers, and the scale of each index of its first axis;
+of a parameter that learns in integers, gain of the gradient, scale and offset of each index of its first axis."""
 
 
 def laid(value: Array, steps: Sequence[Step]) -> Array:
@@ -210,6 +213,49 @@ def unlaid(value: Array, shape: Sequence[int], steps: Sequence[Step], rest: Arra
     return np.ascontiguousarray(value).reshape(tuple(shape))
 
 
+# Parameters in integers: (user's) number = scale · q + offset, one of each for an index of the stored first axis.
+
+
+def quant_map(quant: Quant) -> Array:
+    """f32[3, outputs]: gain of a gradient, scale, offset. What was folded in with the factor 0 is dead: scale 0."""
+    factors = np.asarray(quant.factors or np.ones(len(quant.scales)))
+    alive = factors != 0
+    by = np.where(alive, factors, 1.0)
+    shifts = np.asarray(quant.shifts or np.zeros(len(quant.scales)))
+    rows = factors, np.where(alive, np.asarray(quant.scales) / by, 0.0), np.where(alive, -shifts / by, 0.0)
+    return np.stack(rows).astype(np.float32)
+
+
+def packed_map(quant: Quant) -> str:
+    """Scales and offsets, as a program says of its state."""
+    return base64.b64encode(quant_map(quant)[1:].astype("<f4").tobytes()).decode()
+
+
+def unpacked_map(text: Any) -> Array:
+    """f32[2, outputs]; ValueError for what is no map."""
+    data = base64.b64decode(text, validate=True)
+    if not data or len(data) % 8:
+        raise ValueError("a map of integers has another size")
+    rows: Array = np.frombuffer(data, "<f4").reshape(2, -1).astype(np.float32)
+    if not np.isfinite(rows).all():
+        raise ValueError("a map of integers is not finite")
+    return rows
+
+
+def from_integers(q: Array, rows: Array) -> Array:
+    scale, offset = (row.reshape(-1, *[1] * (q.ndim - 1)).astype(np.float64) for row in rows)
+    return np.asarray(q * scale + offset, np.float32)
+
+
+def to_integers(value: Array, rows: Array, limit: int) -> Array:
+    """The nearest; 0 where the scale is."""
+    scale, offset = (row.reshape(-1, *[1] * (value.ndim - 1)).astype(np.float64) for row in rows)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.where(scale != 0, np.floor((value - offset) / scale + 0.5), 0.0)
+    found: Array = np.clip(np.nan_to_num(q), -limit, limit)
+    return found
+
+
 def check_numbers(array: Array, buffer: Buffer, first: int = 0) -> None:
     """Raise unless all are finite; `first` is the number of the first sample at hand."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -237,7 +283,8 @@ def check_mapping(values: Any, function: str, example: str) -> None:
 
 
 __all__ = [
-    "FROZEN", "INT8", "SCALE", "added_step",
+    "FROZEN", "INT8", "MAP", "SCALE", "added_step",
     "as_buffer", "as_dtype", "as_state", "check_layout", "check_mapping", "check_number_of_arrays", "check_numbers",
-    "laid", "laid_shape", "listed", "number_of_samples", "of_whole", "rows", "steps_of", "to_numpy", "unlaid",
+    "from_integers", "laid", "laid_shape", "listed", "number_of_samples", "of_whole", "packed_map", "quant_map", "rows",
+    "steps_of", "to_integers", "to_numpy", "unlaid", "unpacked_map",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ KINDS: Final = {
     "split": "a step runs in micro-batches, gradients accumulate",
     "statistics": "statistics are those of micro-batches",
     "int8": "constants are stored as int8 with scales",
+    "precision": "layers compute in int8",
+    "f32": "what of a network in int8 computes in f32, and why",
     "fill": "room that a budget leaves is used to recompute less",
     "evaluate": "an entry that gives the loss without learning",
     "no_evaluate": "without that entry: it would raise RAM",

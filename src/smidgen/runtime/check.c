@@ -209,7 +209,9 @@ static int extent(const SmgCheck *c, const uint32_t *code, const int32_t *p, uin
 uint32_t smg_single_bytes(const SmgCheck *c, const uint32_t *code, const uint32_t *block) {
     uint64_t need[SMG_MAX_OPERANDS] = {0};
     const int32_t *p = smg_scaled(c->x, block, 1);
+    const SmgTurn one = {.n = 1, .rows = 1};
     uint32_t found = 0;
+    if (p && smg_rows_kind(c->rule) != SMG_ROWS_EACH) { p = smg_put_turn(c->x, block, p, c->rule, &one); }
     if (!p || extent(c, code, p, block[0] & 0xffffu, need)) { return 0; }
     for (unsigned i = 0; i < smg_code_operands(code); i++) { found |= (uint32_t)(need[i] % 4 != 0) << i; }
     return found;

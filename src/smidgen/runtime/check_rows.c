@@ -94,7 +94,7 @@ SmgStatus smg_check_rows(SmgCheck *c, const uint32_t *code, const uint32_t *bloc
     const int is_each = smg_rows_kind(c->rule) == SMG_ROWS_EACH;
     SmgStatus status = check_flow(c, code, params, roles);
     if (status) { return status; }
-    c->single = is_each ? smg_single_bytes(c, code, block) : 0;
+    c->single = smg_single_bytes(c, code, block);
     const SmgRowValue *out = row_value(c, code, 0), *in = is_each ? out : row_value(c, code, 1);
     SmgTurns state = {0, 0, 0};
     while (!status && smg_next_turn(c->rule, out, in->count, &state, &c->turn)) {

@@ -22,7 +22,7 @@ static inline uint32_t smg_stream_b(uint32_t seed, uint32_t step, uint32_t key) 
 }
 
 /* 32 random bits for each index of the stream of two such words. */
-static inline uint32_t smg_bits(uint32_t a, uint32_t b, uint32_t index) {
+static inline uint32_t smg_random(uint32_t a, uint32_t b, uint32_t index) {
     return smg_mix((index ^ a) * 0x9e3779b1u + b);
 }
 #endif

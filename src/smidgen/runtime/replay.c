@@ -69,7 +69,7 @@ static Stream stream_of(uint32_t seed, uint32_t step, uint32_t key) {
 
 /* A whole number below `bound`, each as likely as the others but for one part in 2^32 / bound. */
 static uint32_t below(Stream s, uint32_t index, uint32_t bound) {
-    return (uint32_t)((uint64_t)smg_bits(s.a, s.b, index) * bound >> 32);
+    return (uint32_t)((uint64_t)smg_random(s.a, s.b, index) * bound >> 32);
 }
 
 static uint32_t most_of_a_class(const SmgReplay *r, const void *memory) {

@@ -12,11 +12,24 @@ import numpy as np
 from ..errors import BadData, BadOption, BadProgram, RunFailed
 from ..ir import COUNTER, LR, Array, DType
 from ..program.arguments import is_integer, is_number
-from ..program.arrays import as_state, check_mapping, laid, laid_shape, steps_of, unlaid
+from ..program.arrays import (
+    as_state,
+    check_mapping,
+    from_integers,
+    laid,
+    laid_shape,
+    of_whole,
+    steps_of,
+    to_integers,
+    unlaid,
+    unpacked_map,
+)
 from ..program.program import Program
 
 Facts = Mapping[str, Mapping[str, Any]]
 PART = 1 << 16  # numbers at a time
+MOST = {DType.I8: 127, DType.I32: 1 << 30}
+"""Of a parameter in integers; as in ops/rounded.py."""
 PAGE_HELP = 'page_to="page.bin" on a disk that works'
 CHECKSUM = 4  # bytes behind a tensor in PAGE; 0 there stands for none
 
@@ -46,6 +59,10 @@ def checked_facts(program: Program) -> Mapping[str, Mapping[str, Any]]:
         if owner["role"] in ("param", "stat"):
             if math.prod(laid_shape(tuple(map(_size, owner["shape"])), steps_of(owner))) != math.prod(fact["stored"]):
                 raise ValueError(f"'{name}' does not have the shape of its parameter")
+            if ("map" in fact) != (DType(fact["dtype"]) is not DType.F32) and fact["role"] == "param":
+                raise ValueError(f"'{name}' does not say what its numbers stand for")
+            if "map" in fact and len(_rows(fact)[0]) != fact["stored"][0]:
+                raise ValueError(f"the map of '{name}' does not fit its shape")
             for key, count in _rest_bytes(fact).items():
                 at, room = fact[key], program.const_bytes - count
                 if type(at) is not int or not 0 <= at <= room or at % 4:
@@ -71,14 +88,31 @@ def whole_shape(fact: Mapping[str, Any]) -> tuple[int, ...]:
     return laid_shape(tuple(map(_size, fact["shape"])), steps[:before])
 
 
+def _rows(fact: Mapping[str, Any]) -> Array:
+    """Scale and offset of each index of the first axis that is stored."""
+    rows, steps = unpacked_map(fact["map"]), steps_of(fact)
+    if steps and steps[-1][0] == "take" and steps[-1][1][0] == 0:
+        return rows[:, list(steps[-1][1][1:])]
+    return rows
+
+
 def _rest_bytes(fact: Mapping[str, Any]) -> dict[str, int]:
     """Constants beside a slice that learns: all of the tensor, in f32 or as int8 with scales."""
     if "rest" not in fact:
         return {}
     shape = whole_shape(fact)
+    if "map" in fact:
+        return {"rest": math.prod(shape)}
     if "rest_scale" not in fact:
         return {"rest": 4 * math.prod(shape)}
     return {"rest": math.prod(shape), "rest_scale": 4 * shape[0]}
+
+
+def _is_near(ours: Array, value: Array, fact: Mapping[str, Any]) -> bool:
+    """Do both stand for the same integers, or for neighbours?"""
+    rows, steps = unpacked_map(fact["map"]), of_whole(steps_of(fact))
+    found = [to_integers(laid(array, steps), rows, MOST[DType(fact["dtype"])]) for array in (ours, value)]
+    return bool((np.abs(found[0] - found[1]) <= 1).all())
 
 
 def _is_paged(fact: Mapping[str, Any]) -> bool:
@@ -216,9 +250,14 @@ class State:
         found: dict[str, Array] = {}
         for name, fact in self.facts.items():
             if fact["role"] in ("param", "stat"):
-                value = unlaid(self.view(name), fact["shape"], steps_of(fact), self._rest(fact)).copy()
+                value = unlaid(self._numbers(name), fact["shape"], steps_of(fact), self._rest(fact)).copy()
                 found |= dict.fromkeys((name, *fact["aliases"]), value)
         return found
+
+    def _numbers(self, name: str) -> Array:
+        """A tensor in its stored layout, as real numbers."""
+        fact, value = self.facts[name], self.view(name)
+        return from_integers(value, _rows(fact)) if "map" in fact else value
 
     def slices(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         """Parameters of which only a slice learns → its axis and indices, under all their names."""
@@ -231,7 +270,10 @@ class State:
     def _check_beside(self, name: str, value: Array, part: Array, fact: Mapping[str, Any]) -> None:
         """What is beside a slice that learns is constant: another value for it would be lost without a word."""
         rest = self._rest(fact)
-        if rest is not None and not np.array_equal(unlaid(part, fact["shape"], steps_of(fact), rest), value):
+        if rest is None:
+            return
+        ours = unlaid(part, fact["shape"], steps_of(fact), rest)
+        if not (_is_near(ours, value, fact) if "map" in fact else np.array_equal(ours, value)):
             raise BadData(
                 f"'{name}' differs from this program's beside the slice that learns",
                 why="only the slice can be set: the rest of it is constant",
@@ -242,8 +284,10 @@ class State:
         """All of a tensor of which a slice learns, as it is stored before that is taken; None if all of it learns."""
         if "rest" not in fact:
             return None
-        shape, kind = whole_shape(fact), np.int8 if "rest_scale" in fact else np.float32
+        shape, kind = whole_shape(fact), np.int8 if {"rest_scale", "map"} & fact.keys() else np.float32
         rest: Array = np.frombuffer(self.const, kind, math.prod(shape), fact["rest"]).reshape(shape)
+        if "map" in fact:
+            return from_integers(rest, unpacked_map(fact["map"]))
         if "rest_scale" not in fact:
             return rest
         scale = np.frombuffer(self.const, np.float32, shape[0], fact["rest_scale"])
@@ -265,7 +309,15 @@ class State:
             raise BadData("nothing of what is given belongs to this program", why=why)
         with self.changing():
             for name, value in new.items():
-                self.put(name, value)
+                self.put(name, value if "map" not in self.facts[name] else self._integers(name, value))
+
+    def _integers(self, name: str, value: Array) -> Array:
+        """The integers that stand for these numbers; of what is dead, those that there are."""
+        fact, old = self.facts[name], self.view(name)
+        rows = _rows(fact)
+        found = to_integers(value, rows, MOST[DType(fact["dtype"])])
+        dead = (rows[0] == 0).reshape(-1, *[1] * (value.ndim - 1))
+        return np.where(dead, old, found).astype(old.dtype)
 
     def optimizer(self) -> dict[str, dict[str, Array]]:
         """Parameter → slot → copy of the optimizer's tensor."""

@@ -9,9 +9,9 @@
 
 Sizes `n`, `49n` grow with the samples; `@backward` names a stage other than the usual one; `# path` is the node's src.
 A tensor that no node computes is declared with its role, and with its value if that is small; `page` before the role
-says that it lives in PAGE; `quant=((0.5,), (3,))` behind the type is scales and zero points, and a third number their
-axis. When reading, the type of a result may be left out (`h = relu(x)`): the op's own
-rule supplies it.
+says that it lives in PAGE; `quant=((0.5,), (3,))` behind the type is scales and zero points, a third number their
+axis, and after that factors and shifts of what was folded into it. When reading, the type of a result may be left out
+(`h = relu(x)`): the op's own rule supplies it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _typed(graph: Graph, name: str) -> str:
     if tensor.quant is None:
         return text
     q = tensor.quant
-    return f"{text} quant={_show((q.scales, q.zero_points) if q.axis is None else (q.scales, q.zero_points, q.axis))}"
+    parts = (q.scales, q.zero_points, q.axis, q.factors, q.shifts)
+    count = 5 if q.factors or q.shifts else 2 if q.axis is None else 3
+    return f"{text} quant={_show(parts[:count])}"
 
 
 def _name(name: str) -> str:
@@ -239,8 +241,10 @@ class _Reader:
     def quant(self) -> Quant:
         value = self.value()
         try:
-            scales, zero_points, *axis = value
-            return Quant(tuple(map(float, scales)), tuple(map(operator.index, zero_points)), *axis)
+            scales, zero_points, *more = value
+            axis, *folded = more or [None]
+            parts = [tuple(map(float, part)) for part in folded]
+            return Quant(tuple(map(float, scales)), tuple(map(operator.index, zero_points)), axis, *parts)
         except (TypeError, ValueError):
             raise self.wrong("scales, zero points and perhaps an axis") from None
 

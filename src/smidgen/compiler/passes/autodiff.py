@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ... import ops
 from ...errors import NotDifferentiable
-from ...ir import DType, Graph, Node
+from ...ir import Graph, Node
 from ...ops.build import Builder
 
 
@@ -29,7 +29,7 @@ def autodiff(graph: Graph, loss: str, wanted: Collection[str]) -> tuple[Graph, d
             continue
         b.src = node.src
         for name, grad in zip(node.ins, _vjp(b, node, dys, depends), strict=True):
-            if grad is None or name not in depends or b[name].dtype is not DType.F32:
+            if grad is None or name not in depends or not b[name].has_gradient:
                 continue
             grads[name] = b.add("add", grads[name], grad, name=f"d:{name}") if name in grads else grad
     return b.graph(), {name: grads[name] for name in wanted if name in grads}

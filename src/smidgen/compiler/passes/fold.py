@@ -5,7 +5,6 @@ All of it in float64; values are rounded once, when they are encoded.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, DType, Graph, Node, Role, Tensor, batch_axis
+from ...ops.build import named_by_content
 from ...ops.traits import OperandRole
 
 _GROWTH = 4  # a folded result may be this many times larger than what it is computed from
@@ -64,12 +64,6 @@ def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
         if position not in found
     )
     return _tidy(graph.with_(nodes=nodes, tensors=tensors, data=data)) if found else graph
-
-
-def named_by_content(hint: str, value: Array) -> str:
-    """Entry points share constants by name, so a name must never stand for two values."""
-    digest = hashlib.sha256(repr((value.dtype.str, value.shape)).encode() + np.ascontiguousarray(value).tobytes())
-    return f"{hint}.{digest.hexdigest()[:8]}"
 
 
 def _worth_it(graph: Graph, node: Node) -> bool:

@@ -15,10 +15,11 @@ import numpy as np
 from ... import ops
 from ...errors import Internal
 from ...ir import Array, Graph, Node, Role, Step
+from ...ops.build import named_by_content
 from ...program import arrays
 from .as_written import least_cost
 from .axes import arrange
-from .fold import fold_constants, named_by_content
+from .fold import fold_constants
 from .layout import Choice, moves, without_dead
 from .resweep import Resweep, Swept
 from .view import Perm

@@ -3,19 +3,25 @@
 An update node consumes W₀ and yields W₁ in the same slot, after the last reader of W₀. Wherever the gradient comes
 from a weight-gradient op and nothing else needs it, gradient and update become one op and the gradient never exists;
 except where the gradient is small and waiting for the update would keep something large alive (gamma of a norm).
+
+Parameters in integers have the same optimizers, which round the change (ops/rounded.py): a factor of their gradient,
+and what was folded into them, are numbers of the update.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ... import ops
-from ...ir import COUNTER, LR, Graph, Node, Role
+from ...ir import COUNTER, LR, DType, Graph, Node, Role
 from ...ops.build import Builder
 from ...ops.optim import fused_op
+from ...program.arrays import MAP, quant_map
 from ..optimizers import Optimizer
 from .accumulators import Totals, without
 from .running_loss import carries, with_running_loss
@@ -32,19 +38,20 @@ class Pending:
 
 
 def train_entry(
-    graph: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, fuse: bool = True
-) -> Graph:
-    """Forward, backward and update of one batch, interleaved."""
+    graph: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, fuse: bool = True,
+    rounding: str = "stochastic",
+) -> Graph:  # fmt: skip
+    """Forward, backward and update of one batch, interleaved. `rounding` is that of parameters in integers."""
     b = Builder(graph)
     b.stage = "update"
     _settings(b, optimizer, seed)
-    if optimizer.clip_norm is not None:
-        grads = _clipped(b, grads, optimizer.clip_norm)
+    steps = _Steps(b, optimizer, rounding)
+    grads = steps.gradients(grads)
     updates, sinks = [], _Sinks(b)
     for param, grad in grads.items():
-        sources = _optimizer_inputs(b, param, optimizer)
-        fused = _fused(b, sinks, param, grad, optimizer.op, sources, optimizer.attrs) if fuse else None
-        updates.append(fused or _plain(b, param, grad, optimizer, sources))
+        op, sources, attrs = steps.of(param)
+        fused = _fused(b, sinks, param, grad, op, sources, attrs) if fuse else None
+        updates.append(fused or Pending(param, _update(b, op, (param, grad, *sources[1:]), attrs)))
     sinks.leave()
     return _with_updates(b, updates)
 
@@ -67,7 +74,8 @@ def grad_entry(graph: Graph, sums: Totals, seed: int = 0) -> Graph:
 
 
 def apply_entry(
-    graph: Graph, grads: Mapping[str, str], sums: Totals, optimizer: Optimizer, seed: int = 0
+    graph: Graph, grads: Mapping[str, str], sums: Totals, optimizer: Optimizer, seed: int = 0,
+    rounding: str = "stochastic",
 ) -> Graph:  # fmt: skip
     """The update from accumulated sums. The loss is known by then: what it carried is cleared, and has its place here,
     too."""
@@ -75,7 +83,7 @@ def apply_entry(
     b.stage = "update"
     b.layouts.update(graph.layouts)
     for param in grads:
-        b.stored(param, graph.data[param], Role.PARAM)
+        b.tensors[b.stored(param, graph.data[param], Role.PARAM)] = graph[param]
     called = {name: b.tensor(acc, graph[name].shape, role=Role.ACCUM) for name, acc in sums.accumulators.items()}
     for node in sums.later:
         for name in node.ins:
@@ -86,10 +94,10 @@ def apply_entry(
         b.append(node.with_(ins=tuple(called.get(i, i) for i in node.ins)))
     _clear_loss(b, sums)
     _settings(b, optimizer, seed)
-    whole = {param: called.get(grad, grad) for param, grad in grads.items()}
-    if optimizer.clip_norm is not None:
-        whole = _clipped(b, whole, optimizer.clip_norm)
-    updates = [_plain(b, p, g, optimizer, _optimizer_inputs(b, p, optimizer)) for p, g in whole.items()]
+    steps, updates = _Steps(b, optimizer, rounding), []
+    for param, grad in steps.gradients({param: called.get(grad, grad) for param, grad in grads.items()}).items():
+        op, sources, attrs = steps.of(param)
+        updates.append(Pending(param, _update(b, op, (param, grad, *sources[1:]), attrs)))
     return _with_updates(b, updates)
 
 
@@ -117,11 +125,50 @@ def _settings(b: Builder, optimizer: Optimizer, seed: int) -> None:
     b.data[COUNTER] = start  # dropout brings the counter along, but does not know the seed
 
 
-def _optimizer_inputs(b: Builder, param: str, optimizer: Optimizer) -> tuple[str, ...]:
-    shape = b.data[param].shape
-    zeros = np.broadcast_to(np.float64(0), shape)  # takes no memory
-    slots = [b.stored(f"{param}:{slot}", zeros, Role.OPTIM) for slot in optimizer.slots]
-    return (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ()))
+class _Steps:
+    """The optimizer for each parameter of a graph."""
+
+    def __init__(self, b: Builder, optimizer: Optimizer, rounding: str) -> None:
+        self._b, self._optimizer, self._rounding = b, optimizer, rounding
+        self._factors: dict[str, float] = {}
+
+    def gradients(self, grads: Mapping[str, str]) -> dict[str, str]:
+        """As updates take them: of parameters in integers without a factor, which the update has; clipped."""
+        found, nodes = dict(grads), self._b.nodes
+        made = {out: node for node in nodes for out in node.outs}
+        read = {name for node in nodes for name in node.ins}
+        gone: set[str] = set()
+        for param, grad in grads.items():
+            node = made.get(grad)
+            factor = None if node is None else ops.get(node.op).factor
+            if node is not None and factor is not None and grad not in read and self._b[param].dtype.is_integer:
+                found[param], self._factors[param] = node.ins[0], factor(node.attrs)
+                gone.add(grad)
+        nodes[:] = [node for node in nodes if not gone.intersection(node.outs)]
+        limit = self._optimizer.clip_norm
+        return found if limit is None else _clipped(self._b, self._in_users_units(found), found, limit)
+
+    def _in_users_units(self, grads: Mapping[str, str]) -> dict[str, str]:
+        """Where they are others: gradients of what norms were folded into, and such without their factor."""
+        found = dict(grads)
+        for param, grad in grads.items():
+            quant, factor = self._b[param].quant, self._factors.get(param, 1.0)
+            if quant is not None and (quant.factors or factor != 1.0):
+                gain = quant_map(quant)[0].astype(np.float64) * factor
+                shape = (-1, *[1] * (len(self._b[param].shape) - 1))
+                found[param] = self._b.add("mul", grad, self._b.constant(f"{param}:gain", gain.reshape(shape)))
+        return found
+
+    def of(self, param: str) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
+        """Op, inputs beside the gradient, attributes."""
+        b, optimizer, quant = self._b, self._optimizer, self._b[param].quant
+        zeros = np.broadcast_to(np.float64(0), b.data[param].shape)  # takes no memory
+        slots = [b.stored(f"{param}:{slot}", zeros, Role.OPTIM) for slot in optimizer.slots]
+        if quant is None:
+            return optimizer.op, (param, *slots, LR, *((COUNTER,) if optimizer.needs_counter else ())), optimizer.attrs
+        table = b.const(f"{param}{MAP}", quant_map(quant))
+        own = {"draws": zlib.crc32(param.encode()), "rounding": self._rounding, "factor": self._factors.get(param, 1.0)}
+        return f"q{optimizer.op}", (param, *slots, table, LR, COUNTER), {**optimizer.attrs, **own}
 
 
 def _update(b: Builder, op: str, ins: tuple[str, ...], attrs: Mapping[str, object], src: str = "") -> Node:
@@ -151,11 +198,14 @@ class _Sinks:
         self._made = {
             node.outs[0]: node
             for node in b.nodes
-            if len(node.outs) == 1 and node.outs[0] not in read and ops.get(node.op).sink
+            if len(node.outs) == 1 and node.outs[0] not in read and _is_sink(node)
         }
 
     def get(self, grad: str) -> Node | None:
         return self._made.get(grad)
+
+    def made(self, grad: str) -> Node:
+        return self._made[grad]
 
     def take(self, grad: str) -> Node:
         self._taken.add(grad)
@@ -207,19 +257,22 @@ def _fused(
         return None
     if kind != "acc" and sinks.holds_back(grad, param):
         return None
+    if b[param].dtype is not DType.F32 and ops.get(sinks.made(grad).op).rounded_sink is not b[param].dtype:
+        return None
     source = sinks.take(grad)
     node = _update(b, fused_op(source.op, kind), (*source.ins, *sources), {**source.attrs, **attrs}, source.src)
     return Pending(param, node)
 
 
-def _plain(b: Builder, param: str, grad: str, optimizer: Optimizer, sources: tuple[str, ...]) -> Pending:
-    ins = (param, grad, *sources[1:])
-    return Pending(param, _update(b, optimizer.op, ins, optimizer.attrs))
+def _is_sink(node: Node) -> bool:
+    record = ops.get(node.op)
+    return record.sink or record.rounded_sink is not None
 
 
-def _clipped(b: Builder, grads: Mapping[str, str], max_norm: float) -> dict[str, str]:
-    """Gradients scaled so that their joint norm is at most `max_norm`: all of them must exist at once."""
-    squares = [b.add("sum_squares", g) for g in grads.values()]
+def _clipped(b: Builder, users: Mapping[str, str], grads: Mapping[str, str], max_norm: float) -> dict[str, str]:
+    """Gradients scaled so that their joint norm, in the user's units, is at most `max_norm`: all of them must exist at
+    once."""
+    squares = [b.add("sum_squares", g) for g in users.values()]
     while len(squares) > 1:  # clip_factor takes few operands; sums of squares add up in any grouping
         squares = [*squares[2:], b.add("add", squares[0], squares[1])]
     factor = b.add("clip_factor", squares[0], max_norm=max_norm)

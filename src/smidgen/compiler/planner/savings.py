@@ -9,6 +9,7 @@ from ...ir import Graph
 from ...program.plan import Decision
 from ..graph.alias import loop_range
 from ..graph.rows import streams
+from ..passes.quantize import Report
 from ..place import arena
 from .streams import unstreamed
 
@@ -29,6 +30,24 @@ def savings(
         most = max({**bounds, "train": arena.lower_bound(made(), batch)}.values())
         tried.append(Decision(what, WHY[what], most - max(bounds.values())))
     return tuple(d for d in tried if d.saves_bytes > 0)
+
+
+def precision_decisions(report: Report | None) -> tuple[Decision, ...]:
+    """What computes in int8, and what does not."""
+    if report is None:
+        return ()
+    short = f"{len(report.layers)} layers in int8"
+    dead = sum(report.layers.values())
+    why = f"{short}, calibrated on {report.samples} samples" + (f"; {dead} of their outputs are dead" if dead else "")
+    found = [Decision("precision", why, 0, short=short)]
+    if report.kept:
+        by_reason: dict[str, list[str]] = {}
+        for layer, reason in report.kept.items():
+            by_reason.setdefault(reason, []).append(layer)
+        found += [Decision("f32", f"{', '.join(names)} in f32: {reason}", 0) for reason, names in by_reason.items()]
+    if report.floats:
+        found.append(Decision("f32", f"{', '.join(report.floats)} in f32: no form in integers here", 0))
+    return tuple(found)
 
 
 def stream_decision(graphs: Mapping[str, Graph], batch: int) -> tuple[Decision, ...]:

@@ -40,7 +40,7 @@ void SMG_LOCAL(gradient)(const SmgWork *work, const Gradient *g, const Sink *sin
         Stored s;                                                                                            \
         stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));         \
         const Weights w = {.stored = &s};                                                                    \
-        const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                   \
+        const SmgFault fault = (sliced) ? slice_fault(s.slice, s.index) : SMG_NO_FAULT;                      \
         if (fault == SMG_NO_FAULT) { f(smg_work(c), c->p, OUT(0), IN(1), &w, (bias) ? IN(weights) : NULL); } \
         return fault;                                                                                        \
     }

@@ -14,7 +14,7 @@ void SMG_LOCAL(pack_outputs)(float *to, int pitch, const Weights *w, ptrdiff_t o
     const Stored *s = w->stored;
     if (!s->scale && (s->slice.D != s->length || n > NR)) { /* packed where it is, but for the slice */
         SMG_LOCAL(pack)(to, pitch, (const float *)s->fixed + o * s->length + at, 1, s->length, k, n);
-        weights_patch(w, to, 1, pitch, o, n, at, k);
+        weights_patch(w, to, 1, pitch, o, n, at, k, 0);
     } else if (n <= NR) {
         float rows[NR * CHUNK];
         for (int32_t done = 0, count; done < k; done += count) {
@@ -36,5 +36,5 @@ void SMG_LOCAL(pack_inputs)(float *to, int pitch, const Weights *w, ptrdiff_t o,
         SMG_LOCAL(pack)(to, pitch, (const float *)w->stored->fixed + o * w->stored->length + at, w->stored->length, 1,
                         k, n);
     }
-    if (w->stored->learned) { weights_patch(w, to, pitch, 1, o, k, at, n); }
+    if (w->stored->learned) { weights_patch(w, to, pitch, 1, o, k, at, n, 0); }
 }

@@ -84,22 +84,38 @@ typedef struct {
 UNPACK(range_dx_of, RangeDx)
 
 EXTENT(range_dx_f32) { return smg_map_need(range_dx_of(p).N, 3, need); }
-static SmgFault range_dx_f32_range(const void *arg, int32_t from, int32_t to) {
-    const SmgCall *c = (const SmgCall *)arg;
-    const RangeDx g = range_dx_of(c->p);
-    float *dx = OUT(0);
-    const float *dy = IN(1), *v = IN(2), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside;
-    if (g.closed) { /* a loop each, or both would be asked for every element */
-        for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, 1) ? inside : outside); }
-    } else {
-        for (int32_t i = from; i < to; i++) { dx[i] = weigh(dy[i], within(v[i], lo, hi, 0) ? inside : outside); }
+EXTENT(range_dx_i8) {
+    const int32_t N = range_dx_of(p).N;
+    if (smg_map_need(N, 2, need)) { return -1; }
+    need[2] = (uint64_t)N;
+    return 0;
+}
+/* v in floats, or in integers of 8 bits. A loop each for bounds that count and that do not, or both would be asked for
+ * every element. */
+#define RANGE_DX(name, type)                                                                   \
+    static SmgFault name##_range(const void *arg, int32_t from, int32_t to) {                  \
+        const SmgCall *c = (const SmgCall *)arg;                                               \
+        const RangeDx g = range_dx_of(c->p);                                                   \
+        float *dx = OUT(0);                                                                    \
+        const float *dy = IN(1), lo = g.lo, hi = g.hi, inside = g.inside, outside = g.outside; \
+        const type *v = IN_AS(type, 2);                                                        \
+        if (g.closed) {                                                                        \
+            for (int32_t i = from; i < to; i++) {                                              \
+                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 1) ? inside : outside);       \
+            }                                                                                  \
+        } else {                                                                               \
+            for (int32_t i = from; i < to; i++) {                                              \
+                dx[i] = weigh(dy[i], within((float)v[i], lo, hi, 0) ? inside : outside);       \
+            }                                                                                  \
+        }                                                                                      \
+        return SMG_NO_FAULT;                                                                   \
+    }                                                                                          \
+    KERNEL(name, "oii", PARAMS(RangeDx)) {                                                     \
+        const int32_t N = range_dx_of(c->p).N;                                                 \
+        return smg_split(c, name##_range, c, N, N);                                            \
     }
-    return SMG_NO_FAULT;
-}
-KERNEL(range_dx_f32, "oii", PARAMS(RangeDx)) {
-    const int32_t N = range_dx_of(c->p).N;
-    return smg_split(c, range_dx_f32_range, c, N, N);
-}
+RANGE_DX(range_dx_f32, float)
+RANGE_DX(range_dx_i8, int8_t)
 
 static int bits_need(BitRows v, uint64_t *bits, uint64_t *floats) {
     if (v.rows < 0 || v.per_row < 1) { return -1; }
@@ -109,23 +125,32 @@ static int bits_need(BitRows v, uint64_t *bits, uint64_t *floats) {
 }
 
 EXTENT(range_bits_u8) { return bits_need(range_bits_of(p).shape, &need[0], &need[1]); }
-KERNEL(range_bits_u8, "oi", PARAMS(RangeBits)) {
-    const RangeBits g = range_bits_of(c->p);
-    uint8_t *bits = OUT_AS(uint8_t, 0);
-    const float *x = IN(1), lo = g.lo, hi = g.hi;
-    const int32_t rows = g.shape.rows, per_row = g.shape.per_row;
-    const int closed = g.closed != 0;
-    for (int32_t r = 0; r < rows; r++) {
-        for (int32_t left = per_row; left > 0; left -= 8) {
-            const int count = left < 8 ? left : 8;
-            unsigned byte = 0;
-            for (int j = 0; j < count; j++) { byte |= (unsigned)within(x[j], lo, hi, closed) << j; }
-            *bits++ = (uint8_t)byte;
-            x += count;
-        }
-    }
-    return SMG_NO_FAULT;
+EXTENT(range_bits_i8) {
+    if (bits_need(range_bits_of(p).shape, &need[0], &need[1])) { return -1; }
+    need[1] /= sizeof(float);
+    return 0;
 }
+#define RANGE_BITS(name, type)                                                                                  \
+    KERNEL(name, "oi", PARAMS(RangeBits)) {                                                                     \
+        const RangeBits g = range_bits_of(c->p);                                                                \
+        uint8_t *bits = OUT_AS(uint8_t, 0);                                                                     \
+        const float lo = g.lo, hi = g.hi;                                                                       \
+        const type *x = IN_AS(type, 1);                                                                         \
+        const int32_t rows = g.shape.rows, per_row = g.shape.per_row;                                           \
+        const int closed = g.closed != 0;                                                                       \
+        for (int32_t r = 0; r < rows; r++) {                                                                    \
+            for (int32_t left = per_row; left > 0; left -= 8) {                                                 \
+                const int count = left < 8 ? left : 8;                                                          \
+                unsigned byte = 0;                                                                              \
+                for (int j = 0; j < count; j++) { byte |= (unsigned)within((float)x[j], lo, hi, closed) << j; } \
+                *bits++ = (uint8_t)byte;                                                                        \
+                x += count;                                                                                     \
+            }                                                                                                   \
+        }                                                                                                       \
+        return SMG_NO_FAULT;                                                                                    \
+    }
+RANGE_BITS(range_bits_u8, float)
+RANGE_BITS(range_bits_i8, int8_t)
 
 EXTENT(bits_dx_f32) {
     if (bits_need(bits_dx_of(p).shape, &need[2], &need[0])) { return -1; }

@@ -2,6 +2,7 @@
  * Parameters are a Conv (conv.h); x[N][H][W][C], w[O][KH][KW][C/G], y[N][OH][OW][O].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "conv.h"
+#include "rounded.h"
 #include "tile.h"
 #include "weight_kernels.h"
 
@@ -116,7 +117,7 @@ static void conv_dx(const Conv *v, float *dx, const float *dy, const Weights *w,
 
 /* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's
  * first column; of outputs outside first..last only some columns, or none, lie in the row. */
-static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int64_t q, int32_t first, int32_t last) {
+SOURCE_CODE void row_dw(Tile *t, const Conv *v, const float *dy, Source x, int64_t q, int32_t first, int32_t last) {
     const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
     for (int32_t ow = 0; ow < v->OW;) {
         const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
@@ -125,7 +126,8 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
             const float *d = dy + (ptrdiff_t)ow * v->O;
             if (ow >= first && ow < last) {
                 const int32_t count = (last < end ? last : end) - ow;
-                smg_outer(t->part, t->rows, t->columns, d, v->O, x + at, (ptrdiff_t)step, count);
+                source_outer(t->part, t->rows, t->columns, d, v->O, source_at(x, (ptrdiff_t)at), (ptrdiff_t)step,
+                             count);
                 ow += count;
                 continue;
             }
@@ -134,7 +136,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
             if (at < 0) { l0 = at > -8 ? (int)-at : 8; }
             if (at + t->columns > length) { l1 = at < length ? (int)(length - at) : 0; }
             for (int i = 0; i < t->rows; i++) {
-                for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * x[at + l]; }
+                for (int l = l0; l < l1; l++) { t->part[8 * i + l] += d[i] * source_get(x, (ptrdiff_t)at + l); }
             }
             ow++;
         }
@@ -143,7 +145,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
 }
 
 /* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. */
-static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kh, int64_t q) {
+SOURCE_CODE void tile_dw(Tile *t, const Conv *v, const float *dy, Source x, int32_t kh, int64_t q) {
     /* outputs that meet all columns of the tile: 0 <= q + ow * step <= room */
     const int64_t step = (int64_t)v->SW * v->C, room = (int64_t)v->W * v->C - t->columns;
     const int64_t first = q >= 0 ? 0 : smg_div(step - 1 - q, step), last = room < q ? 0 : smg_div(room - q, step) + 1;
@@ -153,7 +155,7 @@ static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int
         for (int32_t oh = 0; oh < v->OH; oh++) {
             const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
             if (ih < 0 || ih >= v->H) { continue; }
-            const float *xr = x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C;
+            const Source xr = source_at(x, ((ptrdiff_t)n * v->H + ih) * v->W * v->C);
             row_dw(t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O, xr, q, begin, end);
         }
         tile_sample_end(t);
@@ -161,7 +163,7 @@ static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int
 }
 
 /* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. */
-static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+SOURCE_CODE void dense_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
     const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
@@ -239,6 +241,7 @@ static int conv2d_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     return 0;
 }
 WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
+WEIGHT_KERNEL_INT8(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
 WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, "i")
 
 static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
@@ -246,9 +249,39 @@ static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     *elements /= 4;
     return 0;
 }
+static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    dense_dw(v, sink, dy, source_f32(x));
+}
 static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
     (v.C == v.G ? smg_depthwise_dw : conv_dw)(&v, sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")
+
+/* The same with x in int8, less its zero point, the parameter behind the others; what the sums stand for is the sink's
+ * business. */
+typedef struct {
+    Conv own;
+    int32_t zero;
+} QConvDw;
+UNPACK(qconv_dw_of, QConvDw)
+
+static int qconv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const int32_t zero = qconv_dw_of(p).zero;
+    if (conv2d_dw_need(p, own, elements) || zero < -128 || zero > 127) { return -1; }
+    own[1] /= sizeof(float);
+    return 0;
+}
+static void conv_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero) {
+    dense_dw(v, sink, dy, source_int8(x, zero));
+}
+static SmgFault qconv2d_dw(const SmgCall *c, const Sink *sink) {
+    const Conv v = conv_of(c->p);
+    const int32_t zero = qconv_dw_of(c->p).zero;
+    (v.C == v.G ? smg_depthwise_dw_int8 : conv_dw_int8)(&v, sink, SINK_IN(sink, 0), SINK_IN_AS(int8_t, sink, 1), zero);
+    return SMG_NO_FAULT;
+}
+SINK_KERNEL_(qconv2d_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QConvDw), "")
+SINK_KERNEL_(qconv2d_dw, _acc_f32, SMG_ACC, "u", 2, "ii", "", PARAMS(QConvDw), "")
+ROUNDED_KERNELS(qconv2d_dw, 2, "ii", PARAMS(QConvDw), i8)

@@ -4,6 +4,7 @@
 #ifndef SMG_CONV_H
 #define SMG_CONV_H
 #include "sink.h"
+#include "source.h"
 #include "weights.h"
 
 /* Samples; input image and its channels; outputs; output image; kernel, stride, padding at the top and left, dilation;
@@ -85,4 +86,6 @@ void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, co
 void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b);
 #define smg_depthwise_dw SMG_EXTERN(depthwise_dw)
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
+#define smg_depthwise_dw_int8 SMG_EXTERN(depthwise_dw_int8)
+void smg_depthwise_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero);
 #endif

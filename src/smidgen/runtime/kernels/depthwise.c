@@ -199,9 +199,32 @@ static void each_dw(Tile *t, const Conv *v, const float *dy, const float *x, int
     }
 }
 
+/* The same with x in int8, a tap at a time: each sum is of one tap. */
+static void inside_dw_int8(Tile *t, const Conv *v, const float *dy, Source x, int32_t count, const int32_t *from) {
+    const ptrdiff_t tap = (ptrdiff_t)v->DW * v->C, step = (ptrdiff_t)v->SW * v->C;
+    const int eight = t->columns == 8 && v->O == v->C;
+    for (int k = 0; k < t->rows; k++) {
+        const int8_t *q = x.q + k * tap;
+        const float *d = dy;
+        float s[8];
+        memcpy(s, t->part + 8 * k, sizeof s);
+        if (eight) {
+            q += from[0];
+            for (int32_t i = 0; i < count; i++, d += v->O, q += step) {
+                LANES(l) { s[l] += d[l] * (float)(q[l] - x.zero); }
+            }
+        } else {
+            for (int32_t i = 0; i < count; i++, d += v->O, q += step) {
+                for (int l = 0; l < t->columns; l++) { s[l] += d[l] * (float)(q[from[l]] - x.zero); }
+            }
+        }
+        memcpy(t->part + 8 * k, s, sizeof s);
+    }
+}
+
 /* One row of outputs, taps kw.. of a kernel row; outputs first..last have all of them inside the row of x. */
-static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kw, const int32_t *from,
-                   int32_t first, int32_t last) {
+SOURCE_CODE void row_dw(Tile *t, const Conv *v, const float *dy, Source x, int32_t kw, const int32_t *from,
+                        int32_t first, int32_t last) {
     for (int32_t ow = 0; ow < v->OW;) {
         const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
         while (ow < end) {
@@ -209,11 +232,13 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
             const float *d = dy + (ptrdiff_t)ow * v->O;
             if (ow >= first && ow < last) {
                 const int32_t count = (last < end ? last : end) - ow;
-                const float *a = x + (ptrdiff_t)iw * v->C;
-                if (WIDE && t->columns == 8 && v->O == v->C) {
-                    eight_dw(t, v, d, a + from[0], count);
+                const Source a = source_at(x, (ptrdiff_t)iw * v->C);
+                if (a.is_int8) {
+                    inside_dw_int8(t, v, d, a, count, from);
+                } else if (WIDE && t->columns == 8 && v->O == v->C) {
+                    eight_dw(t, v, d, a.f + from[0], count);
                 } else {
-                    each_dw(t, v, d, a, count, from);
+                    each_dw(t, v, d, a.f, count, from);
                 }
                 ow += count;
                 continue;
@@ -221,8 +246,8 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
             int32_t lo, hi;
             conv_clip(iw, t->rows, v->DW, v->W, &lo, &hi);
             for (int32_t k = lo; k < hi; k++) {
-                const float *a = x + (ptrdiff_t)(iw + k * v->DW) * v->C;
-                for (int l = 0; l < t->columns; l++) { t->part[8 * k + l] += d[l] * a[from[l]]; }
+                const Source a = source_at(x, (ptrdiff_t)(iw + k * v->DW) * v->C);
+                for (int l = 0; l < t->columns; l++) { t->part[8 * k + l] += d[l] * source_get(a, from[l]); }
             }
             ow++;
         }
@@ -231,7 +256,7 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
 }
 
 /* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. */
-void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+SOURCE_CODE void depthwise_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
     const int32_t M = v->O / v->C;
     const size_t filter = (size_t)v->KH * (size_t)v->KW;
     int32_t from[8];
@@ -259,7 +284,7 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
                         const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
                         if (ih < 0 || ih >= v->H) { continue; }
                         row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + o,
-                               x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C, kw, from, first, last);
+                               source_at(x, ((ptrdiff_t)n * v->H + ih) * v->W * v->C), kw, from, first, last);
                     }
                     tile_sample_end(&t);
                 }
@@ -270,4 +295,10 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
             }
         }
     }
+}
+void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    depthwise_dw(v, sink, dy, source_f32(x));
+}
+void smg_depthwise_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero) {
+    depthwise_dw(v, sink, dy, source_int8(x, zero));
 }

@@ -1,6 +1,8 @@
 /* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "params.h"
+#include "rounded.h"
+#include "source.h"
 #include "tile.h"
 #include "weight_kernels.h"
 
@@ -101,6 +103,7 @@ static int linear_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     return 0;
 }
 WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
+WEIGHT_KERNEL_INT8(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);
@@ -154,10 +157,8 @@ static int linear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     *elements = smg_mul((uint64_t)v.O, (uint64_t)v.K);
     return 0;
 }
-static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
-    const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
-    const LinearDw v = linear_dw_of(c->p);
-    const int32_t A = v.rows.A, N = v.rows.N, R = v.rows.R, O = v.O, K = v.K;
+SOURCE_CODE void linear_sums(const LinearDw *v, const Sink *sink, const float *dy, Source x) {
+    const int32_t A = v->rows.A, N = v->rows.N, R = v->rows.R, O = v->O, K = v->K;
     Tile t;
     for (int32_t o = 0; o < O; o += t.rows) {
         tile_rows(&t, &o, O);
@@ -166,7 +167,7 @@ static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
             const size_t at = (size_t)o * (size_t)K + (size_t)k;
             tile_begin(&t, sink, at, (size_t)K);
             if (A == 1 && R == 1) { /* a sample is one row */
-                smg_outer(t.tile, t.rows, t.columns, dy + o, O, x + k, K, N);
+                source_outer(t.tile, t.rows, t.columns, dy + o, O, source_at(x, k), K, N);
             }
             for (int32_t n = 0; n < N && (A != 1 || R != 1); n++) {
                 tile_sample_begin(&t);
@@ -174,7 +175,8 @@ static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
                     for (int32_t r = 0; r < R; r += SMG_BLOCK) {
                         const int32_t count = R - r < SMG_BLOCK ? R - r : SMG_BLOCK;
                         const ptrdiff_t row = first_row(N, R, a, n) + r;
-                        smg_outer(t.part, t.rows, t.columns, dy + row * O + o, O, x + row * K + k, K, count);
+                        source_outer(t.part, t.rows, t.columns, dy + row * O + o, O, source_at(x, row * K + k), K,
+                                     count);
                         tile_count(&t, count);
                     }
                 }
@@ -183,9 +185,35 @@ static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
             tile_end(&t, sink, at, (size_t)K);
         }
     }
+}
+static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
+    const LinearDw v = linear_dw_of(c->p);
+    linear_sums(&v, sink, SINK_IN(sink, 0), source_f32(SINK_IN(sink, 1)));
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(linear_dw, 2, "ii", PARAMS(LinearDw), "")
+
+/* The same with x in int8, less its zero point. */
+typedef struct {
+    LinearDw own;
+    int32_t zero;
+} QLinearDw;
+UNPACK(qlinear_dw_of, QLinearDw)
+
+static int qlinear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const QLinearDw v = qlinear_dw_of(p);
+    if (linear_dw_need(p, own, elements) || v.zero < -128 || v.zero > 127) { return -1; }
+    own[1] /= sizeof(float);
+    return 0;
+}
+static SmgFault qlinear_dw(const SmgCall *c, const Sink *sink) {
+    const QLinearDw v = qlinear_dw_of(c->p);
+    linear_sums(&v.own, sink, SINK_IN(sink, 0), source_int8(SINK_IN_AS(int8_t, sink, 1), v.zero));
+    return SMG_NO_FAULT;
+}
+SINK_KERNEL_(qlinear_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QLinearDw), "")
+SINK_KERNEL_(qlinear_dw, _acc_f32, SMG_ACC, "u", 2, "ii", "", PARAMS(QLinearDw), "")
+ROUNDED_KERNELS(qlinear_dw, 2, "ii", PARAMS(QLinearDw), i8)
 
 static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const BiasDw v = bias_dw_of(p);
@@ -219,6 +247,7 @@ static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), "")
+ROUNDED_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), i32)
 
 /* R rows of a table of V rows of D numbers: y[R][D], w[V][D], index[R] */
 typedef struct {

@@ -2,7 +2,7 @@
  * sink.h, so an update has the same bits whether or not it is fused with the gradient. p: N elements, then the
  * sink's. */
 #include "../kernel.h"
-#include "sink.h"
+#include "rounded.h"
 #include "sum.h"
 
 typedef struct {
@@ -32,6 +32,21 @@ static int update_need(const int32_t *p, int mode, uint64_t *need) {
 UPDATE(sgd_f32, SMG_SGD, "uii")
 UPDATE(momentum_f32, SMG_MOMENTUM, "uuii")
 UPDATE(adam_f32, SMG_ADAM, "uuuiii")
+
+/* The same for weights in integers: the gradient is the only input of its own. */
+static int step_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
+    const int32_t N = elements_of(p).N;
+    if (N < 1) { return -1; }
+    own[0] = (uint64_t)N * 4;
+    *elements = (uint64_t)N;
+    return 0;
+}
+static SmgFault step(const SmgCall *c, const Sink *sink) {
+    smg_sink_end(sink, SINK_IN(sink, 0), 0, (size_t)elements_of(c->p).N);
+    return SMG_NO_FAULT;
+}
+ROUNDED_KERNELS(step, 1, "i", PARAMS(Elements), i8)
+ROUNDED_KERNELS(step, 1, "i", PARAMS(Elements), i32)
 
 EXTENT(accumulate_f32) { return update_need(p, SMG_ACC, need); }
 KERNEL(accumulate_f32, "ui", PARAMS(Elements)) {

@@ -23,7 +23,7 @@ static Stream stream_of(const int32_t *counter, Draw draw) {
     return s;
 }
 static inline float gain(const Stream *s, uint32_t index) {
-    return smg_bits(s->a, s->b, index) >> 8 >= s->cut ? s->scale : 0.0f;
+    return smg_random(s->a, s->b, index) >> 8 >= s->cut ? s->scale : 0.0f;
 }
 
 /* Each of N elements has a draw of its own, numbered through the batch. */

@@ -12,7 +12,9 @@
  *             f_acc      (u acc)            own inputs                      scratch
  *             f_sgd      (u w)              own inputs, i lr                scratch     + p: SgdParams
  *             f_momentum (u w, u m)         own inputs, i lr                scratch     + p: MomentumParams
- *             f_adam     (u w, u m, u v)    own inputs, i lr, i counter     scratch     + p: AdamParams */
+ *             f_adam     (u w, u m, u v)    own inputs, i lr, i counter     scratch     + p: AdamParams
+ *
+ * Weights in integers, f_qsgd_i8 and so on, are in rounded.h. */
 #ifndef SMG_SINK_H
 #define SMG_SINK_H
 #include "../exact_math.h"
@@ -36,19 +38,19 @@ UNPACK(sgd_params_of, SgdParams)
 UNPACK(momentum_params_of, MomentumParams)
 UNPACK(adam_params_of, AdamParams)
 
-/* In order of what they need: outputs w, m, v; inputs lr, counter. */
-enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM };
-#define SMG_SINK_OUTS(mode) (1 + ((mode) >= SMG_MOMENTUM) + ((mode) >= SMG_ADAM))
+/* In order of what they need: outputs w, m, v; inputs lr, counter. The same three for weights in integers. */
+enum { SMG_STORE, SMG_ACC, SMG_SGD, SMG_MOMENTUM, SMG_ADAM, SMG_QSGD, SMG_QMOMENTUM, SMG_QADAM };
+#define SMG_SINK_KIND(mode) ((mode) >= SMG_QSGD ? (mode) - SMG_QSGD + SMG_SGD : (mode))
+#define SMG_SINK_OUTS(mode) (1 + (SMG_SINK_KIND(mode) >= SMG_MOMENTUM) + (SMG_SINK_KIND(mode) >= SMG_ADAM))
 #define SMG_SINK_INS(mode)  (((mode) >= SMG_SGD) + ((mode) >= SMG_ADAM))
-#define SMG_SINK_PARAMS(mode)                                                                              \
-    (((mode) == SMG_SGD ? PARAMS(SgdParams) : 0) + ((mode) == SMG_MOMENTUM ? PARAMS(MomentumParams) : 0) + \
-     ((mode) == SMG_ADAM ? PARAMS(AdamParams) : 0))
+#define SMG_KIND_PARAMS(kind)                                                                              \
+    (((kind) == SMG_SGD ? PARAMS(SgdParams) : 0) + ((kind) == SMG_MOMENTUM ? PARAMS(MomentumParams) : 0) + \
+     ((kind) == SMG_ADAM ? PARAMS(AdamParams) : 0))
+#define SMG_SINK_PARAMS(mode) SMG_KIND_PARAMS(SMG_SINK_KIND(mode))
 
 typedef struct Sink {
     int mode;
-#ifdef __OPTIMIZE_SIZE__
-    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count);
-#endif
+    void (*end)(const struct Sink *s, const float *tile, size_t at, size_t count); /* where size matters; of integers */
     float *w, *m, *v;   /* w is the gradient or the accumulator for SMG_STORE and SMG_ACC */
     float lr, decay;    /* Adam: lr is already divided by the first bias correction */
     float beta1, beta2; /* momentum in beta1 for SMG_MOMENTUM */
@@ -57,6 +59,19 @@ typedef struct Sink {
     float shrink;       /* decoupled weight decay: w is multiplied by this first */
     int nesterov;
 } Sink;
+
+/* The sink of weights in integers, with what it needs beside the optimizer: rounded.h. */
+typedef struct {
+    Sink sink;
+    void *q;
+    const float *gain, *scale, *offset; /* of each output */
+    size_t length;                      /* weights of an output */
+    uint32_t a, b;                      /* random numbers: smg_random */
+    int nearest;
+    float factor; /* of the sums */
+    float fade;   /* decoupled weight decay: this much of w goes */
+} Rounded;
+static inline const Rounded *smg_rounded_of(const Sink *s) { return (const Rounded *)s; }
 
 /* x^k by repeated squaring: the same on every target. */
 static inline double smg_powi(double x, uint32_t k) {
@@ -165,7 +180,9 @@ __attribute__((noinline, unused)) static void smg_sink_end(const Sink *s, const 
 }
 #else
 static inline void smg_sink_end(const Sink *s, const float *tile, size_t at, size_t count) {
-    if (s->mode <= SMG_ACC) {
+    if (s->mode >= SMG_QSGD) {
+        s->end(s, tile, at, count);
+    } else if (s->mode <= SMG_ACC) {
         smg_sink_end_store(s, tile, at, count);
     } else if (s->mode == SMG_SGD) {
         smg_sink_end_sgd(s, tile, at, count);

@@ -8,6 +8,8 @@
  * Operands:   name_w8      o y, i x, i q, i scale,                       bias, scratch
  *             name_put     o y, i x, i w,          i learned, i index,   bias, scratch     + p: Slice
  *             name_w8_put  o y, i x, i q, i scale, i learned, i index,   bias, scratch     + p: Slice
+ * and, where WEIGHT_KERNEL_INT8 makes it, with a slice in int8 that has the same scales:
+ *             name_w8_put8 o y, i x, i q, i learned, i index, i scale,   bias, scratch     + p: Slice
  * Scratch is absent where f needs no room. */
 #ifndef SMG_WEIGHT_KERNELS_H
 #define SMG_WEIGHT_KERNELS_H
@@ -25,15 +27,14 @@ SMG_UNUSED static int weights_extent(const WeightsNeed *n, int int8, int bias, c
     need[0] = n->y;
     need[1] = n->x;
     need[i++] = int8 ? numbers : n->w;
-    if (int8) { need[i++] = outputs * sizeof(float); }
+    if (int8 == 1) { need[i++] = outputs * sizeof(float); }
     if (slice) {
         const Slice s = slice_of(slice);
-        if (s.V < 1 || s.K < 1 || s.K > s.V || s.D < 1) { return -1; }
-        const uint64_t V = (uint64_t)s.V, D = (uint64_t)s.D, line = V * D;
-        if ((V != outputs || D != length) && (line > length || length % line)) { return -1; }
-        need[i++] = smg_mul(n->w / V, (uint64_t)s.K);
+        if (slice_refused(s, outputs, length)) { return -1; }
+        need[i++] = smg_mul((int8 == 2 ? numbers : n->w) / (uint64_t)s.V, (uint64_t)s.K);
         need[i++] = (uint64_t)s.K * sizeof(int32_t);
     }
+    if (int8 == 2) { need[i++] = outputs * sizeof(float); }
     if (bias) { need[i++] = n->bias; }
     if ((operands > i) != (n->room > 0)) { return -1; }
     if (operands > i) { need[i] = n->room; }
@@ -51,26 +52,18 @@ STORED_OF void stored_of(Stored *s, const SmgCall *c, WeightsRead read, int int8
                          ptrdiff_t length) {
     *s = (Stored){.length = length,
                   .fixed = c->op[2],
-                  .scale = int8 ? IN(3) : NULL,
+                  .scale = int8 == 1   ? IN(3)
+                           : int8 == 2 ? IN(5)
+                                       : NULL,
                   .read = read,
                   .rows = weights_rows_stored,
                   .panel = weights_panel_stored,
                   .taps = weights_taps_stored};
     if (slice) {
         s->slice = slice_of(slice);
-        s->learned = IN(3 + int8);
-        s->index = IN_AS(int32_t, 4 + int8);
+        s->learned = c->op[3 + (int8 == 1)];
+        s->index = IN_AS(int32_t, 4 + (int8 == 1));
     }
-}
-
-/* Ascending, and all of them there. */
-SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
-    int32_t least = 0;
-    for (int32_t k = 0; k < s->slice.K; k++) {
-        if (s->index[k] < least || s->index[k] >= s->slice.V) { return SMG_FAULT_AXIS_INDEX; }
-        least = s->index[k];
-    }
-    return SMG_NO_FAULT;
 }
 
 #define WEIGHT_KERNEL_(name, f, read, weights, bias, int8, sliced, own_params, length)                         \
@@ -84,7 +77,7 @@ SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
         Stored s;                                                                                              \
         stored_of(&s, c, weights_##read, int8, (sliced) ? c->p + (own_params) : NULL, length(c->p));           \
         const Weights w = {.stored = &s};                                                                      \
-        const SmgFault fault = (sliced) ? stored_fault(&s) : SMG_NO_FAULT;                                     \
+        const SmgFault fault = (sliced) ? slice_fault(s.slice, s.index) : SMG_NO_FAULT;                        \
         s.room = c->operands > room ? OUT(room) : NULL;                                                        \
         if (fault == SMG_NO_FAULT) { f(c->p, OUT(0), IN(1), &w, sizeof(bias) > 1 ? IN(at) : NULL); }           \
         return fault;                                                                                          \
@@ -93,4 +86,6 @@ SMG_UNUSED static SmgFault stored_fault(const Stored *s) {
     WEIGHT_KERNEL_(name##_w8_f32, f, widen, "ii", bias, 1, 0, own_params, length)      \
     WEIGHT_KERNEL_(name##_put_f32, f, copy_put, "iii", bias, 0, 1, own_params, length) \
     WEIGHT_KERNEL_(name##_w8_put_f32, f, widen_put, "iiii", bias, 1, 1, own_params, length)
+#define WEIGHT_KERNEL_INT8(name, f, own_params, length, bias) \
+    WEIGHT_KERNEL_(name##_w8_put8_f32, f, widen_put8, "iiii", bias, 2, 1, own_params, length)
 #endif

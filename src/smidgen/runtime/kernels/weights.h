@@ -5,12 +5,49 @@
 #define SMG_WEIGHTS_H
 #include "sum.h"
 
+#ifdef __GNUC__ /* one for each type, as SOURCE_CODE */
+#define WEIGHTS_CODE __attribute__((always_inline)) static inline
+#else
+#define WEIGHTS_CODE static inline
+#endif
+
 /* An axis of V indices with D numbers each, of which K are in the slice. All outputs (V = O, D = length), or an axis
  * within each of them, [length / (V * D)][V][D]. */
 typedef struct {
     int32_t V, K, D;
 } Slice;
 UNPACK(slice_of, Slice)
+
+/* Does it fit a weight of so many outputs and numbers of each? */
+static inline int slice_refused(Slice s, uint64_t outputs, uint64_t length) {
+    if (s.V < 1 || s.K < 1 || s.K > s.V || s.D < 1) { return 1; }
+    const uint64_t V = (uint64_t)s.V, D = (uint64_t)s.D, line = V * D;
+    return (V != outputs || D != length) && (line > length || length % line);
+}
+
+/* Indices must ascend, and all of them be there. */
+static inline SmgFault slice_fault(Slice s, const int32_t *index) {
+    int32_t least = 0;
+    for (int32_t k = 0; k < s.K; k++) {
+        if (index[k] < least || index[k] >= s.V) { return SMG_FAULT_AXIS_INDEX; }
+        least = index[k];
+    }
+    return SMG_NO_FAULT;
+}
+
+/* Where the index list reaches v. */
+static inline int32_t slice_reach(Slice s, const int32_t *index, ptrdiff_t v) {
+    int32_t from = 0, to = s.K;
+    while (from < to) {
+        const int32_t middle = (from + to) / 2;
+        if (index[middle] < v) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    return from;
+}
 
 typedef struct {
     const float *w;
@@ -26,7 +63,7 @@ typedef struct {
     ptrdiff_t length;  /* numbers of an output */
     const void *fixed; /* float[O][length], or int8_t if there are scales */
     const float *scale;
-    const float *learned; /* fixed, with K in the place of V */
+    const void *learned;  /* fixed, with K in the place of V; float, but if int8_t stands for numbers with the scales */
     const int32_t *index; /* of the slice, ascending */
     Slice slice;
     float *room; /* weights_rows_room or weights_panel_room */
@@ -77,41 +114,38 @@ static inline void weights_widen(const Weights *w, float *to, ptrdiff_t row, ptr
     }
 }
 
-/* Where the index list reaches v. */
-static inline int32_t weights_reach(const Stored *s, ptrdiff_t v) {
-    int32_t from = 0, to = s->slice.K;
-    while (from < to) {
-        const int32_t middle = (from + to) / 2;
-        if (s->index[middle] < v) {
-            from = middle + 1;
-        } else {
-            to = middle;
-        }
-    }
-    return from;
-}
-
-/* The learned numbers of a block. */
-static inline void weights_patch(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o,
-                                 ptrdiff_t rows, ptrdiff_t at, ptrdiff_t count) {
+/* The learned numbers of a block, which are floats or int8. */
+WEIGHTS_CODE void weights_patch(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o, ptrdiff_t rows,
+                                ptrdiff_t at, ptrdiff_t count, int int8) {
     const Stored *s = w->stored;
+    const float *floats = (const float *)s->learned;
+    const int8_t *bytes = (const int8_t *)s->learned;
     const ptrdiff_t K = s->slice.K, D = s->slice.D, line = s->slice.V * D;
     if (D == s->length && line != D) { /* outputs */
-        for (ptrdiff_t k = weights_reach(s, o); k < K && s->index[k] < o + rows; k++) {
-            weights_spread(to + (s->index[k] - o) * row, step, s->learned + k * D + at, count);
+        for (ptrdiff_t k = slice_reach(s->slice, s->index, o); k < K && s->index[k] < o + rows; k++) {
+            float *t = to + (s->index[k] - o) * row;
+            if (!int8) {
+                weights_spread(t, step, floats + k * D + at, count);
+                continue;
+            }
+            const float scale = s->scale[s->index[k]];
+            for (ptrdiff_t i = 0; i < count; i++) { t[i * step] = (float)bytes[k * D + at + i] * scale; }
         }
         return;
     }
     const ptrdiff_t lines = s->length / line;
     for (ptrdiff_t a = at / line; a * line < at + count; a++) {
         const ptrdiff_t begin = at - a * line; /* of the block in this line */
-        for (ptrdiff_t k = begin > 0 ? weights_reach(s, begin / D) : 0; k < K; k++) {
+        for (ptrdiff_t k = begin > 0 ? slice_reach(s->slice, s->index, begin / D) : 0; k < K; k++) {
             const ptrdiff_t first = s->index[k] * D - begin; /* of the index in the block */
             if (first >= count) { break; }
             for (ptrdiff_t l = first < 0 ? -first : 0; l < D && first + l < count; l++) {
-                const float *from = s->learned + ((o * lines + a) * K + k) * D + l;
+                const ptrdiff_t from = ((o * lines + a) * K + k) * D + l;
                 float *t = to + (first + l) * step;
-                for (ptrdiff_t i = 0; i < rows; i++) { t[i * row] = from[i * lines * K * D]; }
+                for (ptrdiff_t i = 0; i < rows; i++) {
+                    const ptrdiff_t n = from + i * lines * K * D;
+                    t[i * row] = int8 ? (float)bytes[n] * s->scale[o + i] : floats[n];
+                }
             }
         }
     }
@@ -120,13 +154,19 @@ static inline void weights_patch(const Weights *w, float *to, ptrdiff_t row, ptr
 static inline void weights_copy_put(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o,
                                     ptrdiff_t rows, ptrdiff_t at, ptrdiff_t count) {
     weights_copy(w, to, row, step, o, rows, at, count);
-    weights_patch(w, to, row, step, o, rows, at, count);
+    weights_patch(w, to, row, step, o, rows, at, count, 0);
 }
 
 static inline void weights_widen_put(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o,
                                      ptrdiff_t rows, ptrdiff_t at, ptrdiff_t count) {
     weights_widen(w, to, row, step, o, rows, at, count);
-    weights_patch(w, to, row, step, o, rows, at, count);
+    weights_patch(w, to, row, step, o, rows, at, count, 0);
+}
+
+static inline void weights_widen_put8(const Weights *w, float *to, ptrdiff_t row, ptrdiff_t step, ptrdiff_t o,
+                                      ptrdiff_t rows, ptrdiff_t at, ptrdiff_t count) {
+    weights_widen(w, to, row, step, o, rows, at, count);
+    weights_patch(w, to, row, step, o, rows, at, count, 1);
 }
 
 /* Outputs o … o + rows - 1, up to four, as f32: `length` numbers each. */

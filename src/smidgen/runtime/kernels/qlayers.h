@@ -1,0 +1,51 @@
+/* What kernels of layers in integers share. */
+#ifndef SMG_QLAYERS_H
+#define SMG_QLAYERS_H
+#include "conv.h"
+#include "fixed_point.h"
+#include "weights.h"
+
+enum { PIXELS = 4, QTAPS = SMG_RUN, QROWS = 4 };
+
+/* Behind the geometry: the zero point of x, and what the results become. */
+typedef struct {
+    int32_t zero;
+    Requantize requantize;
+} QConv;
+UNPACK(qconv_of, QConv)
+
+/* int8[O][length], or most of it there and a slice beside it, which learns. */
+typedef struct {
+    const int8_t *w;
+    const int8_t *learned; /* w, with K in the place of V; NULL: there is no slice */
+    const int32_t *index;
+    Slice slice;
+    int8_t *room; /* QROWS * length */
+} QWeights;
+
+/* Outputs o … o + rows - 1, with a slice no more than QROWS of them. */
+static inline const int8_t *qweights_rows(const QWeights *q, ptrdiff_t o, int32_t rows, ptrdiff_t length) {
+    const int8_t *from = q->w + o * length;
+    if (!q->learned) { return from; }
+    const ptrdiff_t K = q->slice.K, D = q->slice.D, line = q->slice.V * D;
+    memcpy(q->room, from, (size_t)(rows * length));
+    if (D == length && line != D) { /* outputs */
+        for (ptrdiff_t k = slice_reach(q->slice, q->index, o); k < K && q->index[k] < o + rows; k++) {
+            memcpy(q->room + (q->index[k] - o) * length, q->learned + k * D, (size_t)D);
+        }
+        return q->room;
+    }
+    const int8_t *learned = q->learned + o * (length / line) * K * D;
+    for (int8_t *to = q->room; to < q->room + rows * length; to += line) {
+        for (ptrdiff_t k = 0; k < K; k++) {
+            for (ptrdiff_t d = 0; d < D; d++) { to[q->index[k] * D + d] = *learned++; }
+        }
+    }
+    return q->room;
+}
+
+/* One weight per output and tap (C/G = 1). `taps` is room for QTAPS channels. */
+#define smg_qdepthwise SMG_EXTERN(qdepthwise)
+void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
+                    const int32_t *m, int16_t *taps);
+#endif
