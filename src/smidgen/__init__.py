@@ -9,7 +9,7 @@ from .train.job import Job
 from .train.load import load
 
 if TYPE_CHECKING:
-    from . import methods
+    from . import fleet, methods
     from .api import compile, max_batch, search, sweep
     from .compiler.optimizers import SGD, Adam, AdamW
     from .compiler.options import Classes, Memory, Replay
@@ -31,6 +31,7 @@ __all__ = [
     "Update",
     "all_methods",
     "compile",
+    "fleet",
     "load",
     "max_batch",
     "methods",
