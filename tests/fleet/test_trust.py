@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import smidgen
 from smidgen import fleet
-from smidgen.errors import SmidgenError, WrongVersion
+from smidgen.errors import SmidgenError, WrongVersion, all_errors
 from smidgen.fleet.client import Client
 from smidgen.fleet.records import packed, unpacked
 from tests.support.fleets import cnn, programmed, samples
@@ -213,6 +213,10 @@ def test_a_client_is_refused_by_name_and_the_run_goes_on(fault: str, program: Pa
     for name, value in unpacked(result.arrays).items():
         mean = (9 * good[0].values[name].astype(float) + 12 * good[1].values[name]) / 21
         assert np.abs(value - mean).max() < 1e-6
+
+
+def test_every_code_of_fleets_is_provoked_here() -> None:
+    assert {code for code in all_errors() if code.startswith("E6")} == {code for code, _ in FAULTS.values() if code}
 
 
 def test_a_round_of_refused_updates_only_changes_nothing(program: Path) -> None:

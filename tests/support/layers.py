@@ -51,7 +51,7 @@ DIRECTION: dict[str, str] = {
     "deploy": f"{BASE} program runtime devices train",
     "fleet": "errors ir files program train",
     "demo": "errors ir terminal train report",
-    "cli": f"{BASE} program ops devices methods compiler train api report deploy demo",
+    "cli": f"{BASE} program ops devices methods compiler train api report deploy fleet demo",
     "__init__": "errors program runtime methods compiler train api fleet",
 }
 """What each package, or file at the top, imports: no more and no less."""

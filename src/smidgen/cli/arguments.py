@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import board, commands, target
+from . import board, commands, fleet, target
 from . import search as searching
 
 SHAPE = "8x3x32x32, batch first; 8x16:int100 for integers below 100; repeat for more inputs"
@@ -15,6 +16,7 @@ PAGES = "the file to page to, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 
 
+_Commands = argparse._SubParsersAction
 LOSSES = "{losses}, or file.py:function(output, target)"
 
 
@@ -43,8 +45,10 @@ def parser() -> Parser:
     made.add_argument("--version", action="version", version=f"smidgen {_version()}")
     known = made.add_subparsers(dest="command", required=True, metavar="command")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Parser:
-        one: Parser = known.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, among: _Commands = known
+    ) -> Parser:
+        one: Parser = among.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         one.add_argument("--json", action="store_true", help="print JSON instead of text")
         one.set_defaults(run=run)
         return one
@@ -99,6 +103,10 @@ def parser() -> Parser:
     follow = "switch between the rungs of a ladder when free memory changes"
     train.add_argument("--follow-memory", action="store_true", help=follow)
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
+
+    together = known.add_parser("fleet", help=fleet.HELP, description=fleet.HELP[0].upper() + fleet.HELP[1:] + ".")
+    within = together.add_subparsers(dest="fleet_command", required=True, metavar="command")
+    fleet.add(functools.partial(command, among=within))
 
     board.add_run(command("run", board.run, "train firmware on an emulated board"))
 

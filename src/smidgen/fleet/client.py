@@ -62,11 +62,7 @@ class Client:
 
     def open(self) -> Job:
         """The program as it is in its file."""
-        if self._page_to is not None or not Program.open(self.program).page_bytes:
-            return load(self.program, kernels=self._kernels, threads=self._threads, page_to=self._page_to)
-        with tempfile.TemporaryDirectory(prefix="smidgen-") as folder:  # reserved when it is opened
-            page_to = os.path.join(folder, "page.bin")
-            return load(self.program, kernels=self._kernels, threads=self._threads, page_to=page_to)
+        return opened(self.program, kernels=self._kernels, threads=self._threads, page_to=self._page_to)
 
     def train(
         self,
@@ -119,6 +115,20 @@ class Client:
         terms.check(values, self.name)
         terms.put(job, values)
         return job, terms
+
+
+def opened(
+    program: str | os.PathLike[str],
+    *,
+    kernels: str | None = None,
+    threads: int = 1,
+    page_to: str | os.PathLike[str] | None = None,
+) -> Job:
+    """A job from a file; one that pages does so to a file without a name, unless `page_to` is given."""
+    if page_to is not None or not Program.open(program).page_bytes:
+        return load(program, kernels=kernels, threads=threads, page_to=page_to)
+    with tempfile.TemporaryDirectory(prefix="smidgen-") as folder:  # its file is reserved when it is opened
+        return load(program, kernels=kernels, threads=threads, page_to=os.path.join(folder, "page.bin"))
 
 
 def round_seed(seed: int, round: int, part: int) -> int:
@@ -181,4 +191,4 @@ class _Near:
             self.job.load_optimizer_state(momentum, self.job.step)
 
 
-__all__ = ["Client", "Counters", "Reply", "round_seed"]
+__all__ = ["Client", "Counters", "Reply", "opened", "round_seed"]

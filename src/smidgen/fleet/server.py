@@ -13,16 +13,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from .. import files
-from ..train.job import Job
-from ..train.load import load
 from .checked import Checked
+from .client import opened
 from .records import packed, unpacked
 from .terms import Terms
 
 
 def initial_arrays(program: str | os.PathLike[str]) -> ArrayRecord:
     """What learns, as the program has it now: `strategy.start(grid, initial_arrays(program), …)`."""
-    job = _opened(program)
+    job = opened(program)
     return packed(Terms.of(job).values_of(job))
 
 
@@ -36,7 +35,7 @@ def train_config(
 ) -> ConfigRecord:
     """What clients are asked to do each round, and of which version their program has to be: for `train_config` and
     `evaluate_config` of `strategy.start`."""
-    asked = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "version": Terms.of(_opened(program)).version}
+    asked = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed, "version": Terms.of(opened(program)).version}
     return ConfigRecord({key: value for key, value in asked.items() if value is not None})
 
 
@@ -56,7 +55,7 @@ def federate(
 ) -> tuple[Result, Checked]:
     """All rounds. After each, `save` is the program with what was learned so far, and `save`.json what happened.
     `eval`, samples and targets that the server has, is measured after each round."""
-    job = _opened(program)
+    job = opened(program)
     terms = Terms.of(job)
     checked = strategy if isinstance(strategy, Checked) else Checked(strategy, terms)
     config = train_config(program, epochs=epochs, batch=batch, lr=lr, seed=seed)
@@ -81,11 +80,6 @@ def federate(
         evaluate_config=ConfigRecord({"version": terms.version}), evaluate_fn=after,
     )  # fmt: skip
     return result, checked
-
-
-def _opened(program: str | os.PathLike[str]) -> Job:
-    """To read and set what learns; nothing is paged, whatever the program does."""
-    return load(program)
 
 
 def _beside(save: str | os.PathLike[str]) -> Path:
