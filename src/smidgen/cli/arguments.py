@@ -45,9 +45,7 @@ def parser() -> Parser:
     made.add_argument("--version", action="version", version=f"smidgen {_version()}")
     known = made.add_subparsers(dest="command", required=True, metavar="command")
 
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int], help: str, among: _Commands = known
-    ) -> Parser:
+    def command(name: str, run: Callable[[argparse.Namespace], int], help: str, among: _Commands = known) -> Parser:
         one: Parser = among.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         one.add_argument("--json", action="store_true", help="print JSON instead of text")
         one.set_defaults(run=run)
