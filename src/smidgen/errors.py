@@ -205,6 +205,12 @@ class UpdateTooLarge(SmidgenError):
     code = "E604"
 
 
+class CannotSet(SmidgenError):
+    """A program cannot be given other values for something that it does not learn."""
+
+    code = "E605"
+
+
 class Internal(SmidgenError):
     """A bug in smidgen: an invariant between two of its own stages does not hold."""
 

@@ -16,7 +16,6 @@ PAGES = "the file to page to, for a program that pages"
 MODEL = "file.py:function, package.module:attribute, or a .pt2 file of torch.export.save"
 
 
-_Commands = argparse._SubParsersAction
 LOSSES = "{losses}, or file.py:function(output, target)"
 
 
@@ -45,7 +44,12 @@ def parser() -> Parser:
     made.add_argument("--version", action="version", version=f"smidgen {_version()}")
     known = made.add_subparsers(dest="command", required=True, metavar="command")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], help: str, among: _Commands = known) -> Parser:
+    def command(
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        help: str,
+        among: argparse._SubParsersAction[Parser] = known,
+    ) -> Parser:
         one: Parser = among.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         one.add_argument("--json", action="store_true", help="print JSON instead of text")
         one.set_defaults(run=run)

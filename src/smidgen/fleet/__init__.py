@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingPart
 from .client import Client, Reply
+from .several import BlockClient
 from .share import Share, share
 from .terms import Held, Terms, check_norm, distance, norm_limit
 
@@ -17,16 +18,24 @@ if TYPE_CHECKING:
     from .checked import Checked, Refused
     from .local import LocalGrid
     from .server import federate, initial_arrays, train_config
+    from .split_mix import SplitMix
+    from .strategies import Elementwise, HeteroFL
+    from .within import blocks_within, width_within
 
 __all__ = [
+    "BlockClient",
     "Checked",
     "Client",
+    "Elementwise",
     "Held",
+    "HeteroFL",
     "LocalGrid",
     "Refused",
     "Reply",
     "Share",
+    "SplitMix",
     "Terms",
+    "blocks_within",
     "check_norm",
     "client_app",
     "distance",
@@ -35,11 +44,13 @@ __all__ = [
     "norm_limit",
     "share",
     "train_config",
+    "width_within",
 ]
 
 _HOMES = {
     "Checked": "checked", "Refused": "checked", "LocalGrid": "local", "client_app": "apps", "federate": "server",
-    "initial_arrays": "server", "train_config": "server",
+    "initial_arrays": "server", "train_config": "server", "Elementwise": "strategies", "HeteroFL": "strategies",
+    "SplitMix": "split_mix", "blocks_within": "within", "width_within": "within",
 }  # fmt: skip
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

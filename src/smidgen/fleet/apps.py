@@ -10,11 +10,12 @@ from flwr.clientapp import ClientApp
 
 from ..ir import Array
 from .client import Client
-from .records import METRICS, config_of, reply_of, unpacked
+from .records import BASES, LABELS, METRICS, WHOLE, config_of, reply_of, unpacked
+from .several import evaluate_bases, train_bases
 
 KNOWN: Final = {
     "version": "version", "server-round": "round", "epochs": "epochs", "batch": "batch", "lr": "lr", "seed": "seed",
-    "proximal-mu": "proximal_mu",
+    "proximal-mu": "proximal_mu", WHOLE: "whole",
 }  # fmt: skip
 """What a server may ask for → the argument of Client.train."""
 
@@ -26,17 +27,27 @@ def client_app(make: Callable[[Context], Client]) -> ClientApp:
 
     def train(message: Message, context: Context) -> Message:
         client = make(context)
-        asked = {KNOWN[key]: value for key, value in config_of(message.content).items() if key in KNOWN}
-        reply = client.train(_values(message, client), **asked)
-        return Message(reply_of(reply, client.name), reply_to=message)
+        config = config_of(message.content)
+        asked = {KNOWN[key]: value for key, value in config.items() if key in KNOWN}
+        values, bases = _values(message, client), config.get(BASES)
+        reply = client.train(values, **asked) if bases is None else train_bases(client, values, bases, **asked)
+        labels = client.labels() if config.get(LABELS) else None
+        return Message(reply_of(reply, client.name, labels), reply_to=message)
 
     def evaluate(message: Message, context: Context) -> Message:
         client = make(context)
-        version = config_of(message.content).get("version")
-        counters = client.evaluate(_values(message, client), version=None if version is None else str(version))
+        config, values = config_of(message.content), _values(message, client)
+        if BASES in config:
+            counters = evaluate_bases(client, values, config[BASES])
+        else:
+            counters = client.evaluate(values, **{k: v for k, v in config.items() if k in ("version", WHOLE)})
         return Message(RecordDict({METRICS: MetricRecord(dict(counters))}), reply_to=message)
 
+    def query(message: Message, context: Context) -> Message:
+        return Message(RecordDict({METRICS: MetricRecord(dict(make(context).about()))}), reply_to=message)
+
     app.train()(train)
+    app.query()(query)
     app.evaluate()(evaluate)
     return app
 

@@ -17,8 +17,9 @@ from flwr.serverapp.strategy import Strategy
 
 from ..errors import BadOption, BrokenUpdate, SmidgenError, UpdateTooLarge
 from ..ir import Array
-from .records import FLEET, WEIGHT, unpacked
-from .terms import MOST_TIMES, Terms, check_norm, distance, norm_limit
+from .parts import place
+from .records import FLEET, LABELS, SLICE, WEIGHT, unpacked
+from .terms import MOST_TIMES, Held, Terms, check_norm, distance, norm_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,33 @@ class Checked(Strategy):
         if len(arrays) != 1:
             raise BrokenUpdate(f"{len(arrays)} records of arrays came, expected one", at=client)
         said = message.content.config_records.get(FLEET)
-        if said is not None:
-            self.terms.check_version(str(said.get("version", "")), client)
-        values = unpacked(arrays[0], self.terms, client)
-        self.terms.check(values, client)
+        if getattr(self.strategy, "differ", False):
+            norm = self._part(arrays[0], {} if said is None else said, client)
+        else:
+            if said is not None:
+                self.terms.check_version(str(said.get("version", "")), client)
+            values = unpacked(arrays[0], self.terms, client)
+            self.terms.check(values, client)
+            norm = distance(values, self._sent)
         counters = _counters(message, client)
         if not all(math.isfinite(n) for v in counters.values() for n in (v if isinstance(v, list) else [v])):
             raise BrokenUpdate("a counter is not finite", at=client, why=f"{counters}"[:200])
-        return _Update(message, client, distance(values, self._sent))
+        return _Update(message, client, norm)
+
+    def _part(self, record: ArrayRecord, said: Mapping[str, Any], client: str) -> float:
+        """Of a device that holds a part of the tensors; the norm is of that part."""
+        if odd := sorted(set(record) - set(self.terms)):
+            raise BrokenUpdate(f"'{odd[0]}' is no tensor of this fleet", at=client)
+        if not record:
+            raise BrokenUpdate("no tensors came", at=client)
+        values = unpacked(record, client=client)
+        places = {n: place(n, self.terms[n], v.shape, said.get(f"{SLICE}{n}"), client) for n, v in values.items()}
+        Terms({name: Held(value.shape) for name, value in values.items()}).check(values, client)
+        labels = said.get(LABELS, [])
+        rows = min((values[name].shape[0] for name in getattr(self.strategy, "head", ()) if name in values), default=0)
+        if not isinstance(labels, list) or any(type(i) is not int or not 0 <= i < rows for i in labels):
+            raise BrokenUpdate(f"its classes are {labels!r:.80}, the model has {rows}", at=client)
+        return distance(values, {name: self._sent[name][where] for name, where in places.items()})
 
     def _evaluation(self, message: Message, client: str) -> _Update:
         _counters(message, client)

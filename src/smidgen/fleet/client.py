@@ -21,9 +21,11 @@ from ..errors import BadData, BadOption
 from ..ir import Array
 from ..program.program import Program
 from ..train.batches import order
+from ..train.frozen import with_frozen
 from ..train.job import Job
 from ..train.load import load
 from ..train.settings import checked_batch
+from .parts import taken
 from .terms import Terms
 
 Counters = dict[str, float]
@@ -40,7 +42,8 @@ class Reply:
 
 class Client:
     """`program` is a file. `eval` is a pair (x, y) to be judged by; without it, that is what is trained on. `part` is
-    the client's number in the fleet, which its randomness depends on. A program that pages does so to `page_to`, by
+    the client's number in the fleet, which its randomness depends on. `budget_bytes` is what the device has for
+    training, for strategies that ask. A program that pages does so to `page_to`, by
     default a file without a name in the folder for temporary files."""
 
     def __init__(
@@ -55,14 +58,22 @@ class Client:
         kernels: str | None = None,
         threads: int = 1,
         page_to: str | os.PathLike[str] | None = None,
+        budget_bytes: int | None = None,
     ) -> None:
+        self.budget_bytes = budget_bytes
         self.program, self.x, self.y, self.eval = program, x, y, eval
         self.part, self.name = part, name or f"client {part}"
         self._kernels, self._threads, self._page_to = kernels, threads, page_to
 
-    def open(self) -> Job:
-        """The program as it is in its file."""
-        return opened(self.program, kernels=self._kernels, threads=self._threads, page_to=self._page_to)
+    def open(self, frozen: Mapping[str, Array] | None = None) -> Job:
+        """The program as it is in its file, with other values for what it does not learn, if there are."""
+        options: dict[str, Any] = {"kernels": self._kernels, "threads": self._threads, "page_to": self._page_to}
+        if not frozen:
+            return opened(self.program, **options)
+        with tempfile.TemporaryDirectory(prefix="smidgen-") as folder:  # constants stay in the file, which is mapped
+            path = os.path.join(folder, "net.smg")
+            with_frozen(Program.open(self.program), frozen).save(path)
+            return opened(path, **options)
 
     def train(
         self,
@@ -75,10 +86,14 @@ class Client:
         lr: float | None = None,
         seed: int = 0,
         proximal_mu: float = 0.0,
+        whole: bool = False,
     ) -> Reply:
         """One round: from these values, `epochs` over the samples. `version` is the fleet's; another one is refused.
-        `lr` is by default the program's. `proximal_mu` holds the weights near those given, as FedProx does."""
-        job, terms = self._given(values, version)
+        With `whole`, the values are whole tensors of a fleet whose devices differ: the program takes its part of them,
+        also of what it does not learn, and its version is not asked for. `lr` is by default the program's.
+        `proximal_mu` holds the weights near those given, as FedProx does."""
+        job, terms = self._given(values, version, whole)
+        values = terms.values_of(job)
         if lr is not None:
             job.lr = lr
         own = round_seed(seed, round, self.part)
@@ -100,17 +115,36 @@ class Client:
         }  # fmt: skip
         return Reply(terms, terms.values_of(job), counters)
 
-    def evaluate(self, values: Mapping[str, Array], *, version: str | None = None) -> Counters:
+    def about(self) -> Counters:
+        """What a server may ask before it decides what this device learns; 0: no limit."""
+        return {"ram-bytes": self.open().plan.ram_bytes, "budget-bytes": self.budget_bytes or 0}
+
+    def labels(self) -> list[int]:
+        """Classes that there are samples of."""
+        y = np.asarray(self.y)
+        if y.dtype.kind not in "iu":
+            raise BadOption("targets that are no classes have no labels", help="a strategy without head=")
+        return [int(label) for label in np.unique(y) if label >= 0]
+
+    def evaluate(self, values: Mapping[str, Array], *, version: str | None = None, whole: bool = False) -> Counters:
         """Loss, and accuracy where it means something, of these values."""
-        job, _ = self._given(values, version)
+        job, _ = self._given(values, version, whole)
         found = job.evaluate(*(self.eval or (self.x, self.y)))
         names = {"samples": "num-examples"}
         return {names.get(k, k): v for k, v in found.items()}
 
-    def _given(self, values: Mapping[str, Array], version: str | None) -> tuple[Job, Terms]:
+    def _given(self, values: Mapping[str, Array], version: str | None, whole: bool) -> tuple[Job, Terms]:
         job = self.open()
         terms = Terms.of(job)
-        if version is not None:
+        if whole:
+            own = taken(values, terms, self.name)
+            others = {
+                name: value for name, value in values.items() if name not in terms or terms[name].axis is not None
+            }
+            if others:
+                job = self.open(others)
+            values = own
+        elif version is not None:
             terms.check_version(version, self.name)
         terms.check(values, self.name)
         terms.put(job, values)

@@ -4,7 +4,7 @@ promises more than came is refused, and nothing is ever unpickled."""
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,9 @@ CONFIG: Final = "config"
 FLEET: Final = "fleet"  # version, name of the client, slices
 SLICE: Final = "slice:"
 NUMPY: Final = "numpy.ndarray"  # how Flower calls what np.save writes
+WHOLE: Final = "whole"  # the server sends whole tensors; a device takes its part
+LABELS: Final = "labels"  # classes that a device has samples of, where the strategy asks for them
+BASES: Final = "bases"  # base networks of Split-Mix that a device is given
 WEIGHT: Final = "num-examples"
 
 
@@ -63,17 +66,32 @@ def config_of(content: RecordDict) -> dict[str, Any]:
     return {key: value for record in content.config_records.values() for key, value in record.items()}
 
 
-def reply_of(reply: Reply, name: str) -> RecordDict:
+def reply_of(reply: Reply, name: str, labels: Sequence[int] | None = None) -> RecordDict:
     slices = {
         f"{SLICE}{tensor}": [held.axis, *held.indices]
         for tensor, held in reply.terms.items()
         if held.axis is not None and held.indices is not None
     }
+    known = {} if labels is None else {LABELS: list(labels)}
     return RecordDict({
         ARRAYS: packed(reply.values),
         METRICS: MetricRecord(dict(reply.counters)),
-        FLEET: ConfigRecord({"version": reply.terms.version, "client": name, **slices}),
+        FLEET: ConfigRecord({"version": reply.terms.version, "client": name, **slices, **known}),
     })  # fmt: skip
 
 
-__all__ = ["ARRAYS", "CONFIG", "FLEET", "METRICS", "SLICE", "WEIGHT", "config_of", "packed", "reply_of", "unpacked"]
+__all__ = [
+    "ARRAYS",
+    "BASES",
+    "CONFIG",
+    "FLEET",
+    "LABELS",
+    "METRICS",
+    "SLICE",
+    "WEIGHT",
+    "WHOLE",
+    "config_of",
+    "packed",
+    "reply_of",
+    "unpacked",
+]
