@@ -108,7 +108,7 @@ def parser() -> Parser:
 
     together = known.add_parser("fleet", help=fleet.HELP, description=fleet.HELP[0].upper() + fleet.HELP[1:] + ".")
     within = together.add_subparsers(dest="fleet_command", required=True, metavar="command")
-    fleet.add(functools.partial(command, among=within))
+    fleet.add(functools.partial(command, among=within), _add_model)
 
     board.add_run(command("run", board.run, "train firmware on an emulated board"))
 

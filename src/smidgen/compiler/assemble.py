@@ -302,7 +302,7 @@ def _weight_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dic
 
 def _frozen_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
     """Parameters and statistics that do not learn → where they are, as they are; None where they went into another
-    constant, or are int8: such a program cannot be given other values for them."""
+    constant, or are int8: such a program cannot be given other values for them. Empty if all parameters learn."""
     every = {alias for name in entries.shapes for alias in entries.aliases.get(name, ())}
     known = [name for name in entries.shapes if name not in every and name not in entries.added]
     slices = {u.param for u in entries.updates if u.indices is not None}
@@ -312,7 +312,7 @@ def _frozen_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any
         if name not in state and name not in entries.learns and name not in slices:
             fact = _weight_fact(entries, name, stored)
             found[name] = None if fact is None or "scales" in fact else fact
-    return found
+    return found if found.keys() & set(entries.parameters) else {}
 
 
 def _beside_fact(entries: Entries, beside: Beside, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
