@@ -9,6 +9,8 @@ FUZZ_SECONDS ?= 1200
 # Another seed every time; a finding is repeated with `make fuzz FUZZ_SEED=…`.
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 DEMO := .venv-demo
+# Flower says nothing to anyone.
+export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
 .PHONY: long needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
@@ -40,7 +42,7 @@ $(TOOLS):
 
 $(STAMP): pyproject.toml setup.py constraints.txt | $(TOOLS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[compile,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[compile,fleet,dev]'
 	@touch $@
 
 # Compiled modules, also where the environment forbids to write them on import: a process starts in half the time.

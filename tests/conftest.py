@@ -17,6 +17,7 @@ from tests.support.needs import excluded, needs
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SMIDGEN_KERNELS", "exact")
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 # Many tests compile the same sources with the same flags, firmware above all: ccache, where it is installed.
 CCACHE = Path("/usr/lib/ccache")
 if CCACHE.is_dir():

@@ -38,7 +38,7 @@ RETURNED: Final = {
 }
 """Not made by users, but returned to them."""
 SAME: Final = {"compile": ("search", "sweep", "max_batch")}
-PACKAGES: Final = {"methods"}
+PACKAGES: Final = {"fleet", "methods"}
 """Functions with the arguments of another one."""
 SPELLED: Final = {
     "str | os.PathLike[str]": "path", "Sequence[str]": "list of str", "Sequence[int | str]": "list of int or str",

@@ -9,7 +9,7 @@ from .train.job import Job
 from .train.load import load
 
 if TYPE_CHECKING:
-    from . import methods
+    from . import fleet, methods
     from .api import compile, max_batch, search, sweep
     from .compiler.inputs import Bytes
     from .compiler.optimizers import SGD, Adam, AdamW
@@ -35,6 +35,7 @@ __all__ = [
     "Update",
     "all_methods",
     "compile",
+    "fleet",
     "load",
     "max_batch",
     "methods",

@@ -193,6 +193,36 @@ class BadCheckpoint(SmidgenError):
     code = "E507"
 
 
+class WrongVersion(SmidgenError):
+    """A client's program learns something else than the fleet does."""
+
+    code = "E601"
+
+
+class BrokenUpdate(SmidgenError):
+    """What a client sent back lacks tensors, has others, or has them in other shapes."""
+
+    code = "E602"
+
+
+class UpdateNotFinite(SmidgenError):
+    """What a client sent back has NaN or infinity in it."""
+
+    code = "E603"
+
+
+class UpdateTooLarge(SmidgenError):
+    """What a client sent back is absurdly far from what it was given."""
+
+    code = "E604"
+
+
+class CannotSet(SmidgenError):
+    """A program cannot be given other values for something that it does not learn."""
+
+    code = "E605"
+
+
 class Internal(SmidgenError):
     """A bug in smidgen: an invariant between two of its own stages does not hold."""
 

@@ -433,6 +433,7 @@ def test_json_stays_json_whatever_the_model_prints_and_the_numbers_are(
 
 
 def test_every_code_is_provoked_here() -> None:
+    """But those of updates, which no command is given: tests/fleet/test_trust.py."""
     source = Path(__file__).read_text()
-    missing = [code for code in errors.all_errors() if f"error[{code}]" not in source]
+    missing = [code for code in errors.all_errors() if f"error[{code}]" not in source and not code.startswith("E6")]
     assert not missing

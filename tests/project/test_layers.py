@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import functools
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -295,3 +297,27 @@ def test_torch_in_a_package_without_it_is_found(copy: Path) -> None:
     with (copy / "program" / "plan.py").open("a") as file:
         file.write("\n\ndef f():\n    import torch.nn\n")
     assert heavy(copy) - heavy(SOURCE) == {("program.plan", "torch")}
+
+
+# -- Flower ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_a_fleet_imports_flower() -> None:
+    found = set()
+    for module, path in modules(SOURCE).items():
+        for node in parsed(path.read_text(encoding="utf-8")):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found |= {plain(module) for name in names if name.split(".")[0] in ("flwr", "ray")}
+    assert found
+    assert {module.split(".")[0] for module in found} == {"fleet"}
+
+
+def test_a_client_runs_without_flower() -> None:
+    """`import smidgen.fleet` and what a client is made of."""
+    code = "import sys; sys.modules['flwr'] = sys.modules['torch'] = None; from smidgen import fleet; fleet.Client; "
+    code += "fleet.share; fleet.Terms; assert not {'flwr.app', 'torch.nn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    needed = "import sys; sys.modules['flwr'] = None; from smidgen import fleet; fleet.Checked"
+    done = subprocess.run([sys.executable, "-c", needed], capture_output=True, text=True)
+    assert "error[E504]: a fleet needs Flower" in done.stderr

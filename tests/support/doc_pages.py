@@ -22,6 +22,7 @@ import pytest
 
 from smidgen import cli
 from smidgen.errors import SmidgenError
+from tests.support import flower
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = re.compile(
@@ -183,6 +184,8 @@ def run_command(words: Sequence[str]) -> tuple[int, str]:
     if words[0].startswith("./") or words[0] == "make":  # a binary that the page has built, or its building
         done = subprocess.run(words, capture_output=True, text=True)
         return done.returncode, done.stdout + (done.stderr if done.returncode else "")
+    if words[0] == "flwr":
+        return flower.run(words[1:])
     if words[0] == "pytest" and "PYTEST_CURRENT_TEST" in os.environ:
         raise Mismatch(
             "pytest inside pytest: a page that runs tests writes into src/ or tests/, and has a copy of its own"

@@ -51,8 +51,9 @@ DIRECTION: dict[str, str] = {
     "api": "errors terminal program runtime devices methods compiler train schemes",
     "report": f"{BASE} program runtime ops devices compiler train schemes api",
     "deploy": f"{BASE} program runtime devices train",
+    "fleet": "errors ir terminal files program devices compiler train api",
     "demo": "errors ir terminal train report",
-    "cli": f"{BASE} program ops devices methods compiler train api report deploy demo",
-    "__init__": "errors program runtime methods compiler train api",
+    "cli": f"{BASE} program ops devices methods compiler train api report deploy fleet demo",
+    "__init__": "errors program runtime methods compiler train api fleet",
 }
 """What each package, or file at the top, imports: no more and no less."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import board, commands, target
+from . import board, commands, fleet, target
 from . import search as searching
 
 SHAPE = (
@@ -46,8 +47,13 @@ def parser() -> Parser:
     made.add_argument("--version", action="version", version=f"smidgen {_version()}")
     known = made.add_subparsers(dest="command", required=True, metavar="command")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Parser:
-        one: Parser = known.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+    def command(
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        help: str,
+        among: argparse._SubParsersAction[Parser] = known,
+    ) -> Parser:
+        one: Parser = among.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         one.add_argument("--json", action="store_true", help="print JSON instead of text")
         one.set_defaults(run=run)
         return one
@@ -102,6 +108,10 @@ def parser() -> Parser:
     follow = "switch between the rungs of a ladder when free memory changes"
     train.add_argument("--follow-memory", action="store_true", help=follow)
     train.add_argument("--resume", metavar="RUN.ckpt", help="go on where this checkpoint was written")
+
+    together = known.add_parser("fleet", help=fleet.HELP, description=fleet.HELP[0].upper() + fleet.HELP[1:] + ".")
+    within = together.add_subparsers(dest="fleet_command", required=True, metavar="command")
+    fleet.add(functools.partial(command, among=within), _add_model)
 
     board.add_run(command("run", board.run, "train firmware on an emulated board"))
 

@@ -58,6 +58,8 @@ def encode(
     entries = draft.entries
     plan = _plan(entries, draft.layouts, limit, draft.need, price, asked)
     meta = {"plan": plan.to_json(), "state": _state_map(entries, draft.stored), **run_facts(entries.graphs)}
+    if frozen := _frozen_facts(entries, draft.stored):
+        meta["frozen"] = frozen
     if entries.added:
         meta["added"] = list(entries.added)
     merges = [m for m in entries.merges if isinstance(m, Merge)]
@@ -296,6 +298,21 @@ def _weight_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dic
     if name not in stored or stored[name].region != "const":
         return None
     return found | {"base": stored[name].offset}
+
+
+def _frozen_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any]:
+    """Parameters and statistics that do not learn → where they are, as they are; None where they went into another
+    constant, or are int8: such a program cannot be given other values for them. Empty if all parameters learn."""
+    every = {alias for name in entries.shapes for alias in entries.aliases.get(name, ())}
+    known = [name for name in entries.shapes if name not in every and name not in entries.added]
+    slices = {u.param for u in entries.updates if u.indices is not None}
+    state = {name for name, slot in stored.items() if slot.region != "const"}
+    found = {}
+    for name in known:
+        if name not in state and name not in entries.learns and name not in slices:
+            fact = _weight_fact(entries, name, stored)
+            found[name] = None if fact is None or "scales" in fact else fact
+    return found if found.keys() & set(entries.parameters) else {}
 
 
 def _beside_fact(entries: Entries, beside: Beside, stored: Mapping[str, Slot]) -> dict[str, Any] | None:

@@ -347,5 +347,14 @@ class State:
                 self.put(name, value)
             self.view(COUNTER)[1] = step
 
+    def restart(self, seed: int) -> None:
+        """As before the first step: an optimizer that has seen nothing, and randomness from this seed. What was
+        learned stays."""
+        with self.changing():
+            for name, fact in self.facts.items():
+                if fact["role"] == "optim":
+                    self.clear(name)
+            self.view(COUNTER)[...] = seed, 0
+
 
 __all__ = ["PAGE_HELP", "State", "checked_facts"]
