@@ -139,6 +139,12 @@ class CannotStream(SmidgenError):
     code = "E310"
 
 
+class CannotSelect(SmidgenError):
+    """What learns cannot be chosen from these samples, or within these limits."""
+
+    code = "E311"
+
+
 class BadProgram(SmidgenError):
     """A program file is truncated, altered, of another version, or asks for a missing kernel."""
 

@@ -42,6 +42,8 @@ OTHER_MEANING = {
     "train/state.py": {"take": "a step of a stored layout"},
     "methods/bias.py": {"shift": "the role of an operand"},
     "methods/layers.py": {"shift": "the role of an operand"},
+    "methods/scored.py": {"shift": "the role of an operand"},
+    "methods/tinytrain.py": {"shift": "the role of an operand"},
     "methods/tinytl.py": {"shift": "the role of an operand"},
     "program/timeline.py": {"loop": "a key of the plan's JSON"},
     "train/divergence.py": {"momentum": "a slot of an optimizer"},

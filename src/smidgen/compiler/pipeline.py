@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import methods, ops
-from ..errors import BadMethod, Internal, NotDifferentiable
+from ..errors import BadMethod, CannotSelect, Internal, NotDifferentiable
 from ..ir import Graph, Role, dead_removed, unnamed_removed
-from ..methods import Method, Update, Wanted
+from ..methods import Method, Scored, Update, Wanted
 from ..ops.build import Builder, fetch
+from ..program.plan import Decision
 from .entries import Entries, by_rows, checked, narrowed
 from .graph.check import check
 from .optimizers import DEFAULT, Optimizer, described
@@ -28,6 +29,7 @@ from .passes.few_axes import few_axes
 from .passes.fold import Folds, frozen
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
+from .passes.scores import SCORE, Scoring, score_entries, watched
 from .passes.shared import shared
 from .passes.simplify import Sweeps, simplify_all
 from .passes.slices import all_is_whole, axis_of_user, slice_gradients, with_slices
@@ -85,6 +87,10 @@ class Lowering:
         self._learning: dict[Hashable, _Learning] = {}
         self._built: dict[Hashable, Built] = {}
 
+    def of(self, imported: Imported) -> Lowering:
+        """The same for another model, or other weights."""
+        return Lowering(imported, device=self._device, data=self._data, price=self._price)
+
     def forward(self, options: Options) -> Mapping[str, Graph]:
         """The graphs without gradients, as methods see them before they change them."""
         return self._model(options.spare_classes).forward
@@ -107,8 +113,9 @@ class Lowering:
         key = spare, parts
         if key not in self._chosen:
             model = _adapted(self._model(spare), wanted)
-            updates = methods.choose(wanted, model.forward["train"], self._context(model, options))
-            self._chosen[key] = _Chosen(model, wanted, tuple(updates))
+            context = self._context(model, options)
+            updates = methods.choose(wanted, model.forward["train"], context)
+            self._chosen[key] = _Chosen(model, wanted, tuple(updates), *_scored(model, wanted, context))
         return self._chosen[key]
 
     def _model(self, spare: int) -> _Simplified:
@@ -140,7 +147,7 @@ class Lowering:
 
     def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
         names = options.class_names
-        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay
+        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay, chosen.scored
         learning = self._learning.get(key) or _learning(chosen, names, options.replay)
         full = key, repr(options.optimizer), options.accumulate, options.seed
         built = self._built.get(full) or _built(learning, options.optimizer, options.accumulate, options.seed)
@@ -185,6 +192,8 @@ class _Chosen:
     model: _Simplified
     wanted: Wanted
     updates: tuple[Update, ...]
+    scored: tuple[Scored, ...] = ()  # layers
+    notes: tuple[str, ...] = ()  # of the method
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +209,8 @@ class _Learning:
     updates: tuple[Update, ...]
     replay: Replay | None = None
     learn: tuple[Graph, Mapping[str, str]] | None = None  # of a stream: the same with the model's outputs
+    scoring: Scoring | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,8 @@ class Built:
     replay: tuple[Replay, Shape] | None = None
     changed: Mapping[str, Graph] = field(default_factory=dict)
     added: tuple[str, ...] = ()
+    scored: tuple[Scored, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -265,11 +278,30 @@ def _adapted(model: _Simplified, wanted: Wanted) -> _Simplified:
     )  # fmt: skip
 
 
+def _scored(model: _Simplified, wanted: Wanted, context: methods.Context) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+    """Layers whose channels the methods want scored, and what the methods say of their choice."""
+    used = [part for part in methods.methods_of(wanted, model.names) if isinstance(part, Method)]
+    evaluate = model.forward.get("evaluate")
+    found: dict[Scored, None] = {}
+    for part in used:
+        found |= dict.fromkeys(part.scored(model.forward["train"] if evaluate is None else evaluate, context))
+    if found and evaluate is None:
+        raise CannotSelect(
+            "the channels of this model cannot be scored",
+            why="the loss does not take what it returns in evaluation mode",
+            help="return the same in both modes, or give a loss that takes both",
+        )
+    return tuple(found), tuple(note for part in used for note in part.notes())
+
+
 def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | None = None) -> _Learning:
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
     updates = all_is_whole(chosen.updates, model.shapes)
-    forward = with_slices(model.forward, updates, model.shapes)
+    given, outputs = dict(model.forward), frozenset[str]()
+    if chosen.scored:
+        given[SCORE], outputs = watched(given["evaluate"], imported.loss, chosen.scored)
+    forward = with_slices(given, updates, model.shapes)
     wanted = [u.param for u in updates]
     learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:
@@ -279,7 +311,8 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
     methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
-    folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
+    keep = {imported.loss, *outputs}
+    folded = checked(simplify_all(frozen(forward, set(learns), model.folds), keep, model.sweeps), "fold")
     b = Builder(folded["train"])
     fetch(b, imported.loss, "loss")
     sliced = not all(u.is_whole for u in updates)
@@ -293,6 +326,7 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
 
     whole, grads = differentiated(b.graph())
     learn = differentiated(folded["learn"]) if "learn" in folded else None
+    scoring = score_entries(folded.pop(SCORE), imported.loss, chosen.scored, sliced) if chosen.scored else None
     if sliced:
         folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
     if replay is None:
@@ -301,7 +335,9 @@ def _learning(chosen: _Chosen, class_names: tuple[str, ...], replay: Replay | No
         whole, folded = parts[0], folded | {"features": parts[1]}
         checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in updates if u.param in grads)
-    return _Learning(model, class_names, name, folded, whole, grads, updates, replay, learn)
+    return _Learning(
+        model, class_names, name, folded, whole, grads, updates, replay, learn, scoring, chosen.notes
+    )  # fmt: skip
 
 
 def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: int) -> Built:
@@ -320,11 +356,14 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     if learning.learn is not None:
         graphs["learn"] = train_graph(*learning.learn, optimizer, seed)
         graphs |= {name: lowered(graph) for name, graph in learning.forward.items() if name not in graphs}
+    if learning.scoring is not None:
+        graphs |= learning.scoring.graphs
     merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
     return replace(
         built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names, added=tuple(added),
         updates=learning.updates, merges=merges, replay=kept, changed=model.forward if model.is_changed else {},
+        scored=() if learning.scoring is None else learning.scoring.layers, notes=learning.notes,
     )  # fmt: skip
 
 
@@ -365,10 +404,11 @@ def build(
 
 def at_batch(built: Built, batch: int) -> Entries:
     """The entry points for steps of up to so many samples."""
-    plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad")}
+    plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad", SCORE)}
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
     decisions = tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
+    decisions = (*decisions, *(Decision("select", note, 0) for note in built.notes))
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)
@@ -380,6 +420,7 @@ def at_batch(built: Built, batch: int) -> Entries:
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
         updates=built.updates, merges=built.merges, replay=built.replay, changed=built.changed, added=built.added,
+        scored=built.scored,
         explain=functools.cache(partial(savings, built.graphs, built.without, batch)),
     )  # fmt: skip
 

@@ -3,7 +3,8 @@
 # Importing a family defines its ops; optim and stored_weights derive ops from those before.
 from . import (  # noqa: F401, I001
     io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, pool, resample, norm,
-    batch_norm, moments, loss, running_loss, random, optim, page, gather, windows, interpolate, stored_weights,
+    batch_norm, moments, loss, running_loss, random, optim, page, gather, windows, interpolate, score,
+    stored_weights,
 )  # fmt: skip
 from .registry import (
     NOT_DIFFERENTIABLE,
