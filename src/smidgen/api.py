@@ -48,14 +48,18 @@ from .compiler.precision import Int8
 from .devices.device import Device
 from .devices.room import Limit
 from .errors import BadOption, MissingPart
-from .methods import Method, Part, SparseUpdate, open_parts
+from .methods import Method, Part, SparseUpdate, TinyTrain, methods_of, open_parts
+from .program.program import Program
 from .program.rungs import entry_at
 from .runtime.work import Work, checked_kernels, checked_page_to
+from .schemes import Selector, checked_data, scoring_within, tiny_part
 from .train.job import Job
 
 if TYPE_CHECKING:
     from .compiler.imported import Imported
+    from .ir import Array
     from .schemes import Found
+    from .train.scoring import Chooser, LayerScores
 
 Wanted = Part | type[Method] | Sequence[Part | type[Method]]
 """What may be given as `method`."""
@@ -133,6 +137,9 @@ def prepared(
     imported = import_model(model, example, loss=loss, target=target, bn=options.bn)
     lowering = Lowering(imported, device=chip, data=data, price=lambda entries: sized(entries, limit).need.ram_bytes)
     options = settled(lowering, options, limit, data)
+    names = names_in(imported)
+    check_scoring(options, names, memory)
+    options = scoring_within(lowering, options, limit, names)
     lowering.choose(options)  # for what was asked: what is tried in order to fit learns the same
     fixed = contextlib.nullcontext(prices_of(chip))
     with metered(effort_s), measured(work.kernels, work.threads, page_to=page_to) if measure else fixed as prices:
@@ -236,7 +243,46 @@ def compile(task: Task) -> Job:
         entries, known = for_caches(task.lowering, task.options, entries, goal)
         made = encode(entries, sized=known)
     page_to = memory.page_to if made.page_bytes else None
-    return Job(made, kernels=work.kernels, threads=work.threads, page_to=page_to)
+    choose = chooser(task, goal, asked) if "score" in made.entries else None
+    job = Job(made, kernels=work.kernels, threads=work.threads, page_to=page_to, choose=choose)
+    if choose is not None and task.data is not None:
+        job.select(*checked_data(task.data))
+    return job
+
+
+def chooser(task: Task, goal: Goal, asked: Asked | None) -> Chooser:
+    """What makes a program of scores, for `job.select`."""
+    selectors = [Selector(task.lowering, task.options, task.limit, goal, names_in(task.lowering.imported))]
+
+    def choose(scores: list[LayerScores], learned: Mapping[str, Array]) -> Program:
+        last = selectors[0]
+        imported = last.lowering.imported.with_values(learned)
+        if imported is not last.lowering.imported:
+            selectors[0] = replace(last, lowering=last.lowering.of(imported))
+        return selectors[0].program(scores, asked)
+
+    return choose
+
+
+def names_in(imported: Imported) -> list[str]:
+    return [name for p in imported.parameters for name in (p.name, *p.aliases)]
+
+
+def check_scoring(options: Options, names: Sequence[str], memory: Memory) -> None:
+    """What learns is chosen later: what depends on that is not known when the program is made."""
+    if tiny_part(options, names) is None:
+        return
+    late = {
+        "Memory(replay=…)": memory.replay, "Memory(ladder=…)": memory.ladder, "Memory(page_to=…)": memory.page_to,
+        "Classes(spare=…)": options.spare_classes,
+    }  # fmt: skip
+    for name, given in late.items():
+        if given:
+            raise BadOption(f"tinytrain does not go with {name}", help=f"leave out {name}, or choose another method")
+    parts = [part for part in methods_of(options.method, names) if isinstance(part, Method)]
+    if len(parts) > 1:
+        others = " and ".join(str(part) for part in parts if not isinstance(part, TinyTrain))
+        raise BadOption(f"tinytrain does not go with {others or 'another tinytrain'}", help='method="tinytrain"')
 
 
 @_asking(prepared)
@@ -252,7 +298,7 @@ def searched(
     lowering: Lowering, options: Options, limit: Limit | None, data: Any, told: Told = lambda done, total, what: None
 ) -> Found:
     """What the same search found before is known; an interrupted one goes on."""
-    from .schemes import cache, checked_data, found_scheme
+    from .schemes import cache, found_scheme
 
     if limit is None:
         raise BadOption("a search for a scheme needs a limit of RAM", help="budget='256KB', or device='stm32f746'")
@@ -268,8 +314,9 @@ def searched(
 
 def settled(lowering: Lowering, options: Options, limit: Limit | None, data: Any) -> Options:
     """With a scheme in place of each that is to be searched."""
-    names = [name for p in lowering.imported.parameters for name in (p.name, *p.aliases)]
-    where = open_parts(options.method, names)
+    names = names_in(lowering.imported)
+    found = methods_of(options.method, names)
+    where = [i for i in open_parts(options.method, names) if isinstance(found[i], SparseUpdate)]
     if not where or data is None or limit is None:
         return options
     with terminal.Progress("searching what to learn") as bar:

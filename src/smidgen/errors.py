@@ -139,6 +139,12 @@ class CannotStream(SmidgenError):
     code = "E310"
 
 
+class CannotSelect(SmidgenError):
+    """What learns cannot be chosen from these samples, or within these limits."""
+
+    code = "E311"
+
+
 class BadCalibration(SmidgenError):
     """The samples that int8 is calibrated with are missing, or no range can be told from them."""
 

@@ -298,6 +298,11 @@ class Graph:
         return found
 
 
+def samples(graph: Graph, batch: int) -> int:
+    """The most that one run of an entry point takes: one, where nothing in it grows with them."""
+    return batch if any(batch_axis(t.shape) is not None for t in graph.tensors.values()) else 1
+
+
 def dead_removed(graph: Graph) -> Graph:
     """Without nodes whose results nobody uses; those that write the caller's memory or state stay."""
     used: set[str] = set()

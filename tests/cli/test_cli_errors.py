@@ -69,7 +69,8 @@ ROWS: list[tuple[str, str, str]] = [
     (
         "a model that is not there", "build nets.py:nothing --input 4x5 -o out.smg",
         "error[E104]: nets.py has no 'nothing'\n"
-        "  help: one of Bessel, Fixed, Picks, flat, loud, nn, norm, plain, root_mean_square, torch, wide",
+        "  help: one of Bessel, Fixed, Picks, Twice, flat, loud, nn, norm, of_two, plain, root_mean_square, "
+        "torch, wide",
     ),
     ("no input", "plan nets.py:plain",
      "error[E104]: nets.py:plain comes without an example input\n"
@@ -104,6 +105,13 @@ ROWS: list[tuple[str, str, str]] = [
         "no place for a stream", "plan nets.py:norm --input 4x3 --method tinyol",
         "error[E310]: this model has no last layer that could be learned beside\n  why  no layer of it has a weight\n"
         '  help: method="tinyol:attach" learns a layer behind the network',
+    ),
+    (
+        "nothing to score by",
+        "plan nets.py:Twice --input 4x3 --method tinytrain --loss nets.py:of_two --target 4x2",
+        "error[E311]: the channels of this model cannot be scored\n"
+        "  why  the loss does not take what it returns in evaluation mode\n"
+        "  help: return the same in both modes, or give a loss that takes both",
     ),
     (
         "no gradient", "plan nets.py:Picks --input 4x3 --method pick.*",

@@ -19,6 +19,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD, Adam, AdamW, Optimizer
 from smidgen.ir import DType, Graph
+from smidgen.methods import TinyTrain
 from smidgen.program.buffer import Buffer
 from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import Program
@@ -181,6 +182,9 @@ def programs() -> Iterator[tuple[str, Program]]:
     for at in range(0, len(rest), OPS_PER_PROGRAM):
         some = dict(rest[at : at + OPS_PER_PROGRAM])
         yield f"ops-{next(iter(some))}", encoded(some, SAMPLES)
+    scored = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    entries = api.build(scored, (torch.randn(2, 1, 5, 5),), method=TinyTrain(layers=1))
+    yield "scores", encode(only(entries, "clear_scores", "score", "scores"))
 
 
 def by_hand(*code: Instruction, inputs: Sequence[Buffer] = (), outputs: Sequence[Buffer] = ()) -> Program:

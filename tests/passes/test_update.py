@@ -10,8 +10,8 @@ from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.accumulators import totals
 from smidgen.compiler.passes.autodiff import autodiff
 from smidgen.compiler.passes.sample_loop import sample_loop
+from smidgen.compiler.passes.train_graph import lowered
 from smidgen.compiler.passes.update import grad_entry, train_entry
-from smidgen.compiler.pipeline import lowered
 from smidgen.errors import Internal
 from tests.support import small
 

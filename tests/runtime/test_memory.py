@@ -26,7 +26,7 @@ from smidgen.compiler.assemble import encode
 from smidgen.compiler.entries import Entries
 from smidgen.compiler.optimizers import SGD, Adam
 from smidgen.compiler.passes.autodiff import autodiff
-from smidgen.compiler.pipeline import lowered, train_graph
+from smidgen.compiler.passes.train_graph import lowered, train_graph
 from smidgen.compiler.place import arena as place
 from smidgen.deploy.linux_binary import HOST_ONLY
 from smidgen.errors import BadProgram, UnsafeLayout

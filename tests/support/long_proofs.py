@@ -40,6 +40,7 @@ LONG: Final = {
     "fit/test_needs.py::test_random_cases_need_what_they_say": 6,
     "fit/test_needs.py::test_what_exceeds_the_device_is_said_first": 0,
     "fit/test_needs.py::test_the_need_is_one_number": 3,
+    "methods/test_tinytrain.py::test_scores_of_resnet_18": 0,
     "passes/test_resweep.py::test_networks_that_permute_a_lot": 3,
     "planner/test_board_time.py::test_predicted_instructions": 4,
     "planner/test_joint.py::test_nothing_that_fits_costs_less": 3,

@@ -11,6 +11,7 @@ from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
 from ..ir import ALIGN, REPLAY, REPLAY_ROWS, Graph, Role
 from ..methods import Beside, Merge
+from ..methods.scored import with_places
 from ..program.arrays import FROZEN, INT8, SCALE, of_whole, packed_map
 from ..program.plan import Cost, Decision, Plan, Traffic
 from ..program.program import Program, checked_meta
@@ -70,6 +71,8 @@ def encode(
         meta["beside"] = [fact for m in beside if (fact := _beside_fact(entries, m, draft.stored))]
     if entries.head is not None:
         meta["classes"] = entries.head.to_json(entries.class_names)
+    if entries.scored:
+        meta["scores"] = with_places(entries.scored)
     meta |= draft.program.meta
     done = replace(draft.program, meta=checked_meta(meta))
     if proven:

@@ -118,7 +118,7 @@ class EntryCoder:
                 self.held = {name: held for stream in found for name, held in stream.values.items()}
                 inner = list(self._body(body, found))
                 if inner:
-                    yield Instruction("", body=len(inner))
+                    yield Instruction("", body=len(inner), count=int(bool(node.attrs.get("once"))))
                     yield from inner
                 position += len(body)
             else:

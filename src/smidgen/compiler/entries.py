@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..ir import Graph
-from ..methods import Beside, Merge, Update
+from ..methods import Beside, Merge, Scored, Update
 from ..program.plan import Decision
 from .graph.check import check
 from .passes.narrow import narrow
@@ -45,6 +45,7 @@ class Entries:
     replay: tuple[Replay, Shape] | None = None
     changed: Mapping[str, Graph] = field(default_factory=dict)  # the network as a method left it, if it changed it
     stream: Streaming | None = None  # as in Options
+    scored: tuple[Scored, ...] = ()  # layers whose channels the program scores
     added: tuple[str, ...] = ()  # parameters and statistics of methods, which the user's model does not have
     explain: Callable[[], tuple[Decision, ...]] = field(default=tuple, compare=False)  # what lowering decided anyway
 

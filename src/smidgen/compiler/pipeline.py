@@ -4,16 +4,17 @@ Each stage is a function of graphs, checked after it ran."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import methods, ops
-from ..errors import BadMethod, Internal, NotDifferentiable
-from ..ir import Graph, Role, dead_removed, unnamed_removed
-from ..methods import Method, Update, Wanted
+from ..errors import BadMethod, CannotQuantize, Internal, NotDifferentiable
+from ..ir import Graph, Role
+from ..methods import Method, Scored, Update, Wanted
 from ..ops.build import Builder, fetch
+from ..program.plan import Decision
 from .entries import Entries, by_rows, checked, narrowed
 from .graph.check import check
 from .optimizers import DEFAULT, Optimizer, described
@@ -22,21 +23,19 @@ from .passes.accumulators import totals
 from .passes.additive import check_additive
 from .passes.autodiff import autodiff
 from .passes.calibrate import Calibration
-from .passes.drop_unread import lean
 from .passes.features import cut_features
-from .passes.feed_late import feed_late
-from .passes.few_axes import few_axes
 from .passes.fold import Folds, frozen
 from .passes.quantize import Report, check_learns, quantized, with_fixed
-from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
+from .passes.scores import SCORE, Scoring, score_entries, watched
 from .passes.shared import shared
 from .passes.simplify import Sweeps, simplify_all
 from .passes.slices import all_is_whole, axis_of_user, slice_gradients, with_slices
 from .passes.spare_classes import Head, add_spare, check_head, with_names
 from .passes.stored import read_slices
 from .passes.stream import streams, track
-from .passes.update import apply_entry, grad_entry, train_entry, zero_entry
+from .passes.train_graph import lowered, train_graph
+from .passes.update import apply_entry, grad_entry, zero_entry
 from .planner.cheap import cheapened
 from .planner.savings import precision_decisions, savings
 from .replay import decision, shape_of, with_buffer
@@ -89,6 +88,10 @@ class Lowering:
         self._built: dict[Hashable, Built] = {}
         self._calibrations: dict[Hashable, Calibration] = {}
 
+    def of(self, imported: Imported) -> Lowering:
+        """The same for another model, or other weights."""
+        return Lowering(imported, device=self._device, data=self._data, price=self._price)
+
     def forward(self, options: Options) -> Mapping[str, Graph]:
         """The graphs without gradients, as methods see them before they change them."""
         return self._model(options.spare_classes).forward
@@ -111,8 +114,10 @@ class Lowering:
         key = spare, parts
         if key not in self._chosen:
             model = _adapted(self._model(spare), wanted)
-            updates = methods.choose(wanted, model.forward["train"], self._context(model, options))
-            self._chosen[key] = _Chosen(model, wanted, tuple(updates))
+            context = self._context(model, options)
+            updates = methods.choose(wanted, model.forward["train"], context)
+            scored = methods.to_score(wanted, model.forward, context)
+            self._chosen[key] = _Chosen(model, wanted, tuple(updates), *scored)
         return self._chosen[key]
 
     def _model(self, spare: int) -> _Simplified:
@@ -144,7 +149,10 @@ class Lowering:
 
     def _entries(self, chosen: _Chosen, options: Options, keep: bool = True) -> Entries:
         names, precision = options.class_names, options.precision
-        key = id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay, precision
+        key = (
+            id(chosen.model), chosen.updates, methods.text_of(chosen.wanted), names, options.replay, chosen.scored,
+            precision,
+        )  # fmt: skip
         calibration = self.calibrated(options, chosen.model)
         learning = self._learning.get(key) or _learning(chosen, names, options.replay, precision, calibration)
         full = key, repr(options.optimizer), options.accumulate, options.seed
@@ -199,6 +207,8 @@ class _Chosen:
     model: _Simplified
     wanted: Wanted
     updates: tuple[Update, ...]
+    scored: tuple[Scored, ...] = ()  # layers
+    notes: tuple[str, ...] = ()  # of the method
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +226,8 @@ class _Learning:
     learn: tuple[Graph, Mapping[str, str]] | None = None  # of a stream: the same with the model's outputs
     precision: Int8 | None = None
     report: Report | None = None  # of a network in int8
+    scoring: Scoring | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +252,8 @@ class Built:
     changed: Mapping[str, Graph] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     report: Report | None = None
+    scored: tuple[Scored, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _simplified(imported: Imported, spare_classes: int) -> _Simplified:
@@ -289,7 +303,10 @@ def _learning(
     model, name = chosen.model, methods.text_of(chosen.wanted)
     imported = model.imported
     updates = all_is_whole(chosen.updates, model.shapes)
-    forward = with_slices(model.forward, updates, model.shapes)
+    given, outputs = dict(model.forward), frozenset[str]()
+    if chosen.scored:
+        given[SCORE], outputs = watched(given["evaluate"], imported.loss, chosen.scored)
+    forward = with_slices(given, updates, model.shapes)
     wanted = [u.param for u in updates]
     learns = autodiff(forward["train"], imported.loss, wanted)[1]  # what the loss does not reach stays as it is
     if not learns:
@@ -299,8 +316,15 @@ def _learning(
     methods.check_given(chosen.wanted, model.names, learns, "no gradient reaches it")
     if model.head is not None:
         check_head(model.head, learns, class_names)
-    folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
+    keep = {imported.loss, *outputs}
+    folded = checked(simplify_all(frozen(forward, set(learns), model.folds), keep, model.sweeps), "fold")
     report = None
+    if precision is not None and chosen.scored:
+        raise CannotQuantize(
+            f"method '{name}' cannot choose channels of a network in int8",
+            why="they are scored by gradients in f32",
+            help="precision='f32'; in int8 a scheme that is given: method='sparse_update:b2 w1:1/4'",
+        )
     if precision is not None and calibration is not None:
         done = quantized(folded, calibration, precision.head)
         folded, report = checked(with_fixed(done.graphs, done.fixed), "quantize"), done.report
@@ -319,6 +343,7 @@ def _learning(
 
     whole, grads = differentiated(b.graph())
     learn = differentiated(folded["learn"]) if "learn" in folded else None
+    scoring = score_entries(folded.pop(SCORE), imported.loss, chosen.scored, sliced) if chosen.scored else None
     if sliced:
         folded = checked({name: read_slices(graph) for name, graph in folded.items()}, "slices")
     if replay is None:
@@ -328,7 +353,8 @@ def _learning(
         checked({"train": whole, "features": parts[1]}, "features")
     updates = tuple(u for u in updates if u.param in grads)
     return _Learning(
-        model, class_names, name, folded, whole, grads, updates, replay, learn, precision, report
+        model, class_names, name, folded, whole, grads, updates, replay, learn, precision, report, scoring,
+        chosen.notes,
     )  # fmt: skip
 
 
@@ -349,12 +375,15 @@ def _built(learning: _Learning, optimizer: Optimizer, accumulate: bool, seed: in
     if learning.learn is not None:
         graphs["learn"] = train_graph(*learning.learn, optimizer, seed, rounding)
         graphs |= {name: lowered(graph) for name, graph in learning.forward.items() if name not in graphs}
+    if learning.scoring is not None:
+        graphs |= learning.scoring.graphs
     merges = tuple(m for m in model.merges if m.learned <= set(learning.grads))
     kept = None if (wanted := learning.replay) is None else (wanted, shape_of(learning.whole, wanted, seed))
     return replace(
         built, graphs=checked(graphs, "update"), head=model.head, class_names=learning.class_names, added=tuple(added),
         updates=learning.updates, merges=merges, replay=kept, changed=model.forward if model.is_changed else {},
         report=learning.report,
+        scored=() if learning.scoring is None else learning.scoring.layers, notes=learning.notes,
     )  # fmt: skip
 
 
@@ -396,11 +425,12 @@ def build(
 
 def at_batch(built: Built, batch: int) -> Entries:
     """The entry points for steps of up to so many samples."""
-    plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad")}
+    plain = {name: graph for name, graph in built.graphs.items() if name in ("train", "grad", SCORE)}
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
     decisions = tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
     decisions = (*precision_decisions(built.report), *decisions)
+    decisions = (*decisions, *(Decision("select", note, 0) for note in built.notes))
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)
@@ -412,21 +442,6 @@ def at_batch(built: Built, batch: int) -> Entries:
         graphs, batch, built.method, built.learns, built.aliases, built.shapes, decisions, built.parameters,
         built.optimizer, head=built.head, class_names=built.class_names, plain=plain, forward=built.forward,
         updates=built.updates, merges=built.merges, replay=built.replay, changed=built.changed, added=built.added,
+        scored=built.scored,
         explain=functools.cache(partial(savings, built.graphs, built.without, batch)),
     )  # fmt: skip
-
-
-def train_graph(
-    whole: Graph, grads: Mapping[str, str], optimizer: Optimizer, seed: int = 0, rounding: str = "stochastic",
-    *, bits: bool = True, fuse: bool = True, loop: bool = True,
-) -> Graph:  # fmt: skip
-    """The `train` entry; the switches exist so that each technique's saving can be measured."""
-    graph = save_bits(whole) if bits else whole
-    return lowered(train_entry(graph, grads, optimizer, seed, fuse, rounding), loop)
-
-
-def lowered(graph: Graph, loop: bool = True, learns: Collection[str] = ()) -> Graph:
-    """Without dead code and unread results, what does not learn in a loop over samples, few axes a walk, inputs fetched
-    late."""
-    graph = lean(dead_removed(graph))
-    return unnamed_removed(feed_late(few_axes(sample_loop(graph, learns) if loop else graph)))

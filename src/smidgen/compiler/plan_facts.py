@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .. import ops
-from ..ir import REPLAY, Graph, Node, Role, at
+from ..ir import REPLAY, Graph, Node, Role, at, samples
 from ..ops.build import typed
 from ..ops.traits import PAGE_WRITERS
 from ..program.timeline import (
@@ -30,7 +30,9 @@ from .place.layout import Layout
 def facts_of(graphs: Mapping[str, Graph], layouts: Mapping[str, Layout], batch: int) -> Facts:
     """What people want to know of a placed program."""
     owners = _owners(graphs)
-    entries = {name: _Drawn(graph, layouts[name], batch, owners).timeline() for name, graph in graphs.items()}
+    entries = {
+        name: _Drawn(graph, layouts[name], samples(graph, batch), owners).timeline() for name, graph in graphs.items()
+    }
     return Facts(entries, tuple(_stored(graphs, layouts, owners)))
 
 

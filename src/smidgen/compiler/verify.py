@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import ops
 from ..errors import UnsafeLayout
-from ..ir import Graph, Node, Role, Tensor
+from ..ir import Graph, Node, Role, Tensor, samples
 from ..ops.build import typed
 from ..program.instructions import Instruction, Word
 from ..program.program import Program
@@ -78,7 +78,7 @@ def verify(program: Program, graphs: Mapping[str, Graph], layouts: Mapping[str, 
     _check_shared_places(graphs, layouts)
     known: Extents = {}
     for entry, graph in graphs.items():
-        for n in sorted({1, program.batch}):
+        for n in sorted({1, samples(graph, program.batch)}):
             Replay(program, entry, graph, layouts[entry], n, known).run()
 
 
@@ -169,7 +169,7 @@ class Replay:
         found = {stream.first: stream.nodes for stream in streams(self.graph, loop)}
         working = sum(not ops.get(node.op).is_view for node in body) + len(found)
         head = self._at(steps, cursor, loop)
-        if head != Instruction("", body=working):
+        if head != Instruction("", body=working, count=int(bool(loop.attrs.get("once")))):
             raise self.unsafe("the program's loop is not the graph's", loop, "")
         self.body_tensors = {o for node in body for o in node.outs}
         for index in range(self.n):

@@ -6,6 +6,7 @@ import pkgutil
 from .contract import Beside, Context, Merge, Method, Update
 from .lora import Lora
 from .registry import all_methods, named, register
+from .scored import Scored
 from .selection import (
     Part,
     Wanted,
@@ -17,17 +18,18 @@ from .selection import (
     open_parts,
     settled,
     text_of,
+    to_score,
 )
 from .sparse_update import SparseUpdate
 from .tinyol import TinyOL
 from .tinytl import TinyTL
+from .tinytrain import Choice, TinyTrain
 
 for _found in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_found.name}", __name__)
 
 __all__ = [
-    "Beside", "Context", "Lora", "Merge", "Method", "Part", "SparseUpdate", "TinyOL", "TinyTL", "Update", "Wanted",
-    "adapted", "all_methods", "check_given", "checked_updates", "choose", "methods_of", "named", "open_parts",
-    "register",
-    "settled", "text_of",
+    "Beside", "Choice", "Context", "Lora", "Merge", "Method", "Part", "Scored", "SparseUpdate", "TinyOL", "TinyTL",
+    "TinyTrain", "Update", "Wanted", "adapted", "all_methods", "check_given", "checked_updates", "choose", "methods_of",
+    "named", "open_parts", "register", "settled", "text_of", "to_score",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from ..ir import Graph, Step
 
 if TYPE_CHECKING:
     from ..devices.device import Device
+    from .scored import Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,14 @@ class Method:
 
     def rows(self, graph: Graph) -> Sequence[str]:
         """Added parameters with a row for each result of the last layer: for each class of a classifier."""
+        return ()
+
+    def scored(self, graph: Graph, context: Context) -> Sequence[Scored]:
+        """Layers of the forward graph of evaluation for whose channels the program computes scores."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """What the plan says of the choice."""
         return ()
 
     def choose(self, graph: Graph, context: Context) -> Sequence[Update]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import BadMethod, CannotUpdate, NothingToTrain, UnknownMethod, did_you_mean
+from ..errors import BadMethod, CannotSelect, CannotUpdate, NothingToTrain, UnknownMethod, did_you_mean
 from ..ir import Array, Graph, Role
 from .contract import Context, Method, Update
 from .registry import all_methods, named
+from .scored import Scored
 
 Part = str | Method | Update
 """A name of a method, perhaps with its argument; a parameter or a pattern of names; a method; an update."""
@@ -30,6 +31,24 @@ def methods_of(wanted: Wanted, names: Iterable[str]) -> list[Part]:
         return [named(wanted) or wanted]
     known = set(names)
     return [named(p) or p if isinstance(p, str) and p not in known else p for p in wanted]
+
+
+def to_score(
+    wanted: Wanted, forward: Mapping[str, Graph], context: Context
+) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+    """Layers whose channels the methods want scored, and what the methods say of their choice."""
+    used = [part for part in methods_of(wanted, context.aliases) if isinstance(part, Method)]
+    evaluate = forward.get("evaluate")
+    found: dict[Scored, None] = {}
+    for part in used:
+        found |= dict.fromkeys(part.scored(forward["train"] if evaluate is None else evaluate, context))
+    if found and evaluate is None:
+        raise CannotSelect(
+            "the channels of this model cannot be scored",
+            why="the loss does not take what it returns in evaluation mode",
+            help="return the same in both modes, or give a loss that takes both",
+        )
+    return tuple(found), tuple(note for part in used for note in part.notes())
 
 
 def open_parts(wanted: Wanted, names: Iterable[str]) -> list[int]:

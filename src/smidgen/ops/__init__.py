@@ -4,7 +4,7 @@
 from . import (  # noqa: F401, I001
     io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, pool, resample, norm,
     batch_norm, moments, loss, running_loss, random, quantize, qlayers, qbinary, qpool, optim, rounded, page,
-    gather, windows, interpolate, stored_weights, qslices, convert,
+    gather, windows, interpolate, score, stored_weights, qslices, convert,
 )  # fmt: skip
 from .registry import (
     NOT_DIFFERENTIABLE,

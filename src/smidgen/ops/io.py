@@ -88,7 +88,9 @@ define(
 
 
 def _loop_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
-    """Outputs collect the yields of all samples along axis 0."""
+    """Outputs collect the yields of all samples along axis 0; of an entry for one sample they are those."""
+    if attrs.get("once"):
+        return [(tuple(shape), dtype) for shape, dtype in attrs["specs"]]
     return [((Batch(int(shape[0])), *shape[1:]), dtype) for shape, dtype in attrs["specs"]]
 
 

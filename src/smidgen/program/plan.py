@@ -31,6 +31,7 @@ KINDS: Final = {
     "evaluate": "an entry that gives the loss without learning",
     "no_evaluate": "without that entry: it would raise RAM",
     "replay": "samples are kept to be learned again",
+    "select": "what learns was chosen by scores of the user's samples",
     "rung": "one more plan of a ladder",
     "stopped": "the clock stopped planning",
 }

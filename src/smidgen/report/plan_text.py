@@ -55,7 +55,7 @@ def largest_entry(plan: Plan) -> str:
 
 def ordered(entries: Iterable[str]) -> list[str]:
     """Entry points as people think of them: training first."""
-    usual = ["train", "learn", "judge", "grad", "apply", "zero", "features", "infer", "evaluate"]
+    usual = ["train", "learn", "judge", "grad", "apply", "zero", "features", "infer", "evaluate", "score"]
     return sorted(entries, key=lambda e: (usual.index(e) if e in usual else len(usual), e))
 
 

@@ -310,7 +310,7 @@ static SmgStatus check_loop(SmgCheck *c, const uint32_t *code, uint32_t left) {
     if (left) { return smg_refuse_as(c, SMG_FAULT_LATER, "a loop inside a loop"); }
     if (words == 5) { return smg_refuse_as(c, SMG_FAULT_LATER, "a loop with a period"); }
     c->count = smg_loop_count(code, c->n, &is_samples);
-    c->counted = !is_samples;
+    c->counted = !is_samples && c->count > 1; /* once is what the file says itself */
     c->scale = is_samples ? 1 : c->n;
     return SMG_OK;
 }

@@ -4,5 +4,9 @@ from . import cache
 from .evolve import Part, best_parts
 from .find import Found, checked_data, found_scheme
 from .gains import Gains, Trial
+from .select import Selector, scoring_within, tiny_part
 
-__all__ = ["Found", "Gains", "Part", "Trial", "best_parts", "cache", "checked_data", "found_scheme"]
+__all__ = [
+    "Found", "Gains", "Part", "Selector", "Trial", "best_parts", "cache", "checked_data", "found_scheme",
+    "scoring_within", "tiny_part",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..errors import BadCheckpoint, BadOption
+from ..errors import BadOption
 from ..files import checked_path
 from ..ir import Array
 from ..program.arrays import (
@@ -33,13 +33,14 @@ from ..program.program import Program
 from ..program.rungs import Rung
 from ..runtime.machine import Paged
 from .engine import Engine
-from .validate import meant, run_of
+from .validate import meant
 
 if TYPE_CHECKING:
     from ..program.plan import Plan
     from .history import Epoch, History
     from .learned import Learned
     from .replay import ReplayBuffer
+    from .scoring import Chooser, LayerScores
 
 
 class _Call:
@@ -63,10 +64,17 @@ class Job:
         kernels: str | None = None,
         threads: int = 1,
         page_to: str | os.PathLike[str] | None = None,
+        choose: Chooser | None = None,
     ) -> None:
         """`path` is the file that `program` was read from, if there is one: its constants are then used in place.
-        `page_to` is the file for a program that pages."""
+        `page_to` is the file for a program that pages; `choose` is for `select`."""
+        self._run_with = kernels, threads, page_to
+        self._choose = choose
+        self._take(program, path)
+
+    def _take(self, program: Program, path: Path | None = None) -> None:
         self.program = program
+        kernels, threads, page_to = self._run_with
         self.engine = Engine(program, path, kernels, threads, page_to)
         self._calls: dict[str, _Call] = {}
         self._counted: dict[int, tuple[int, int]] = {}  # id of a batch counter → what load_into wrote, at which step
@@ -217,6 +225,27 @@ class Job:
         from .learn import threshold
 
         return threshold(self, deviations)
+
+    # -- choosing what learns ------------------------------------------------------------------------------
+
+    def scores(self, x: Any, y: Any) -> list[LayerScores]:
+        """How much the loss depends on each channel of each layer, by these samples. Needs "tinytrain"."""
+        from .scoring import scores
+
+        return scores(self, x, y)
+
+    def select(self, x: Any, y: Any) -> None:
+        """Choose what learns by these samples, some of each class, and plan for that within the same limits. Weights
+        and `lr` stay; optimizer state and the count of steps begin anew. After an error the job is as it was. Needs
+        "tinytrain", and a job that `smidgen.compile` made."""
+        from .scoring import reselected
+
+        found = reselected(self, self._choose, x, y)
+        lr = self.lr
+        for name in ("plan", "replay"):
+            self.__dict__.pop(name, None)
+        self._take(found)
+        self.lr = lr
 
     def _inputs(self, entry: str, given: Sequence[Any]) -> tuple[list[Array], int]:
         call = self._calls.get(entry)
@@ -393,33 +422,15 @@ class Job:
         """Take the state from a checkpoint of this program. If `fit` wrote it, the next call of `fit`, with the same
         arguments, continues that run at its next step (one that had ended returns its History at once); with
         `position=False` it begins a new run. Nothing is set unless everything fits."""
-        from . import checkpoint
+        from .resume import resume
 
-        found = checkpoint.read(checked_path(path, 'job.resume("run.ckpt")'))
-        if found.program != self.engine.fingerprint or len(found.state) != self.program.saved_bytes:
-            raise BadCheckpoint(
-                "the checkpoint is of another program", at=str(path),
-                help="load the program that wrote it; the same model, options and versions compile to the same program",
-            )  # fmt: skip
-        run = run_of(found, str(path)) if position else None
-        if run is not None and run.position.best is not None and found.best is not None:
-            self.engine.check_replay(found.best)
-            best = replace(run.position.best, state=self.engine.kept(given=found.best).data())
-            run = replace(run, position=replace(run.position, best=best))
-        self.engine.set_all(found.state)
-        self.engine.resumed = self.engine.last_run = run
+        resume(self.engine, checked_path(path, 'job.resume("run.ckpt")'), position)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take the state that a device saved with this program: the file of a runner, or an image of both slots."""
-        from ..files import mapped
-        from . import flash_slots
+        from .resume import restore
 
-        place = checked_path(path, 'job.restore("state.bin")')
-        try:
-            data = mapped(place)
-        except OSError as error:
-            raise BadCheckpoint(f"cannot read '{place}'", why=error.strerror or str(error)) from error
-        self.engine.set_all(flash_slots.newest_state(data, self.program))
+        restore(self.engine, checked_path(path, 'job.restore("state.bin")'))
 
     def export_weights(self, path: str | os.PathLike[str], *, merge: bool = True) -> None:
         """Write what was learned, and statistics that changed, as safetensors under the model's own names. What a

@@ -30,6 +30,7 @@ WHEN: Final = {
     "infer": "inference", "evaluate": "evaluation", "apply": "update after the last micro-batch",
     "zero": "before the first micro-batch", "judge": "prediction of a stream",
     "observe": "statistics of a stream", "detect": "scores of a stream",
+    "clear_scores": "before scoring", "score": "scoring of channels", "scores": "report of scores",
     "drift": "report of a stream", "restart": "calibration of a stream",
 }  # fmt: skip
 """Entries other than a step, as users know them."""

@@ -14,7 +14,7 @@ from ...program.plan import Decision
 from ...terminal import bytes_text
 from ..entries import Entries, checked
 from ..passes.page import page_state, times_read
-from ..pipeline import lowered
+from ..passes.train_graph import lowered
 from ..planner.goal import QUICK, Goal, Search
 from .candidate import Candidate, counts_in, step_spent
 from .squeeze import squeezed

@@ -10,13 +10,14 @@ from ... import ops
 from ...ir import Batch, Graph, Node, Role, Tensor, batch_axis
 
 
-def sample_loop(graph: Graph, learns: Collection[str] = ()) -> Graph:
+def sample_loop(graph: Graph, learns: Collection[str] = (), kept: Collection[str] = ()) -> Graph:
     """Move all nodes that depend on nothing learnable, and mix no samples, into one loop over the samples.
 
     In an inference entry that is the whole network. The loop gathers what the rest of the graph reads; it ends early
-    where that is less. `learns` are parameters that count as learnable though no node of this entry changes them.
+    where that is less. `learns` are parameters that count as learnable though no node of this entry changes them; what
+    reads a value of `kept` stays outside.
     """
-    before, inside = split(graph, set(learns))
+    before, inside = split(graph, set(learns), kept)
     inside = _to_the_narrowest(graph, inside)
     body = [graph.nodes[i] for i in sorted(inside)]
     if not any(works(node) for node in body):
@@ -73,7 +74,7 @@ def split(graph: Graph, learns: set[str], varies: Collection[str] = ()) -> tuple
             inside.add(i)
         else:
             continue
-        fixed.update(node.outs)
+        fixed.update(set(node.outs).difference(varies))
     inside = _without_stray_feeds(graph, inside)
     return _needed(graph, before, inside), inside
 

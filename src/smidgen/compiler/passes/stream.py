@@ -43,7 +43,7 @@ def streams(forward: Mapping[str, Graph], loss: str) -> dict[str, Graph]:
             "this model cannot learn while it infers", why="the loss does not take what it returns in evaluation mode",
             help="return the same in both modes, or give a loss that takes both",
         )  # fmt: skip
-    learn = _with_loss(evaluate, loss)
+    learn = with_loss(evaluate, loss)
     tracked = next((n for n in infer.nodes if ops.get(n.op).tracker), None)
     if tracked is None:
         raise CannotStream("no layer of this model standardises its input", why="a stream is known by its statistics")
@@ -73,7 +73,7 @@ def without_outputs(graph: Graph) -> Graph:
     return graph.with_(nodes=nodes, tensors=tensors, outputs=())
 
 
-def _with_loss(evaluate: Graph, loss: str) -> Graph:
+def with_loss(evaluate: Graph, loss: str) -> Graph:
     """`evaluate`, its loss called as in `train`."""
     given = next(n for n in evaluate.nodes if ops.border(n) == "out" and batch_axis(evaluate[n.outs[0]].shape) is None)
     old = given.ins[0]
@@ -186,4 +186,4 @@ def _builder(graph: Graph | None = None) -> Builder:
     return b
 
 
-__all__ = ["streams", "track", "without_outputs"]
+__all__ = ["streams", "track", "with_loss", "without_outputs"]

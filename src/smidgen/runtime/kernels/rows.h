@@ -20,41 +20,41 @@ static inline int rows_need(Rows g, uint64_t *rows, uint64_t *elements) {
 }
 
 /* total[l] += sum over all rows of TERM, for `count` channels from c0. TERM sees x[l], d[l] of the row, m, r, row. */
-#define CHANNEL_SUMS(name, TERM)                                                                                       \
-    static inline void name##_lanes(float *total, const float *X, SMG_UNUSED const float *D,                           \
-                                    SMG_UNUSED const float *m, SMG_UNUSED const float *r, Rows g, int32_t c0,          \
-                                    const int32_t count) {                                                             \
-        float sample[LANES], run[LANES];                                                                               \
-        for (int32_t b = 0; b < g.B; b++) {                                                                            \
-            int filled = 0;                                                                                            \
-            for (int32_t l = 0; l < count; l++) {                                                                      \
-                sample[l] = 0;                                                                                         \
-                run[l] = 0;                                                                                            \
-            }                                                                                                          \
-            for (int32_t a = 0; a < g.A; a++) {                                                                        \
-                size_t row = ((size_t)a * (size_t)g.B + (size_t)b) * (size_t)g.P;                                      \
-                for (int32_t p = 0; p < g.P; p++, row++) {                                                             \
-                    SMG_UNUSED const float *x = X + row * (size_t)g.C + c0;                                            \
-                    SMG_UNUSED const float *d = D + row * (size_t)g.C + c0;                                            \
-                    for (int32_t l = 0; l < count; l++) { run[l] += TERM; }                                            \
-                    if (++filled < SMG_BLOCK) { continue; }                                                            \
-                    for (int32_t l = 0; l < count; l++) {                                                              \
-                        sample[l] += run[l];                                                                           \
-                        run[l] = 0;                                                                                    \
-                    }                                                                                                  \
-                    filled = 0;                                                                                        \
-                }                                                                                                      \
-            }                                                                                                          \
-            for (int32_t l = 0; l < count; l++) { total[l] += sample[l] + run[l]; }                                    \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void name(float *total, const float *X, const float *D, const float *m, const float *r, Rows g, int32_t c0, \
-                     int32_t count) {                                                                                  \
-        if (count == LANES) { /* a constant count keeps the sums in registers */                                       \
-            name##_lanes(total, X, D, m, r, g, c0, LANES);                                                             \
-        } else {                                                                                                       \
-            name##_lanes(total, X, D, m, r, g, c0, count);                                                             \
-        }                                                                                                              \
+#define CHANNEL_SUMS(name, TERM)                                                                                      \
+    static inline void name##_lanes(float *total, const float *X, SMG_UNUSED const float *D,                          \
+                                    SMG_UNUSED const float *m, SMG_UNUSED const float *r, Rows g, int32_t c0,         \
+                                    const int32_t count) {                                                            \
+        float sample[LANES], run[LANES];                                                                              \
+        for (int32_t b = 0; b < g.B; b++) {                                                                           \
+            int filled = 0;                                                                                           \
+            for (int32_t l = 0; l < count; l++) {                                                                     \
+                sample[l] = 0;                                                                                        \
+                run[l] = 0;                                                                                           \
+            }                                                                                                         \
+            for (int32_t a = 0; a < g.A; a++) {                                                                       \
+                size_t row = ((size_t)a * (size_t)g.B + (size_t)b) * (size_t)g.P;                                     \
+                for (int32_t p = 0; p < g.P; p++, row++) {                                                            \
+                    SMG_UNUSED const float *x = X + row * (size_t)g.C + c0;                                           \
+                    SMG_UNUSED const float *d = D + row * (size_t)g.C + c0;                                           \
+                    for (int32_t l = 0; l < count; l++) { run[l] += TERM; }                                           \
+                    if (++filled < SMG_BLOCK) { continue; }                                                           \
+                    for (int32_t l = 0; l < count; l++) {                                                             \
+                        sample[l] += run[l];                                                                          \
+                        run[l] = 0;                                                                                   \
+                    }                                                                                                 \
+                    filled = 0;                                                                                       \
+                }                                                                                                     \
+            }                                                                                                         \
+            for (int32_t l = 0; l < count; l++) { total[l] += sample[l] + run[l]; }                                   \
+        }                                                                                                             \
+    }                                                                                                                 \
+    SMG_UNUSED static void name(float *total, const float *X, const float *D, const float *m, const float *r, Rows g, \
+                                int32_t c0, int32_t count) {                                                          \
+        if (count == LANES) { /* a constant count keeps the sums in registers */                                      \
+            name##_lanes(total, X, D, m, r, g, c0, LANES);                                                            \
+        } else {                                                                                                      \
+            name##_lanes(total, X, D, m, r, g, c0, count);                                                            \
+        }                                                                                                             \
     }
 
 static inline int32_t lanes_at(int32_t c0, int32_t C) { return C - c0 < LANES ? C - c0 : LANES; }
