@@ -84,12 +84,13 @@ def _layer_vjp(b: Builder, node: Node, dy: str, dx_op: str, dw_op: str, back: Ma
         return [None] * len(node.ins)
     dy = masked(b, node, dy, node.attrs["lo"], node.attrs["hi"])
     dx = dw = None
-    if b.need(x):
-        dx = b.add(dx_op, dy, w, scales_of(b, w), **back)
     if b.need(w):
         sums = b.add(dw_op, dy, x, zero=node.attrs["x_zero"], **own)
         dw = b.add("scale", sums, by=quant.scales[0])
-    return [dx, dw, b.add("bias_dw", dy) if b.need(bias) else None, None]
+    db = b.add("bias_dw", dy) if b.need(bias) else None
+    if b.need(x):  # last: it may take the place of dy
+        dx = b.add(dx_op, dy, w, scales_of(b, w), **back)
+    return [dx, dw, db, None]
 
 
 def scales_of(b: Builder, w: str) -> str:
@@ -103,7 +104,10 @@ def _conv_vjp(b: Builder, node: Node, dys: Sequence[str | None]) -> Sequence[str
     x, w = node.ins[:2]
     window = _window(node.attrs)
     back, own = {"in_hw": b[x].shape[1:3], **window}, {"kernel": b[w].shape[1:3], **window}
-    return _layer_vjp(b, node, str(dys[0]), "conv2d_dx_w8", "qconv2d_dw", back, own)
+    at = Window.of(window)
+    alone = at.groups == b[x].shape[3] == b[w].shape[0] and tuple(at.stride) == (1, 1)
+    over = alone and b[x].shape == b[node.outs[0]].shape and not b.need(w)
+    return _layer_vjp(b, node, str(dys[0]), "depthwise_dx_w8" if over else "conv2d_dx_w8", "qconv2d_dw", back, own)
 
 
 def _conv_params(call: Call) -> Sequence[Param]:

@@ -261,3 +261,38 @@ _define(
 )  # fmt: skip
 _define("linear", _rows_room, _ROWS)
 _define("linear_dx", _panel_room, _ROWS_BACK, (*FORMS, INT8_SLICE))
+
+
+# The gradient of a depthwise layer in the place of the one that it is made of.
+
+
+def _over_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    found = _BACK_W8.infer(ins, attrs)
+    (shape, _), dy, at = found[0], ins[0].shape, conv.Window.of(attrs)
+    if shape != dy or tuple(at.stride) != (1, 1) or not at.groups == shape[3] == ins[1].shape[0]:
+        why = "a channel has its own weight, dx the shape of dy"
+        raise BadShape(f"depthwise_dx_w8 of {ins[0]} and {ins[1]}", why=why)
+    return found
+
+
+def _over_scratch(call: Call) -> int:
+    """Eight channels of an image, and a row."""
+    _, h, w, _ = call.ins[0].shape
+    return 32 * (int(h) + 1) * int(w)  # type: ignore[arg-type]
+
+
+_BACK_W8: Final = _Reading(get("conv2d_dx"), FORMS[0], _panel_room)
+_SAME: Final[list[dict[str, Any]]] = [
+    {"stride": (1, 1), "padding": ((k // 2 * d, k // 2 * d),) * 2, "dilation": (d, d)}
+    for k, d in ((3, 1), (5, 1), (3, 2))
+]
+define(
+    "depthwise_dx_w8", doc="conv2d_dx_w8 with one weight per channel and tap, stride 1, images of equal size",
+    infer=_over_infer, ref=_BACK_W8.named_ref(), vjp=NOT_DIFFERENTIABLE, params=_BACK_W8.params, macs=_BACK_W8.macs,
+    kernels={signature([DType.F32, *FORMS[0].types], [DType.F32]): "depthwise_dx_w8_f32"},
+    work=get("conv2d_dx").work, scratch=_over_scratch, inplace=(0,),
+    cases=[
+        case((N, h, w, c), _int8(c, k, k, 1), (c,), in_hw=(h, w), groups=c, **attrs)
+        for (h, w, c), k, attrs in zip(((7, 5, 19), (6, 6, 8), (5, 9, 3)), (3, 5, 3), _SAME, strict=True)
+    ],
+)  # fmt: skip

@@ -242,6 +242,25 @@ static int conv2d_dx_stored_need(const int32_t *p, WeightsNeed *n) {
 }
 WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
 WEIGHT_KERNEL_INT8(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, "")
+
+/* conv2d_dx_w8 of one output a channel, stride 1 and images of equal size; dx may take the place of dy. */
+EXTENT(depthwise_dx_w8_f32) {
+    const Conv v = conv_of(p);
+    if (conv_need(p, &need[0], &need[2], &need[1])) { return -1; }
+    if (v.C != v.G || v.O != v.G || v.SH != 1 || v.SW != 1 || v.OH != v.H || v.OW != v.W) { return -1; }
+    need[2] /= sizeof(float);
+    need[3] = sizeof(float) * (uint64_t)v.O;
+    need[4] = smg_mul(smg_mul((uint64_t)v.H + 1, (uint64_t)v.W), 8 * sizeof(float));
+    return 0;
+}
+KERNEL(depthwise_dx_w8_f32, "oiiis", CONV_PARAMS) {
+    const Conv v = conv_of(c->p);
+    Stored s;
+    stored_of(&s, c, weights_widen, 1, NULL, conv_filter(c->p));
+    const Weights w = {.stored = &s};
+    smg_depthwise_dx_over(&v, OUT(0), IN(1), &w, OUT(4));
+    return SMG_NO_FAULT;
+}
 WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, "i")
 
 static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {

@@ -84,6 +84,8 @@ static inline Meets conv_meets(int32_t in, int32_t pad, int32_t from, int32_t ta
 void smg_depthwise(const Conv *v, float *y, const float *x, const Weights *w, const float *b);
 #define smg_depthwise_dx SMG_EXTERN(depthwise_dx)
 void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b);
+#define smg_depthwise_dx_over SMG_EXTERN(depthwise_dx_over)
+void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weights *w, float *room);
 #define smg_depthwise_dw SMG_EXTERN(depthwise_dw)
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #define smg_depthwise_dw_int8 SMG_EXTERN(depthwise_dw_int8)

@@ -148,6 +148,39 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *
     }
 }
 
+/* The same for one output a channel, stride 1 and images of equal size, where dx may be dy: eight channels at a time are
+ * copied to `room` first, which has 8 * (H + 1) * W floats. */
+void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weights *w, float *room) {
+    const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW, pixels = (ptrdiff_t)v->H * v->W;
+    float taps[TAPS][8], *line = room + 8 * pixels;
+    Conv eight_of = *v;
+    eight_of.C = eight_of.O = eight_of.G = 8;
+    for (int32_t n = 0; n < v->N; n++, dx += pixels * v->C, dy += pixels * v->C) {
+        for (int32_t at = 0, width; at < v->C; at += width) {
+            width = v->C - at < 8 ? v->C - at : 8;
+            for (ptrdiff_t i = 0; i < pixels; i++) {
+                for (int l = 0; l < width; l++) { room[8 * i + l] = dy[i * v->C + at + l]; }
+            }
+            for (int32_t ih = 0; ih < v->H; ih++) {
+                const Meets m = conv_meets(ih, v->PT, 0, v->KH, 1, v->DH);
+                start(line, v->W, 8, width, NULL);
+                for (int32_t kh = m.first, oh = m.out; kh < v->KH; kh += m.tap_step, oh -= m.out_step) {
+                    if (oh < 0 || oh >= v->OH) { continue; }
+                    for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
+                        const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
+                        weights_taps(w, taps[0], count, width, at, 1, (ptrdiff_t)kh * v->KW + kw, filter);
+                        row_dx(&eight_of, line, room + 8 * (ptrdiff_t)oh * v->W, taps, kw, count, width);
+                    }
+                }
+                float *out = dx + (ptrdiff_t)ih * v->W * v->C + at;
+                for (int32_t iw = 0; iw < v->W; iw++) {
+                    for (int l = 0; l < width; l++) { out[(ptrdiff_t)iw * v->C + l] = line[8 * iw + l]; }
+                }
+            }
+        }
+    }
+}
+
 /* `count` outputs of one row with all taps inside, eight channels of their own. Fewer than three taps repeat the first,
  * to no effect. */
 static void eight_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t count) {
