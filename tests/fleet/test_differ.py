@@ -272,7 +272,7 @@ def test_bytes_become_blocks() -> None:
         smidgen.compile(model, x, kernels="exact", method=[f"{i}.*", *head]).plan.ram_bytes for i in range(0, 10, 2)
     )
     counts = []
-    for budget in (ram, (ram + least) // 2, least):
+    for budget in (ram, (ram + least) // 2, least, least * 3 // 4):
         found = fleet.blocks_within(model, x, budget, head=head)
         counts.append(len(found))
         assert all(job.plan.ram_bytes <= budget for _, job in found)
@@ -280,8 +280,8 @@ def test_bytes_become_blocks() -> None:
         assert [n for learns, _ in found for n in learns if n not in head] == [
             n for n in names_of(model) if n not in head
         ]
-    assert counts[0] == 1 < counts[1] <= counts[2]
-    with pytest.raises(DoesNotFit, match="with the head needs"):
+    assert counts[0] == 1 < counts[1] <= counts[2] <= counts[3]
+    with pytest.raises(DoesNotFit, match="with the head does not fit"):
         fleet.blocks_within(model, x, 100, head=head)
 
 
