@@ -267,7 +267,8 @@ Step = tuple[str, tuple[int, ...]]
 class Graph:
     """One entry point. `inputs`/`outputs` name the caller's buffers; `data` holds values of constants and state.
 
-    `layouts` says, for parameters and statistics stored in another layout than the user's, how to get there.
+    `layouts` says, for parameters and statistics stored in another layout than the user's, how to get there. `merged`
+    are constants that others were computed from: another value for one of these would not reach them.
     """
 
     tensors: Mapping[str, Tensor]
@@ -276,6 +277,7 @@ class Graph:
     outputs: tuple[str, ...] = ()
     data: Mapping[str, Array] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    merged: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]

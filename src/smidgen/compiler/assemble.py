@@ -310,11 +310,14 @@ def _frozen_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any
     known = [name for name in entries.shapes if name not in every and name not in entries.added]
     slices = {u.param for u in entries.updates if u.indices is not None}
     state = {name for name, slot in stored.items() if slot.region != "const"}
+    merged = {name for graph in entries.graphs.values() for name in graph.merged}
     found = {}
     for name in known:
         if name not in state and name not in entries.learns and name not in slices:
             fact = _weight_fact(entries, name, stored)
-            found[name] = None if fact is None or "scales" in fact else fact
+            found[name] = None if fact is None or "scales" in fact or name in merged else fact
+        elif name in slices and merged & {name, f"{name}{FROZEN}"}:
+            found[name] = None
     return found if found.keys() & set(entries.parameters) else {}
 
 

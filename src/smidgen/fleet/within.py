@@ -41,7 +41,8 @@ def blocks_within(
     model: Any, example: Any, budget_bytes: int, *, head: Sequence[str], **options: Any
 ) -> list[tuple[tuple[str, ...], Job]]:
     """The fewest blocks of layers, in the order of the model, of which each fits the budget together with `head`, names
-    of parameters that learn with every block: the classifier, and norms. Of each, what learns and its program, for
+    of parameters that learn with every block: the classifier, and norms. The plain step of a block fits; a layer whose
+    own does not is a block that is made to fit. Of each, what learns and its program, for
     BlockClient."""
     names = [name for name, _ in model.named_parameters()]
     if unknown := [name for name in head if name not in names]:
@@ -53,19 +54,23 @@ def blocks_within(
     waiting = list(layers)
     found: list[tuple[tuple[str, ...], Job]] = []
 
-    def tried(count: int) -> tuple[tuple[str, ...], Job]:
+    def tried(count: int, **within: Any) -> tuple[tuple[str, ...], Job]:
         learns = (*(name for layer in waiting[:count] for name in layers[layer]), *head)
-        return learns, compile(model, example, **{"kernels": "exact", **options, "method": list(learns)})
+        return learns, compile(model, example, **{"kernels": "exact", **options, "method": list(learns), **within})
 
     while waiting:
         fits = tried(1)
         if fits[1].plan.ram_bytes > budget_bytes:
-            raise DoesNotFit(
-                f"'{waiting[0]}' with the head needs {bytes_text(fits[1].plan.ram_bytes)} of RAM, "
-                f"the device has {bytes_text(budget_bytes)}",
-                help="a smaller batch=, or the whole model in a plan for the device: smidgen.compile(…, budget=…)",
-            )
-        least, most = 1, len(waiting)  # `least` layers fit
+            try:
+                fits = tried(1, budget=budget_bytes)
+            except DoesNotFit as error:
+                raise DoesNotFit(
+                    f"'{waiting[0]}' with the head does not fit {bytes_text(budget_bytes)} of RAM",
+                    why=error.what,
+                    help="a smaller batch=, or the whole model in a plan for the device: smidgen.compile(…, budget=…)",
+                ) from error
+        plain = fits[1].plan.ram_bytes <= budget_bytes and not fits[1].plan.limits
+        least, most = 1, len(waiting) if plain else 1  # `least` layers fit
         while least < most:
             middle = (least + most + 1) // 2
             next_one = tried(middle)

@@ -63,7 +63,8 @@ def fold_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
         for position, node in enumerate(graph.nodes)
         if position not in found
     )
-    return _tidy(graph.with_(nodes=nodes, tensors=tensors, data=data)) if found else graph
+    merged = graph.merged.union(name for node in found.values() for name in node.ins if name in stored)
+    return _tidy(graph.with_(nodes=nodes, tensors=tensors, data=data, merged=merged)) if found else graph
 
 
 def _worth_it(graph: Graph, node: Node) -> bool:
@@ -146,12 +147,14 @@ class _Folding:
         self._readers = graph.readers()
         self._tensors, self._data = dict(graph.tensors), dict(graph.data)
         self._folded = False
+        self._merged: set[str] = set()
 
     def graph(self) -> Graph:
         if not self._folded:
             return self._before
         nodes = tuple(node for node in self._nodes if node is not None)
-        return _tidy(self._before.with_(nodes=nodes, tensors=self._tensors, data=self._data))
+        merged = self._before.merged | self._merged
+        return _tidy(self._before.with_(nodes=nodes, tensors=self._tensors, data=self._data, merged=merged))
 
     def fold(self, position: int) -> None:
         """The norm at this position into the layer before it, if there is one for it."""
@@ -202,6 +205,7 @@ class _Folding:
         [beta] = _operands(norm, "shift")
         added = [beta] if self._is_known(beta) else []
         names = [*_operands(norm, "scale", "mean", "variance"), *layer.ins[1:], *added]
+        self._merged.update(names)
         arrays = [self._data[name] for name in names]
         key = layer.op, layer.ins[1], len(added), norm.attrs["eps"], repr(sorted(layer.attrs.items()))
         made = self._folds.get(key, arrays)

@@ -128,7 +128,7 @@ def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
     tensors = {new.get(k, k): replace(t, name=new.get(k, k)) for k, t in graph.tensors.items()}
     nodes = tuple(node.with_(ins=tuple(new.get(i, i) for i in node.ins)) for node in graph.nodes)
     data, layouts = ({new.get(k, k): v for k, v in of.items()} for of in (graph.data, graph.layouts))
-    return graph.with_(tensors=tensors, nodes=nodes, data=data, layouts=layouts)
+    return graph.with_(tensors=tensors, nodes=nodes, data=data, layouts=layouts, merged=graph.merged.union(new))
 
 
 def _exclusive(graphs: Mapping[str, Graph]) -> set[str]:
