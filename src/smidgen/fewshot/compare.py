@@ -154,12 +154,12 @@ class _Bench:
         return float((scores.argmax(1) == data.query_labels).mean())
 
     def plan(self, method: Any) -> dict[str, Any]:
+        """Of its last episode."""
         plan = self.jobs[str(method)][0].plan
         return {
-            "ram_bytes": plan.ram_bytes,
-            "learned_parameters": plan.learned_parameters,
-            "macs": dict(plan.cost.macs),
-        }
+            "ram_bytes": plan.ram_bytes, "state_bytes": plan.state_bytes, "learned_parameters": plan.learned_parameters,
+            "arena_bytes": dict(plan.arena_by_entry), "macs": dict(plan.cost.macs), "batch": plan.batch,
+        }  # fmt: skip
 
     def _job(self, method: Any, data: _Data) -> Job:
         if str(method) not in self.jobs:
