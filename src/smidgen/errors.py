@@ -246,5 +246,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     options = sorted(known)
     import difflib
 
-    close = difflib.get_close_matches(word, options, n=1)
-    return f"did you mean '{close[0]}'?" if close else "one of " + ", ".join(options)
+    def alike(option: str) -> tuple[float, int]:
+        """Of equally close ones, that with more letters in place."""
+        return difflib.SequenceMatcher(None, option, word).ratio(), sum(map(str.__eq__, option, word))
+
+    close = difflib.get_close_matches(word, options, n=5)
+    return f"did you mean '{max(close, key=alike)}'?" if close else "one of " + ", ".join(options)

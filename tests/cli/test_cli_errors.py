@@ -128,7 +128,7 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "an unknown error", "explain E100",
-        "error[E304]: there is no error 'E100'\n  help: did you mean 'E310'?",
+        "error[E304]: there is no error 'E100'\n  help: did you mean 'E104'?",
     ),
     (
         "batch statistics of one value", "train norm.smg --data one.npz",

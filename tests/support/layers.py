@@ -49,11 +49,12 @@ DIRECTION: dict[str, str] = {
     "train": f"{BASE} program runtime",
     "schemes": "errors files ir program ops devices methods compiler train",
     "api": "errors ir terminal program runtime devices methods compiler train schemes",
+    "fewshot": "errors ir methods compiler train api",
     "report": f"{BASE} program runtime ops devices compiler train schemes api",
     "deploy": f"{BASE} program runtime devices train",
     "fleet": "errors ir terminal files program devices compiler train api",
     "demo": "errors ir terminal train report",
-    "cli": f"{BASE} program ops devices methods compiler train api report deploy fleet demo",
+    "cli": f"{BASE} program ops devices methods compiler train api fewshot report deploy fleet demo",
     "__init__": "errors program runtime methods compiler train api fleet",
 }
 """What each package, or file at the top, imports: no more and no less."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import board, commands, fleet, target
+from . import board, commands, fewshot, fleet, target
 from . import search as searching
 
 SHAPE = (
@@ -87,6 +87,8 @@ def parser() -> Parser:
     search.add_argument(
         "--html", metavar="FILE", help="write what each part gains and costs as one page with a picture"
     )
+
+    fewshot.add_options(command("fewshot", fewshot.fewshot, "compare methods on episodes of few samples"))
 
     train = command("train", commands.train, "train a program on data")
     train.add_argument("program", metavar="NET.smg")

@@ -290,7 +290,7 @@ def _merge_fact(entries: Entries, merge: Merge, stored: Mapping[str, Slot]) -> d
 def _weight_fact(entries: Entries, name: str, stored: Mapping[str, Slot]) -> dict[str, Any] | None:
     """Where a constant of the user's model is, or how one that learns, all of it or a slice, is laid out; None if the
     program has neither."""
-    laid = entries.graphs["train"].layouts.get(name, ())
+    laid = next((graph.layouts[name] for graph in entries.graphs.values() if name in graph.layouts), ())
     steps = [[kind, list(arg)] for kind, arg in of_whole(laid)]
     found = {"aliases": list(entries.aliases[name]), "shape": list(entries.shapes[name]), "steps": steps}
     if name in entries.learns:
