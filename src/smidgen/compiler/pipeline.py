@@ -27,7 +27,7 @@ from .passes.features import cut_features
 from .passes.feed_late import feed_late
 from .passes.few_axes import few_axes
 from .passes.fold import Folds, frozen
-from .passes.quantize import Report, check_learns, quantized, with_fixed
+from .passes.quantize import Report, check_learns, check_merges, quantized, with_fixed
 from .passes.sample_loop import sample_loop
 from .passes.save_bits import save_bits
 from .passes.shared import shared
@@ -302,6 +302,7 @@ def _learning(
     folded = checked(simplify_all(frozen(forward, set(learns), model.folds), {imported.loss}, model.sweeps), "fold")
     report = None
     if precision is not None and calibration is not None:
+        check_merges([m for m in model.merges if isinstance(m, methods.Merge)], name)
         done = quantized(folded, calibration, precision.head)
         folded, report = checked(with_fixed(done.graphs, done.fixed), "quantize"), done.report
         learns = {name: grad for name, grad in learns.items() if name not in done.fixed}
