@@ -63,6 +63,23 @@ def _parity() -> Table:
     return [head] + [[title, *(ram(net, b, m) for b, m, _ in columns), differs(net)] for net, title in nets.items()]
 
 
+def _int8() -> Table:
+    """RAM and instructions of a step on a board, and what calibration costs."""
+    nets = {"mcunet": "MCUNet-5fps", "mobilenetv2_035": "MobileNetV2-0.35", "proxyless_03": "ProxylessNAS-0.3"}
+    head: list[Cell] = ["network", "all RAM of learning", "instructions of a step", "accuracy in f32",
+                        "accuracy in int8"]  # fmt: skip
+    rows: list[list[Cell]] = [head]
+    for net, title in nets.items():
+        own = f"rows[net={net}]"
+        rows.append([
+            title, Figure("int8.json", f"{own}.ram_bytes", "bytes"),
+            Figure("int8.json", f"{own}.instructions_per_step", ",d"),
+            Figure("int8_accuracy.json", f"{own}.accuracy_f32", ".1%"),
+            Figure("int8_accuracy.json", f"{own}.accuracy_minmax", ".1%"),
+        ])  # fmt: skip
+    return rows
+
+
 def _step() -> Table:
     nets = [
         ("lenet5", "LeNet-5, 28 px", 1),
@@ -141,6 +158,7 @@ TABLES: Final[dict[str, Table]] = {
         ["PyTorch: its tensors alone", Figure("demo_torch_memory.json", "tensor_bytes", ",")],
         ["PyTorch: the process, Python included", Figure("demo_torch_memory.json", "process_bytes.median", ",")],
     ],
+    "int8": _int8(),
     "parity": _parity(),
     "step": _step(),
     "board_time": _board_time(),

@@ -227,5 +227,7 @@ def test_precision_that_means_nothing_is_refused() -> None:
         compiled(network(), "int4")
     with pytest.raises(BadOption, match="does not go with bn='batch'"):
         compiled(network(), bn="batch")
+    with pytest.raises(CannotQuantize, match="method 'lora:4' does not learn in int8"):
+        compiled(network(), method="lora:4")
     with pytest.raises(CannotQuantize, match="nothing of the network can be int8"):
         compiled(nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, CLASSES)))

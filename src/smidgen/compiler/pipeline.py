@@ -25,7 +25,7 @@ from .passes.autodiff import autodiff
 from .passes.calibrate import Calibration
 from .passes.features import cut_features
 from .passes.fold import Folds, frozen
-from .passes.quantize import Report, check_learns, quantized, with_fixed
+from .passes.quantize import Report, check_learns, check_merges, quantized, with_fixed
 from .passes.save_bits import save_bits
 from .passes.scores import SCORE, Scoring, score_entries, watched
 from .passes.shared import shared
@@ -326,6 +326,7 @@ def _learning(
             help="precision='f32'; in int8 a scheme that is given: method='sparse_update:b2 w1:1/4'",
         )
     if precision is not None and calibration is not None:
+        check_merges([m for m in model.merges if isinstance(m, methods.Merge)], name)
         done = quantized(folded, calibration, precision.head)
         folded, report = checked(with_fixed(done.graphs, done.fixed), "quantize"), done.report
         learns = {name: grad for name, grad in learns.items() if name not in done.fixed}

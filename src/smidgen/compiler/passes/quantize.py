@@ -432,4 +432,14 @@ def check_learns(left: Collection[str], fixed: Collection[str], method: str) -> 
         )  # fmt: skip
 
 
-__all__ = ["Quantized", "Report", "check_learns", "quantized", "with_fixed"]
+def check_merges(merges: Collection[object], method: str) -> None:
+    """What goes into a weight when it goes home needs that weight in f32."""
+    if merges:
+        raise CannotQuantize(
+            f"method '{method}' does not learn in int8",
+            why="what it learns is added to weights, which are in f32 then",
+            help="method='last_layer', or precision='f32'",
+        )
+
+
+__all__ = ["Quantized", "Report", "check_learns", "check_merges", "quantized", "with_fixed"]
