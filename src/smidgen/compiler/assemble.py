@@ -9,7 +9,7 @@ from typing import Any
 
 from ..devices.room import Limit, Need, assigned, device_overhead, host_overhead
 from ..errors import Internal
-from ..ir import ALIGN, REPLAY, REPLAY_ROWS, Graph, Role
+from ..ir import ALIGN, REPLAY, REPLAY_ROWS, DType, Graph, Role
 from ..methods import Beside, Merge
 from ..methods.scored import with_places
 from ..program.arrays import FROZEN, INT8, SCALE, of_whole, packed_map
@@ -315,7 +315,8 @@ def _frozen_facts(entries: Entries, stored: Mapping[str, Slot]) -> dict[str, Any
     for name in known:
         if name not in state and name not in entries.learns and name not in slices:
             fact = _weight_fact(entries, name, stored)
-            found[name] = None if fact is None or "scales" in fact or name in merged else fact
+            numbers = all(g[name].dtype is DType.F32 for g in entries.graphs.values() if name in g.tensors)
+            found[name] = None if fact is None or "scales" in fact or not numbers or name in merged else fact
         elif name in slices and merged & {name, f"{name}{FROZEN}"}:
             found[name] = None
     return found if found.keys() & set(entries.parameters) else {}

@@ -55,8 +55,10 @@ def planned(name: str, given: Mapping[str, Any]) -> tuple[DevicePlan, Job | None
         job = api.compile(**{**asked, "method": method})
     plan = job.plan
     kinds = {d.kind for d in plan.decisions}
+    asked_for = given.get("precision", "f32")
+    numbers = asked_for if isinstance(asked_for, str) else type(asked_for).__name__.lower()
     return DevicePlan(
-        name, plan.method, "f32, constants int8" if "int8" in kinds else "f32",
+        name, plan.method, numbers + (", constants int8" if "int8" in kinds else ""),
         tuple(text for kind, text in TECHNIQUES.items() if kind in kinds), plan.ram_bytes, limit, plan.flash_bytes,
         plan.batch, plan.step_samples or plan.batch, plan.step_seconds, plan.step_joules, Terms.of(job).sent_bytes,
         Terms.of(job).version,

@@ -27,7 +27,7 @@ def with_frozen(program: Program, values: Mapping[str, Any]) -> Program:
         if name in state:
             fact = state[name]
             if "rest" in fact:
-                fits = "rest_scale" not in fact and frozen.get(name, fact) is not None
+                fits = not {"rest_scale", "map"} & fact.keys() and frozen.get(name, fact) is not None
                 _check(name, fits, "the part of it that does not learn is merged into another constant, or is int8")
                 _put(const, name, as_state(value, name, fact["shape"]), of_whole(steps_of(fact)), fact["rest"])
             continue
