@@ -114,6 +114,19 @@ ROWS: list[tuple[str, str, str]] = [
         "  help: return the same in both modes, or give a loss that takes both",
     ),
     (
+        "nothing to calibrate with", "plan nets.py:plain --input 4x3 --precision int8",
+        "error[E401]: precision='int8' has no samples to calibrate with\n"
+        "  why  the range of every value decides what a step of int8 stands for\n"
+        "  help: data=x, some dozens of typical samples, as the network is given them",
+    ),
+    (
+        "a choice by gradients in int8",
+        "plan nets.py:plain --input 4x3 --precision int8 --data good.npz --method tinytrain",
+        "error[E402]: method 'tinytrain' cannot choose channels of a network in int8\n"
+        "  why  they are scored by gradients in f32\n"
+        "  help: precision='f32'; in int8 a scheme that is given: method='sparse_update:b2 w1:1/4'",
+    ),
+    (
         "no gradient", "plan nets.py:Picks --input 4x3 --method pick.*",
         "error[E303]: the loss does not depend on anything that learns\n"
         "  why  method 'pick.*' selects pick.weight, pick.bias",

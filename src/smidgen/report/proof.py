@@ -133,9 +133,9 @@ def prove_model(
     def reference(dtype: torch.dtype) -> parity.Reference:
         return parity.Reference(twin, loss, optimizer, entries.learns, bn, dtype, masks)
 
-    parity.check_finite(reference(torch.float32), batches)
     tell(MEANING["a"] + " …")
     a = parity.free_run(entries, reference, batches[:STEPS])
+    parity.check_finite(reference(torch.float32), batches)
     tell(MEANING["b"] + " …")
     b = parity.restarted(Job(program, kernels="exact"), reference(torch.float64), optimizer, batches[:STEPS])
     tell(MEANING["c"] + " …")

@@ -3,6 +3,7 @@
  *   part     about SMG_BLOCK positions      sample   one sample      tile   all samples, one after the other */
 #ifndef SMG_TILE_H
 #define SMG_TILE_H
+#include "../exact_math.h"
 #include "sink.h"
 #include "sum.h"
 
@@ -29,30 +30,30 @@ static inline void tile_columns(Tile *t, int32_t *k, int32_t K) {
 }
 
 /* `at` is the place of the tile's first element in the gradient, `step` the distance between its rows. */
-static inline void tile_begin(Tile *t, const Sink *sink, size_t at, size_t step) {
+SMG_INLINE void tile_begin(Tile *t, const Sink *sink, size_t at, size_t step) {
     memset(t->tile, 0, sizeof t->tile);
     if (sink->mode != SMG_ACC) { return; /* all others begin with zeros */ }
     for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++) {
         smg_sink_begin(sink, t->tile + 8 * i + j, at + (size_t)i * step + (size_t)j, (size_t)(t->columns - j));
     }
 }
-static inline void tile_end(Tile *t, const Sink *sink, size_t at, size_t step) {
+SMG_INLINE void tile_end(Tile *t, const Sink *sink, size_t at, size_t step) {
     for (int i = t->old_rows, j = t->old_columns; i < t->rows; i++) {
         smg_sink_end(sink, t->tile + 8 * i + j, at + (size_t)i * step + (size_t)j, (size_t)(t->columns - j));
     }
 }
 
-static inline void tile_sample_begin(Tile *t) {
+SMG_INLINE void tile_sample_begin(Tile *t) {
     memset(t->sample, 0, sizeof t->sample);
     memset(t->part, 0, sizeof t->part);
     t->pending = 0;
 }
-static inline void tile_sample_end(Tile *t) {
+SMG_INLINE void tile_sample_end(Tile *t) {
     if (t->pending) { smg_flush(t->sample, t->part, 32); }
     smg_flush(t->tile, t->sample, 32);
 }
 /* Another `count` positions have been added to `part`. */
-static inline void tile_count(Tile *t, int32_t count) {
+SMG_INLINE void tile_count(Tile *t, int32_t count) {
     t->pending += count;
     if (t->pending < SMG_BLOCK) { return; }
     smg_flush(t->sample, t->part, 32);
