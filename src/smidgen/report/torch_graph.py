@@ -128,8 +128,9 @@ def _windows(
 def _max_pool2d(
     x: Tensor, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0), dilation: Pair = ONE, out_hw: Pair
 ) -> Tensor:
-    image = _windows(_channels_first(x), kernel, stride, padding, dilation, out_hw, -float("inf"))
-    return _channels_last(F.max_pool2d(image, kernel, stride, 0, dilation))
+    wide = x if x.is_floating_point() else x.double()  # torch pools no int8
+    image = _windows(_channels_first(wide), kernel, stride, padding, dilation, out_hw, -float("inf"))
+    return _channels_last(F.max_pool2d(image, kernel, stride, 0, dilation)).to(x.dtype)
 
 
 def _avg_pool2d(

@@ -148,8 +148,8 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *
     }
 }
 
-/* The same for one output a channel, stride 1 and images of equal size, where dx may be dy: eight channels at a time are
- * copied to `room` first, which has 8 * (H + 1) * W floats. */
+/* The same for one output a channel, stride 1 and images of equal size, where dx may be dy: eight channels at a time
+ * are copied to `room` first, which has 8 * (H + 1) * W floats. */
 void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weights *w, float *room) {
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW, pixels = (ptrdiff_t)v->H * v->W;
     float taps[TAPS][8], *line = room + 8 * pixels;
