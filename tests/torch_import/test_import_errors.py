@@ -173,7 +173,7 @@ def test_an_op_in_a_loss_names_its_line() -> None:
 
 def test_a_layer_of_torch_that_is_the_whole_model_is_named_by_its_class() -> None:
     with pytest.raises(UnsupportedOp) as caught:
-        import_model(nn.EmbeddingBag(5, 3), torch.zeros(2, 4, dtype=torch.int64), loss="mse")
+        import_model(nn.EmbeddingBag(5, 3, padding_idx=1), torch.zeros(2, 4, dtype=torch.int64), loss="mse")
     assert caught.value.at == "EmbeddingBag"
 
 
