@@ -113,19 +113,14 @@ ROWS: list[tuple[str, str, str]] = [
         "  why  the loss does not take what it returns in evaluation mode\n"
         "  help: return the same in both modes, or give a loss that takes both",
     ),
-    (
-        "nothing to calibrate with", "plan nets.py:plain --input 4x3 --precision int8",
-        "error[E401]: precision='int8' has no samples to calibrate with\n"
-        "  why  the range of every value decides what a step of int8 stands for\n"
-        "  help: data=x, some dozens of typical samples, as the network is given them",
-    ),
-    (
-        "a choice by gradients in int8",
-        "plan nets.py:plain --input 4x3 --precision int8 --data good.npz --method tinytrain",
-        "error[E402]: method 'tinytrain' cannot choose channels of a network in int8\n"
-        "  why  they are scored by gradients in f32\n"
-        "  help: precision='f32'; in int8 a scheme that is given: method='sparse_update:b2 w1:1/4'",
-    ),
+    ("nothing to calibrate with", "plan nets.py:plain --input 4x3 --precision int8",
+     "error[E401]: precision='int8' has no samples to calibrate with\n"
+     "  why  the range of every value decides what a step of int8 stands for\n"
+     "  help: data=x, some dozens of typical samples, as the network is given them"),
+    ("a choice in int8", "plan nets.py:plain --input 4x3 --precision int8 --data good.npz --method tinytrain",
+     "error[E402]: method 'tinytrain' cannot choose channels of a network in int8\n"
+     "  why  they are scored by gradients in f32\n"
+     "  help: precision='f32'; in int8 a scheme that is given: method='sparse_update:b2 w1:1/4'"),
     (
         "no gradient", "plan nets.py:Picks --input 4x3 --method pick.*",
         "error[E303]: the loss does not depend on anything that learns\n"
@@ -313,13 +308,10 @@ def test_an_unsupported_operator_names_the_line(folder: Path, capsys: pytest.Cap
             "ninth_row",
             "error[E307]: 'weight' has no index 8 along axis 0\n  why  its shape is 2×3\n  help: indices from 0 to 1",
         ),
-        (
-            "words",
-            "error[E308]: method 'words' does not return a list of updates\n  why  choose returned ['weight']\n"
-            "  help: return [Update(name), …]",
-        ),
+        ("words", "error[E308]: method 'words' does not return a list of updates\n  why  choose returned ['weight']\n"
+                  "  help: return [Update(name), …]"),
     ],
-)
+)  # fmt: skip
 def test_a_method_of_ones_own_is_held_to_its_contract(
     method: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,16 +399,14 @@ def test_what_nobody_thought_of_is_our_bug_and_shows_its_lines(
     )
 
 
+FULL = "error[E505]: cannot write to standard output\n  why  No space left on device\n"
+
+
 @pytest.mark.parametrize(
     ("text", "streams", "status", "said"),
     [
-        ("methods", ">/dev/full", 1, "error[E505]: cannot write to standard output\n  why  No space left on device\n"),
-        (
-            "ops --json",
-            ">/dev/full",
-            1,
-            "error[E505]: cannot write to standard output\n  why  No space left on device\n",
-        ),
+        ("methods", ">/dev/full", 1, FULL),
+        ("ops --json", ">/dev/full", 1, FULL),
         ("methods", ">&-", 0, ""),
         ("inspect nothing.smg", "2>/dev/full", 1, ""),
         (f"{TRAIN} --save full.smg", ">/dev/null 2>/dev/full", 0, ""),
