@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...devices.room import Limit
 from ...errors import SmidgenError
-from ...methods import all_methods
+from ...methods import all_methods, named
 from ..effort import Effort
 from ..optimizers import SGD, Optimizer
 from ..options import Options
@@ -100,9 +100,15 @@ def _most_samples(limit: Limit, samples: int, choice: Make) -> list[Choice]:
     return least
 
 
+def _is_open(name: str) -> bool:
+    """Does it choose by samples and by the limit? What it would need is not known before."""
+    method = named(name)
+    return method is not None and method.is_open
+
+
 def _methods(limit: Limit, options: Options, samples: int, choice: Make) -> list[Choice]:
     """All that fit, what learns most first; if none does, those with one sample."""
-    names = [name for name, method in all_methods().items() if not method.argument]
+    names = [name for name, method in all_methods().items() if not (method.argument or _is_open(name))]
     found: dict[frozenset[str], Choice] = {}
     for more in ({}, {"batch": 1}) if samples > 1 else ({},):
         for name in (*PREFERRED, *(name for name in names if name not in PREFERRED)):
