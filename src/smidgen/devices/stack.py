@@ -56,6 +56,7 @@ POINTERS = {
     "conv2d": ("conv", "smg_depthwise"),
     "conv2d_dx": ("conv_dx", "smg_depthwise_dx"),
     "conv2d_dw": ("conv_dw", "smg_depthwise_dw"),
+    "conv2d_dw_rows_f32_run": ("conv_dw_rows", "smg_depthwise_dw_rows"),
     "page_out_run": ("write_blocks",),
     "page_in_run": ("read_blocks",),
     "page_start_run": ("read_blocks",),

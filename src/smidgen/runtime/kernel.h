@@ -110,6 +110,12 @@ static inline double smg_f64(const int32_t *words) {
 #endif
 /* Most extents follow from the parameters alone. */
 #define SMG_UNUSED __attribute__((unused))
+/* A loop that two kernels have, each with constants of its own: neither pays for what the other does. */
+#if defined(__GNUC__) && !defined(__TINYC__)
+#define SMG_FOR_EACH_USE __attribute__((always_inline)) static inline
+#else
+#define SMG_FOR_EACH_USE static inline
+#endif
 #define EXTENT_ARGUMENTS \
     SMG_UNUSED const int32_t *p, SMG_UNUSED int params, SMG_UNUSED int operands, SMG_UNUSED SmgRun run, uint64_t *need
 

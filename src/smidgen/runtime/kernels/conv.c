@@ -116,7 +116,8 @@ static void conv_dx(const Conv *v, float *dx, const float *dy, const Weights *w,
 
 /* One row of outputs into a tile. q is the place in the row of x (W * C floats) that output 0 meets with the tile's
  * first column; of outputs outside first..last only some columns, or none, lie in the row. */
-static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int64_t q, int32_t first, int32_t last) {
+SMG_FOR_EACH_USE void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int64_t q, int32_t first,
+                             int32_t last) {
     const int64_t step = (int64_t)v->SW * v->C, length = (int64_t)v->W * v->C;
     for (int32_t ow = 0; ow < v->OW;) {
         const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
@@ -142,26 +143,30 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int6
     }
 }
 
-/* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. */
-static void tile_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kh, int64_t q) {
+/* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. A sum that goes on is
+ * within its one sample. */
+SMG_FOR_EACH_USE void tile_dw(Tile *t, const Conv *v, int goes_on, const float *dy, const float *x, int32_t kh,
+                              int64_t q) {
     /* outputs that meet all columns of the tile: 0 <= q + ow * step <= room */
     const int64_t step = (int64_t)v->SW * v->C, room = (int64_t)v->W * v->C - t->columns;
     const int64_t first = q >= 0 ? 0 : smg_div(step - 1 - q, step), last = room < q ? 0 : smg_div(room - q, step) + 1;
     const int32_t begin = first < v->OW ? (int32_t)first : v->OW, end = last < v->OW ? (int32_t)last : v->OW;
     for (int32_t n = 0; n < v->N; n++) {
-        tile_sample_begin(t);
+        if (!goes_on) { tile_sample_begin(t); }
         for (int32_t oh = 0; oh < v->OH; oh++) {
             const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
             if (ih < 0 || ih >= v->H) { continue; }
             const float *xr = x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C;
             row_dw(t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O, xr, q, begin, end);
         }
-        tile_sample_end(t);
+        if (!goes_on) { tile_sample_end(t); }
     }
 }
 
-/* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. */
-static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+/* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. Into the sink, or as a sum
+ * that goes on, with rows r. */
+SMG_FOR_EACH_USE void tiles_dw(const Conv *v, const Sink *sink, const ConvRows *r, const Going *going, const float *dy,
+                               const float *x) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
     const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
@@ -175,14 +180,31 @@ static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const floa
                         tile_columns(&t, &k, run);
                         const size_t tap = (size_t)kh * (size_t)v->KW + (size_t)kw;
                         const size_t at = (size_t)(g * Og + o) * filter + tap * (size_t)Cg + (size_t)k;
-                        tile_begin(&t, sink, at, filter);
-                        tile_dw(&t, v, dy + g * Og + o, x, kh, ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k);
-                        tile_end(&t, sink, at, filter);
+                        const int64_t q = ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k;
+                        if (going) {
+                            tile_go_on(&t, going, at, filter, conv_pending(r, kh, SMG_BLOCK));
+                        } else {
+                            tile_begin(&t, sink, at, filter);
+                        }
+                        tile_dw(&t, v, going != NULL, dy + g * Og + o, x, kh, q);
+                        if (going) {
+                            tile_stop(&t, going, at, filter);
+                        } else {
+                            tile_end(&t, sink, at, filter);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    tiles_dw(v, sink, NULL, NULL, dy, x);
+}
+
+static void conv_dw_rows(const ConvRows *r, const Going *going, const float *dy, const float *x) {
+    tiles_dw(&r->v, NULL, r, going, dy, x);
 }
 
 static void conv2d(const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
@@ -252,3 +274,20 @@ static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(conv2d_dw, 2, "ii", CONV_PARAMS, "")
+
+/* The same for some rows of dy[OH][OW][O]; a partial sum is kept from call to call. */
+EXTENT(conv2d_dw_rows_f32) {
+    const ConvRows r = conv_rows_of(p);
+    const int32_t limit = 1 << 28;
+    if (r.v.N != 1 || r.first < 0 || r.count < 1 || r.height < 1 || r.height > limit) { return -1; }
+    if (r.pad > limit || r.pad < -limit || r.above > limit || r.above < -limit) { return -1; }
+    if (conv_need(p, &need[2], &need[0], &need[1])) { return -1; }
+    need[3] = need[0];
+    return 0;
+}
+KERNEL(conv2d_dw_rows_f32, "oiis", PARAMS(ConvRows)) {
+    const ConvRows r = conv_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(3), r.first, r.v.OH, r.count);
+    (r.v.C == r.v.G ? smg_depthwise_dw_rows : conv_dw_rows)(&r, &going, IN(1), IN(2));
+    return SMG_NO_FAULT;
+}

@@ -200,8 +200,8 @@ static void each_dw(Tile *t, const Conv *v, const float *dy, const float *x, int
 }
 
 /* One row of outputs, taps kw.. of a kernel row; outputs first..last have all of them inside the row of x. */
-static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kw, const int32_t *from,
-                   int32_t first, int32_t last) {
+SMG_FOR_EACH_USE void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int32_t kw, const int32_t *from,
+                             int32_t first, int32_t last) {
     for (int32_t ow = 0; ow < v->OW;) {
         const int32_t end = v->OW - ow < SMG_BLOCK ? v->OW : ow + SMG_BLOCK, begun = ow;
         while (ow < end) {
@@ -230,12 +230,14 @@ static void row_dw(Tile *t, const Conv *v, const float *dy, const float *x, int3
     }
 }
 
-/* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. */
-void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+/* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. Into
+ * the sink, or as a sum that goes on, with rows r. */
+SMG_FOR_EACH_USE void tiles_dw(const Conv *v, const Sink *sink, const ConvRows *r, const Going *going, const float *dy,
+                               const float *x) {
     const int32_t M = v->O / v->C;
     const size_t filter = (size_t)v->KH * (size_t)v->KW;
     int32_t from[8];
-    float taps[3];
+    float taps[3], parts[3];
     Tile t;
     for (int32_t o = 0; o < v->O; o += t.columns) {
         tile_columns(&t, &o, v->O);
@@ -249,25 +251,49 @@ void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const fl
                 if (last > v->OW) { last = v->OW; }
                 if (!WIDE) { last = 0; }
                 memset(t.tile, 0, sizeof t.tile);
-                for (int l = t.old_columns; sink->mode == SMG_ACC && l < t.columns; l++) {
+                for (int l = t.old_columns; !going && sink->mode == SMG_ACC && l < t.columns; l++) {
                     smg_sink_begin(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
                     for (int k = 0; k < t.rows; k++) { t.tile[8 * k + l] = taps[k]; }
                 }
                 for (int32_t n = 0; n < v->N; n++) {
                     tile_sample_begin(&t);
+                    for (int l = 0; going && l < t.columns; l++) {
+                        going_begin(going, taps, parts, at + (size_t)l * filter, (size_t)t.rows);
+                        for (int k = 0; k < t.rows; k++) {
+                            t.sample[8 * k + l] = taps[k];
+                            t.part[8 * k + l] = parts[k];
+                        }
+                    }
+                    if (going) { t.pending = conv_pending(r, kh, SMG_BLOCK); }
                     for (int32_t oh = 0; oh < v->OH; oh++) {
                         const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
                         if (ih < 0 || ih >= v->H) { continue; }
                         row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + o,
                                x + ((ptrdiff_t)n * v->H + ih) * v->W * v->C, kw, from, first, last);
                     }
-                    tile_sample_end(&t);
+                    if (!going) { tile_sample_end(&t); }
                 }
+                if (going && going->is_last && t.pending) { smg_flush(t.sample, t.part, 32); }
                 for (int l = t.old_columns; l < t.columns; l++) {
-                    for (int k = 0; k < t.rows; k++) { taps[k] = t.tile[8 * k + l]; }
-                    smg_sink_end(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
+                    for (int k = 0; k < t.rows; k++) {
+                        taps[k] = going ? t.sample[8 * k + l] : t.tile[8 * k + l];
+                        if (going) { parts[k] = t.part[8 * k + l]; }
+                    }
+                    if (going) {
+                        going_end(going, taps, parts, at + (size_t)l * filter, (size_t)t.rows);
+                    } else {
+                        smg_sink_end(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
+                    }
                 }
             }
         }
     }
+}
+
+void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
+    tiles_dw(v, sink, NULL, NULL, dy, x);
+}
+
+void smg_depthwise_dw_rows(const ConvRows *r, const Going *going, const float *dy, const float *x) {
+    tiles_dw(&r->v, NULL, r, going, dy, x);
 }
