@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from .. import ops
 from ..ir import REPLAY, Graph, Node, Role, at, samples
 from ..ops.build import typed
@@ -202,15 +204,19 @@ def _written_over(spans: Sequence[Span]) -> list[Span]:
     """A stream writes a value over another one: what both take meanwhile is a span of its own."""
     alone: list[Span] = []
     both: list[Span] = []
-    for new in sorted(spans, key=lambda s: (s.first, s.last)):
-        for k, old in enumerate(alone):
-            apart = old.last < new.first or old.offset + old.bytes <= new.offset or new.offset + new.bytes <= old.offset
-            if not apart:
-                end = max(old.offset + old.bytes, new.offset + new.bytes)
-                low, name = min(old.offset, new.offset), f"{new.tensor}>{old.tensor}"
-                both.append(Span(name, new.kind, low, end - low, new.first, old.last, new.made))
+    offset, end, last = np.zeros((3, len(spans)), np.int64)  # of those in `alone`
+    for n, new in enumerate(sorted(spans, key=lambda s: (s.first, s.last))):
+        low, high = new.offset, new.offset + new.bytes
+        for k in np.flatnonzero((last[:n] >= new.first) & (offset[:n] < high) & (end[:n] > low)):
+            old = alone[k]
+            if old.last >= new.first:
+                start, stop = min(old.offset, low), max(int(end[k]), high)
+                name = f"{new.tensor}>{old.tensor}"
+                both.append(Span(name, new.kind, start, stop - start, new.first, old.last, new.made))
                 alone[k] = replace(old, last=new.first - 1)
+                last[k] = new.first - 1
                 new = replace(new, first=old.last + 1)
+        offset[n], end[n], last[n] = low, high, new.last
         alone.append(new)
     return [s for s in (*alone, *both) if s.first <= s.last]
 
