@@ -21,7 +21,7 @@ from ..devices.room import Limit
 from ..errors import CannotWrite
 from ..ir import Array
 
-VERSION: Final = 2  # of what a search does
+VERSION: Final = 3  # of what a search does
 
 
 def folder() -> Path:

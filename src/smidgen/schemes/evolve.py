@@ -15,28 +15,40 @@ Genome = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One choice for a gene: what it gains and what it costs."""
+    """One choice for a gene: what it gains and what it costs, alone and beside others."""
 
     name: str
     gain: float
     bytes: int
+    more_bytes: int | None = None  # where a gradient passes by anyway; None: as alone
+
+    @property
+    def beside(self) -> int:
+        return self.bytes if self.more_bytes is None else self.more_bytes
 
 
-def best_parts(genes: Sequence[Sequence[Part]], most_bytes: int, seed: int = 0, count: int = 8) -> list[list[Part]]:
+def best_parts(
+    genes: Sequence[Sequence[Part]], most_bytes: int, seed: int = 0, count: int = 8, shared_bytes: int = 0
+) -> list[list[Part]]:
     """Different choices, one of each gene, that cost no more than `most_bytes` together; what gains most first. Each
-    gene's first choice is to leave it out, for nothing."""
+    gene's first choice is to leave it out, for nothing. `shared_bytes` takes a gradient that passes by all of them."""
     rng = random.Random(seed)
     sizes = [len(gene) for gene in genes]
 
     def value(one: Genome) -> tuple[float, int]:
         chosen = [gene[i] for gene, i in zip(genes, one, strict=True)]
-        return sum(part.gain for part in chosen), -sum(part.bytes for part in chosen)
+        return sum(part.gain for part in chosen), -price(one)
+
+    def price(one: Sequence[int]) -> int:
+        chosen = [gene[i] for gene, i in zip(genes, one, strict=True) if i]
+        apart, beside = sum(part.bytes for part in chosen), shared_bytes + sum(part.beside for part in chosen)
+        return min(apart, beside) if shared_bytes else apart
 
     def repaired(one: list[int]) -> Genome:
         """Leaves out at random until it fits."""
         order = [i for i, chosen in enumerate(one) if chosen]
         rng.shuffle(order)
-        while order and sum(gene[i].bytes for gene, i in zip(genes, one, strict=True)) > most_bytes:
+        while order and price(one) > most_bytes:
             at = order.pop()
             one[at] = rng.randrange(one[at]) if one[at] > 1 and rng.random() < 0.5 else 0
             if one[at]:
@@ -46,7 +58,7 @@ def best_parts(genes: Sequence[Sequence[Part]], most_bytes: int, seed: int = 0, 
     known: dict[Genome, tuple[float, int]] = {}
 
     def add(one: Genome) -> None:
-        if sum(gene[i].bytes for gene, i in zip(genes, one, strict=True)) <= most_bytes:
+        if price(one) <= most_bytes:
             known.setdefault(one, value(one))
 
     add((0,) * len(genes))

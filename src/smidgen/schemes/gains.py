@@ -23,14 +23,14 @@ from .cut import cut_at, last_before
 VALIDATION: Final = 0.25  # of each class
 MOST_SAMPLES: Final = 512  # that are learned from
 BATCH: Final = 16
-RATES: Final = (0.1, 0.03, 0.01, 0.003)
+RATES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """How long a part may learn."""
 
-    epochs: int = 3
+    epochs: int = 6
     rate: float = 0.01
 
 
@@ -89,9 +89,16 @@ class Gains:
             return 0.0
         return _judged(job.evaluate(features[judge], self.labels[judge]))
 
-    def best_rate(self, updates: Sequence[Update], position: int) -> float:
-        """Of a few, by the same samples."""
-        return max(RATES, key=lambda rate: self.of(updates, position, replace(self.trial, rate=rate)))
+    def best(self, updates: Sequence[Update], position: int, trial: Trial) -> tuple[float, float]:
+        """Accuracy and rate: that of the trial, or lower ones as long as they are better. Parts far from the loss, and
+        several together, want lower rates than the classifier."""
+        best = self.of(updates, position, trial), trial.rate
+        for rate in (rate for rate in RATES if rate < trial.rate):
+            found = self.of(updates, position, replace(trial, rate=rate))
+            if found <= best[0]:
+                break
+            best = found, rate
+        return best
 
     def _part(self, cut: str | None) -> tuple[Lowering, Array]:
         """What learns behind a cut, and what it gets; the last one is remembered."""
