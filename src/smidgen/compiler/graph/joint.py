@@ -38,9 +38,10 @@ def pairs(
     """Of results and of inputs with their bytes those that share a block, each with one other, what saves most first.
     `nodes` are those of the stream."""
     found = []
+    touched = _Touched(graph, nodes, stream, root)
     for x, x_bytes in under.items():
         for y, y_bytes in over.items():
-            least = rows_apart(graph, nodes, stream, root, y, x)
+            least = touched.apart(y, x)
             if least is None:
                 continue
             apart = -(-least // align) * align
@@ -61,39 +62,70 @@ def rows_apart(
 ) -> int | None:
     """How many bytes the input begins behind the result at least; None if a node needs the input as a whole. `root` is
     the value that a tensor shows."""
-    reads: list[tuple[int, Array]] = []  # place, first byte that is read in an iteration or later
-    writes: list[tuple[int, Array]] = []  # place, bytes that are written up to an iteration
-    least, in_place = 0, list[int]()  # by nodes that do both; and where these may begin at the same byte
-    turns = np.arange(-1, stream.iterations)
-    for k, node in enumerate(nodes):
-        held = stream.values.get(node.outs[0])
-        if ops.get(node.op).is_view or held is None:
-            continue
-        end = np.clip((turns + 1) * held.step // held.period + held.ahead, 0, held.count)
-        end[0] = 0
-        writes_over = root(node.outs[0]) == over
-        if writes_over:
-            writes.append((k, end[1:] * held.row_bytes))
-        by_rows = set(streamed_inputs(graph, node))
-        for i, name in enumerate(node.ins):
-            if root(name) != under:
-                continue
-            rule = rule_of(graph, node)
-            if i not in by_rows or rule is None:
+    return _Touched(graph, nodes, stream, root).apart(over, under)
+
+
+class _Touched:
+    """Which nodes of a stream write and read a value, and when."""
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node], stream: Stream, root: Callable[[str], str]) -> None:
+        self.graph, self.nodes, self.stream = graph, nodes, stream
+        self.writers: dict[str, list[int]] = {}  # value → nodes, by number
+        self.readers: dict[str, list[tuple[int, int]]] = {}  # and which of their inputs
+        self._turns = np.arange(-1, stream.iterations)
+        self._ends: dict[int, Array] = {}
+        self._needed: dict[tuple[int, int], Array | None] = {}
+        for k, node in enumerate(nodes):
+            if not ops.get(node.op).is_view and node.outs[0] in stream.values:
+                self.writers.setdefault(root(node.outs[0]), []).append(k)
+                for i, name in enumerate(node.ins):
+                    self.readers.setdefault(root(name), []).append((k, i))
+
+    def apart(self, over: str, under: str) -> int | None:
+        """As rows_apart."""
+        writers, readers = self.writers.get(over, ()), self.readers.get(under, ())
+        reads: list[tuple[int, Array]] = []  # place, first byte that is read in an iteration or later
+        least, in_place = 0, list[int]()  # by nodes that do both; and where these may begin at the same byte
+        for k, i in readers:
+            needed = self._needed_bytes(k, i)
+            if needed is None:
                 return None
-            x = graph[name]
-            reads.append((k, _needed_from(rule, end, rows_of(x)) * row_bytes(x)))
-            if not writes_over:
-                continue
-            if _works_in_place(graph, node, i):
-                in_place.append(_of_node(rule, held, x))
-            else:
-                least = max(least, _of_node(rule, held, x))
-    for at, written in writes:
-        for k, needed in reads:
-            before = k <= at  # in an iteration, it has read what it reads
-            least = max(least, int((written - needed[before:][: len(written)]).max()))
-    return max([least, *in_place]) if least else 0 if reads and writes else None
+            reads.append((k, needed))
+            if k in writers:
+                node, held = self.nodes[k], self.stream.values[self.nodes[k].outs[0]]
+                rule = rule_of(self.graph, node)
+                assert rule is not None
+                own = _of_node(rule, held, self.graph[node.ins[i]])
+                if _works_in_place(self.graph, node, i):
+                    in_place.append(own)
+                else:
+                    least = max(least, own)
+        for at in writers:
+            row = self.stream.values[self.nodes[at].outs[0]].row_bytes
+            written = self._end(at)[1:] * row  # bytes that are written up to an iteration
+            for k, needed in reads:
+                before = k <= at  # in an iteration, it has read what it reads
+                least = max(least, int((written - needed[before:][: len(written)]).max()))
+        return max([least, *in_place]) if least else 0 if reads and writers else None
+
+    def _end(self, k: int) -> Array:
+        """Rows of its result that a node has made after each iteration, and before the first."""
+        if k not in self._ends:
+            held = self.stream.values[self.nodes[k].outs[0]]
+            end = np.clip((self._turns + 1) * held.step // held.period + held.ahead, 0, held.count)
+            end[0] = 0
+            self._ends[k] = end
+        return self._ends[k]
+
+    def _needed_bytes(self, k: int, i: int) -> Array | None:
+        """Iteration → the first byte of an input that is read there or later; None: it is read as a whole."""
+        if (k, i) not in self._needed:
+            node = self.nodes[k]
+            rule, x = rule_of(self.graph, node), self.graph[node.ins[i]]
+            by_rows = rule is not None and i in set(streamed_inputs(self.graph, node))
+            needed = _needed_from(rule, self._end(k), rows_of(x)) * row_bytes(x) if rule and by_rows else None
+            self._needed[k, i] = needed
+        return self._needed[k, i]
 
 
 def _of_node(rule: Rows, held: Held, x: Tensor) -> int:

@@ -7,11 +7,13 @@ largest is what the loop takes beside what lives outside it. Cuts of streams are
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import weakref
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -45,6 +47,8 @@ class _Price:
 EXACT: Final = _Price(100, 0, 0.04, 0.03)
 FAST: Final = _Price(1e-7, 3.5e-10, 1e-11, 0.05)
 LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
+LEAST_PEAK: Final = 1 / 64  # of the peak without streams: what is looked for first
+MORE: Final = 1.5  # and then so much more
 WORK: Final = 20e-6  # of effort for a node that is looked at
 
 
@@ -84,11 +88,15 @@ def eased(graph: Graph, batch: int, most_bytes: int, align: int = ALIGN, whole_i
     if plain is graph or lower_bound(plain, batch, align) <= most_bytes:
         return plain
     loop = _Loop(plain, loop_range(plain), batch, "fast", whole_inputs)
-    limits = loop.least_limits()
 
     def made(limit: int) -> Graph:
         return with_streams(plain, _streams(loop.within(limit)))
 
+    limits: list[int] = []
+    for more in loop.least_limits():
+        limits += more
+        if lower_bound(made(limits[-1]), batch, align) > most_bytes:
+            break
     end = bisect_left(limits, True, key=lambda limit: lower_bound(made(limit), batch, align) > most_bytes)
     return made(limits[end - 1]) if end else graph
 
@@ -96,6 +104,12 @@ def eased(graph: Graph, batch: int, most_bytes: int, align: int = ALIGN, whole_i
 def unstreamed(graph: Graph) -> Graph:
     body = loop_range(graph)
     return with_streams(graph, ()) if body and "streams" in graph.nodes[body.start - 1].attrs else graph
+
+
+_MOST_PIECES: Final = 1 << 14
+_pieces: dict[tuple[str, int, int], _Piece | None] = {}
+"""By the loop up to where they end, where they begin, and rows: infer and evaluate have most in common. Effort is spent
+for them as if they were not known, so that plans do not depend on what was planned before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,7 @@ class _Piece:
     cost: float  # of calls and moves of rows
     stream: Stream | None = None
     inner: int = 0  # bytes of what is read within the stream alone
+    whole: Mapping[str, int] | None = None  # its results, while nobody looked for inputs that they are written over
 
 
 class _Loop:
@@ -130,7 +145,23 @@ class _Loop:
                 if root := self._inside(name):
                     self.made.setdefault(root, k)
                     self.last[root] = k
+        self._pieces: list[_Piece] = []
+        self._found: dict[tuple[int, int], _Piece | None] = {}
+        self._until = self._told_apart()
         spend(WORK * len(self.nodes))
+
+    def _told_apart(self) -> list[str]:
+        """A hash of all that pieces which end before a node depend on."""
+        found, known = [], hashlib.sha256(str(self.is_fast).encode())
+        for k, node in enumerate(self.nodes):
+            found.append(known.hexdigest())
+            for name in (*node.ins, *node.outs):
+                root = self._inside(name)
+                lives = self.families.root(name), self.made.get(root), self.last.get(root)
+                known.update(repr((self.graph[name], lives)).encode())
+            attrs = sorted(node.attrs.items())
+            known.update(repr((node.op, node.ins, node.outs, attrs, self.blocked[k], self.scratch[k])).encode())
+        return [*found, known.hexdigest()]
 
     def _inside(self, name: str) -> str:
         """The value of the loop that a tensor is, or nothing."""
@@ -192,33 +223,60 @@ class _Loop:
         """Streams between cuts with a peak below `most`, one row at a time."""
         for a, first in enumerate(self.cuts):
             for end in self.cuts[a + 1 :]:
-                if any(self.blocked[first:end]):
+                if self._blocked_before[first] < self._blocked_before[end]:
                     break
-                piece = self._piece(first, end, 1)
+                piece = self._one_row(first, end)
                 if piece is None:
                     continue
                 if self.alive[first] + piece.inner >= most:
                     break  # a longer one holds as much, and more
-                if piece.peak < most:
+                if (piece := self._shortened(piece, most)).peak < most:
                     yield piece
+
+    @cached_property
+    def _blocked_before(self) -> list[int]:
+        return [0, *itertools.accumulate(self.blocked)]
+
+    def _one_row(self, first: int, end: int) -> _Piece | None:
+        """Without what results save that are written over inputs, as long as nobody asked for it."""
+        if (first, end) not in self._found:
+            self._found[first, end] = self._piece(first, end, 1)
+        return self._found[first, end]
+
+    def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
+        spend(WORK * (end - first))
+        key = self._until[end], first, rows
+        if key not in _pieces:
+            if len(_pieces) >= _MOST_PIECES:
+                _pieces.clear()
+            _pieces[key] = self._made(first, end, rows)
+        return _pieces[key]
 
     def _quicker(self, piece: _Piece, limit: int) -> _Piece:
         """With as many rows at a time as fit."""
         for rows in TILES if piece.stream is not None else ():
             more = self._piece(piece.first, piece.first + piece.nodes, rows)
-            if more is None or more.peak > limit:
+            if more is None or (more := self._shortened(more, limit + 1)).peak > limit:
                 break
             piece = min(piece, more, key=lambda one: one.cost)
         return piece
 
-    def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
-        spend(WORK * (end - first))
+    def _made(self, first: int, end: int, rows: int) -> _Piece | None:
         stream = self.rows.stream(first, end - first, rows)
         if stream is None:
             return None
         rows, whole = self._held(stream)
-        peak = self.alive[first] + rows + sum(whole.values()) - self._shared(stream, whole)
-        return _Piece(first, end - first, peak, self._overhead(stream), stream, rows)
+        peak = self.alive[first] + rows + sum(whole.values())
+        return _Piece(first, end - first, peak, self._overhead(stream), stream, rows, whole)
+
+    def _shortened(self, piece: _Piece, most: float) -> _Piece:
+        """With results written over inputs, which save no more than the results take, if that may be below `most`."""
+        if piece.whole is None or piece.stream is None or piece.peak - sum(piece.whole.values()) >= most:
+            return piece
+        short = replace(piece, peak=piece.peak - self._shared(piece.stream, piece.whole), whole=None)
+        if piece is self._found.get((piece.first, piece.first + piece.nodes)):
+            self._found[piece.first, piece.first + piece.nodes] = short
+        return short
 
     def _held(self, stream: Stream) -> tuple[int, dict[str, int]]:
         """Bytes of rows of values that are read within the stream alone, with scratch; and of what is there as a
@@ -285,32 +343,35 @@ class _Loop:
 
     def chosen(self, least: bool) -> list[Stream]:
         most = math.inf if least else self.price.worth * sum(self._work(node) for node in self.nodes)
-        for limit in self.least_limits() if least else self.limits(self._rest(), LEAST_SAVED):
-            best = self.within(limit)
-            if sum(piece.cost for piece in best) <= most:
-                return _streams(best)
+        for limits in self.least_limits() if least else self.limits(self._rest(), LEAST_SAVED):
+            for limit in limits:
+                best = self.within(limit)
+                if sum(piece.cost for piece in best) <= most:
+                    return _streams(best)
         return []
 
-    def least_limits(self) -> list[int]:
+    def least_limits(self) -> Iterator[list[int]]:
         """Whatever the rest of the program takes."""
         return self.limits(0, 1)
 
-    def limits(self, rest: int, saved: int) -> list[int]:
-        """Peaks that can be kept to, the lowest first, none below `rest`, and so much lower than without streams."""
+    def limits(self, rest: int, saved: int) -> Iterator[list[int]]:
+        """Peaks that can be kept to, none below `rest`, and so much lower than without streams: the lowest first, some
+        at a time, as low ones are found with few pieces."""
         top = max(piece.peak for piece in self.wholes)
-        if top < rest + saved:
-            return []
-        found = sorted({max(piece.peak, rest) for piece in (*self._pieces, *self.wholes)})
-        found = found[: bisect_right(found, top - saved)]
-        return found[bisect_left(found, True, key=lambda limit: bool(self._cheapest(limit))) :]
+        most, done = max(int(LEAST_PEAK * top), rest + 1), -1
+        while top >= rest + saved and done < top - saved:
+            most = min(most, top)
+            self._pieces = list(self.streams(most))
+            peaks = {max(piece.peak, rest) for piece in (*self._pieces, *self.wholes)}
+            found = sorted(peak for peak in peaks if done < peak < most and peak <= top - saved)
+            found = found[bisect_left(found, True, key=lambda limit: bool(self._cheapest(limit))) :]
+            if found:
+                yield found
+            done, most = (most - 1, int(MORE * most) + 1) if most < top else (top, top)
 
     def within(self, limit: int) -> list[_Piece]:
         """With as few calls as a peak of so many bytes allows."""
         return [self._quicker(piece, limit) for piece in self._cheapest(limit)]
-
-    @cached_property
-    def _pieces(self) -> list[_Piece]:
-        return list(self.streams(max(piece.peak for piece in self.wholes)))
 
     @cached_property
     def beside(self) -> int:
