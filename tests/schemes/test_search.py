@@ -96,6 +96,36 @@ def test_the_best_parts_are_those_of_trying_all() -> None:
         assert best_parts(genes, room) == found, "the same every time"
 
 
+def test_parts_share_the_gradient_that_passes_by() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        genes = []
+        for g in range(5):
+            alone = [rng.randint(60, 90) for _ in range(2)]
+            parts = [Part(f"{g}:{i}", rng.uniform(-0.1, 1), b, b - rng.randint(40, 55)) for i, b in enumerate(alone)]
+            genes.append([Part("", 0.0, 0), *parts])
+        room = rng.randint(90, 200)
+
+        def price(one: tuple[Part, ...]) -> int:
+            chosen = [part for part in one if part.name]
+            return min(sum(p.bytes for p in chosen), 50 + sum(p.beside for p in chosen))
+
+        best = max(sum(p.gain for p in one) for one in itertools.product(*genes) if price(one) <= room)
+        found = best_parts(genes, room, shared_bytes=50)
+        assert sum(p.gain for p in found[0]) == pytest.approx(best)
+        assert all(price(tuple(one)) <= room for one in found)
+
+
+def test_a_budget_in_which_only_micro_batches_learn_has_a_scheme() -> None:
+    """A batch of 32 images, each of whose maps counts 32 times: no layer could learn from all of them at once."""
+    with api.prepared(Net().eval(), data()[0][:32], budget="60KB", optimizer=SGD(0.01), kernels="exact") as asked:
+        found = found_scheme(asked.lowering, asked.options, asked.limit, asked.goal, data())
+        whole = asked.lowering.context(asked.options).memory([Update("mix.weight"), Update("head.weight")])
+    assert whole > 60 * 1024
+    assert "1:" in found.scheme
+    assert found.ram_bytes <= 60 * 1024
+
+
 def test_it_finds_the_layer_that_is_worth_learning() -> None:
     with task() as asked:
         found = found_scheme(asked.lowering, asked.options, asked.limit, asked.goal, data())
