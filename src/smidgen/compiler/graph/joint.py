@@ -7,6 +7,7 @@ the stream, which begins so far behind it that no row is overwritten before it w
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -37,23 +38,26 @@ def pairs(
 ) -> list[Pair]:  # fmt: skip
     """Of results and of inputs with their bytes those that share a block, each with one other, what saves most first.
     `nodes` are those of the stream."""
-    found = []
     touched = _Touched(graph, nodes, stream, root)
-    for x, x_bytes in under.items():
-        for y, y_bytes in over.items():
-            least = touched.apart(y, x)
-            if least is None:
-                continue
-            apart = -(-least // align) * align
-            saved = x_bytes + y_bytes - max(apart + x_bytes, y_bytes)
-            if saved > 0:
-                found.append(Pair(y, x, apart, saved))
     taken: set[str] = set()
-    kept = []
-    for pair in sorted(found, key=lambda p: (-p.saved, p.over, p.under)):
-        if not {pair.over, pair.under} & taken:
-            taken |= {pair.over, pair.under}
-            kept.append(pair)
+    kept: list[Pair] = []
+    # A pair saves no more than the smaller one takes: it is looked at when nothing else can save more.
+    waiting: list[tuple[int, str, str, int | None]] = [
+        (-min(x_bytes, y_bytes), y, x, None) for x, x_bytes in under.items() for y, y_bytes in over.items()
+    ]
+    heapq.heapify(waiting)
+    while waiting:
+        less, y, x, apart = heapq.heappop(waiting)
+        if {y, x} & taken:
+            continue
+        if apart is not None:
+            taken |= {y, x}
+            kept.append(Pair(y, x, apart, -less))
+        elif (least := touched.apart(y, x)) is not None:
+            apart = -(-least // align) * align
+            saved = under[x] + over[y] - max(apart + under[x], over[y])
+            if saved > 0:
+                heapq.heappush(waiting, (-saved, y, x, apart))
     return kept
 
 

@@ -137,6 +137,7 @@ class _Loop:
                 self.families.join(node.outs[out], node.ins[source])
             for gathered, piece in zip(node.outs, node.attrs.get("yields", ()), strict=False):
                 self.families.join(gathered, piece)
+        self._roots: dict[str, str] = {}
         self.scratch = [align_up(int(at(ops.get(n.op).scratch(typed(graph, n)), 1)), ALIGN) for n in self.nodes]
         self.made: dict[str, int] = {}  # value of the loop → its maker
         self.last: dict[str, int] = {}
@@ -165,9 +166,11 @@ class _Loop:
 
     def _inside(self, name: str) -> str:
         """The value of the loop that a tensor is, or nothing."""
-        root = self.families.root(name)
-        is_value = self.graph[root].role is Role.VALUE and root in self.families.in_body
-        return root if is_value else ""
+        if name not in self._roots:
+            root = self.families.root(name)
+            is_value = self.graph[root].role is Role.VALUE and root in self.families.in_body
+            self._roots[name] = root if is_value else ""
+        return self._roots[name]
 
     def _bytes(self, root: str) -> int:
         return align_up(self.graph[root].bytes(1), ALIGN)
@@ -230,7 +233,7 @@ class _Loop:
                     continue
                 if self.alive[first] + piece.inner >= most:
                     break  # a longer one holds as much, and more
-                if (piece := self._shortened(piece, most)).peak < most:
+                if (piece := self._shortened(piece, 1, most)).peak < most:
                     yield piece
 
     @cached_property
@@ -238,12 +241,12 @@ class _Loop:
         return [0, *itertools.accumulate(self.blocked)]
 
     def _one_row(self, first: int, end: int) -> _Piece | None:
-        """Without what results save that are written over inputs, as long as nobody asked for it."""
         if (first, end) not in self._found:
             self._found[first, end] = self._piece(first, end, 1)
         return self._found[first, end]
 
     def _piece(self, first: int, end: int, rows: int) -> _Piece | None:
+        """Without what results save that are written over inputs, unless that is known."""
         spend(WORK * (end - first))
         key = self._until[end], first, rows
         if key not in _pieces:
@@ -252,11 +255,24 @@ class _Loop:
             _pieces[key] = self._made(first, end, rows)
         return _pieces[key]
 
+    def _shortened(self, piece: _Piece, rows: int, most: float) -> _Piece:
+        """With results written over inputs, which save no more than the results take, if that may be below `most`."""
+        if piece.whole is None or piece.stream is None or piece.peak - sum(piece.whole.values()) >= most:
+            return piece
+        key = self._until[piece.first + piece.nodes], piece.first, rows
+        known = _pieces.get(key)
+        if known is None or known.whole is not None:
+            known = replace(piece, peak=piece.peak - self._shared(piece.stream, piece.whole), whole=None)
+            _pieces[key] = known
+        if rows == 1:
+            self._found[piece.first, piece.first + piece.nodes] = known
+        return known
+
     def _quicker(self, piece: _Piece, limit: int) -> _Piece:
         """With as many rows at a time as fit."""
         for rows in TILES if piece.stream is not None else ():
             more = self._piece(piece.first, piece.first + piece.nodes, rows)
-            if more is None or (more := self._shortened(more, limit + 1)).peak > limit:
+            if more is None or (more := self._shortened(more, rows, limit + 1)).peak > limit:
                 break
             piece = min(piece, more, key=lambda one: one.cost)
         return piece
@@ -268,15 +284,6 @@ class _Loop:
         rows, whole = self._held(stream)
         peak = self.alive[first] + rows + sum(whole.values())
         return _Piece(first, end - first, peak, self._overhead(stream), stream, rows, whole)
-
-    def _shortened(self, piece: _Piece, most: float) -> _Piece:
-        """With results written over inputs, which save no more than the results take, if that may be below `most`."""
-        if piece.whole is None or piece.stream is None or piece.peak - sum(piece.whole.values()) >= most:
-            return piece
-        short = replace(piece, peak=piece.peak - self._shared(piece.stream, piece.whole), whole=None)
-        if piece is self._found.get((piece.first, piece.first + piece.nodes)):
-            self._found[piece.first, piece.first + piece.nodes] = short
-        return short
 
     def _held(self, stream: Stream) -> tuple[int, dict[str, int]]:
         """Bytes of rows of values that are read within the stream alone, with scratch; and of what is there as a
@@ -291,10 +298,14 @@ class _Loop:
                 kind = whole if self.last[root] >= end else passing if held.passes else stay
                 kind[top] = max(kind.get(top, 0), count)
         work = self.scratch[stream.first : end]
+        touched: dict[str, range] = {}
+        for k, node in enumerate(nodes):
+            for name in (*node.ins, *node.outs):
+                if name in stream.values:
+                    top = shared.get(name, name)
+                    touched[top] = range(touched.get(top, range(k, k)).start, k + 1)
         for top, count in passing.items():  # what no iteration leaves to the next one
-            touched = [k for k, node in enumerate(nodes) for name in (*node.ins, *node.outs)
-                       if name in stream.values and shared.get(name, name) == top]  # fmt: skip
-            for k in range(touched[0], touched[-1] + 1) if top not in whole else ():
+            for k in touched[top] if top not in whole else ():
                 work[k] += count
         return sum(count for top, count in stay.items() if top not in whole) + max(work), whole
 
@@ -313,6 +324,8 @@ class _Loop:
         read = {self._inside(name) for node in nodes for name in node.ins} - {""}
         dying = {root: self._bytes(root) for root in sorted(read) if self.made[root] < stream.first
                  and self.last[root] < end}  # fmt: skip
+        if not whole or not dying:
+            return 0
         shared = self._shared_rows(stream)
 
         def root(name: str) -> str:
