@@ -47,6 +47,8 @@ class _Price:
 EXACT: Final = _Price(100, 0, 0.04, 0.03)
 FAST: Final = _Price(1e-7, 3.5e-10, 1e-11, 0.05)
 LEAST_SAVED: Final = 1024  # bytes: for less nothing is streamed
+LEAST_CUTS: Final = 8
+MOST_LOOKED: Final = 150_000  # nodes of all streams that are tried: of large networks not all cuts are
 LEAST_PEAK: Final = 1 / 64  # of the peak without streams: what is looked for first
 MORE: Final = 1.5  # and then so much more
 WORK: Final = 20e-6  # of effort for a node that is looked at
@@ -220,7 +222,19 @@ class _Loop:
                 or alive[k] < alive[k - 1] == alive[k + 1]
             ):
                 found.add(k)
-        return sorted(found)
+        return self._fewer(sorted(found))
+
+    def _fewer(self, cuts: list[int]) -> list[int]:
+        """In each part that can be streamed those where least is alive; each pair of cuts is a stream to be tried."""
+        most = max(LEAST_CUTS, math.isqrt(6 * MOST_LOOKED // len(self.nodes)))
+        parts: dict[int, list[int]] = {}
+        for k in cuts:
+            parts.setdefault(self._blocked_before[k], []).append(k)
+        kept: list[int] = []
+        for first, *inner in parts.values():
+            ends, inner = [first, *inner[-1:]], inner[:-1]
+            kept += [*ends, *sorted(inner, key=lambda k: (self.alive[k], k))[: most - len(ends)]]
+        return sorted(kept)
 
     def streams(self, most: int) -> Iterator[_Piece]:
         """Streams between cuts with a peak below `most`, one row at a time."""
