@@ -59,55 +59,85 @@ static void conv(const Conv *v, float *y, const float *x, const Weights *w, cons
     }
 }
 
-/* One input pixel, `width` channels from c: the outputs it meets, tap by tap, and within a tap the group's Og outputs
- * in order. dy and w begin with the group's first output; taps outside the image count as if they were zero. */
-static void pixel_dx(const Conv *v, float *total, const float *dy, const Panel *w, Meets mh, Meets mw) {
+/* A tap of one input pixel, or of two that are neighbours a stride apart, and `count` outputs: sums of `width` channels
+ * each. The first of two meets output ow, the other ow + 1; outputs outside the image count as if they were zero. */
+static inline void tap_dx(const Conv *v, float *part, int pixels, int width, const float *dy, int32_t ow,
+                          const float *k, ptrdiff_t output, int32_t count) {
+    const int first = ow >= 0 && ow < v->OW, second = pixels > 1 && ow + 1 >= 0 && ow + 1 < v->OW;
+    const float *d = dy + (ptrdiff_t)ow * v->O;
+    if (first && second) {
+        smg_rows_x2(part, d, v->O, k, output, count);
+        return;
+    }
+    if (first) { smg_rows(part, width, d, 1, k, output, count); }
+    if (second) { smg_rows(part + width, width, d + v->O, 1, k, output, count); }
+}
+
+/* `width` channels of one input pixel, or eight of two: the outputs it meets, tap by tap, and within a tap the group's
+ * Og outputs in order. dy and w begin with the group's first output. */
+static void pixels_dx(const Conv *v, float *total, int pixels, const float *dy, const Panel *w, int width, Meets mh,
+                      Meets mw) {
     const int32_t Og = v->O / v->G;
-    const int width = w->width;
     float part[16] = {0};
     int32_t pending = 0;
-    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
+    for (int l = 0; l < pixels * width; l++) { total[l] = 0.0f; }
     for (int32_t kh = mh.first, oh = mh.out; kh < v->KH; kh += mh.tap_step, oh -= mh.out_step) {
         if (oh < 0 || oh >= v->OH) { continue; }
+        const float *row = dy + (ptrdiff_t)oh * v->OW * v->O;
         for (int32_t kw = mw.first, ow = mw.out; kw < v->KW; kw += mw.tap_step, ow -= mw.out_step) {
-            const int inside = ow >= 0 && ow < v->OW;
-            const float *d = dy + ((ptrdiff_t)oh * v->OW + (inside ? ow : 0)) * v->O;
             const float *k = w->w + ((ptrdiff_t)kh * v->KW + kw) * w->tap;
             for (int32_t o = 0; o < Og; o += SMG_BLOCK) {
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
-                if (inside) { smg_rows(part, width, d + o, 1, k + o * w->output, w->output, count); }
+                tap_dx(v, part, pixels, width, row + o, ow, k + o * w->output, w->output, count);
                 pending += count;
                 if (pending >= SMG_BLOCK) {
-                    smg_flush(total, part, width);
+                    smg_flush(total, part, pixels * width);
                     pending = 0;
                 }
             }
         }
     }
-    if (pending) { smg_flush(total, part, width); }
+    if (pending) { smg_flush(total, part, pixels * width); }
+}
+
+/* The pixels from iw on that meet the same taps, of one row of dx, which begins with channel `at` of the panel. */
+static void row_dx(const Conv *v, float *dx, const float *dy, const Panel *panel, Meets mh, Meets mw, int32_t iw,
+                   const float *b) {
+    float total[16];
+    for (int pixels; iw < v->W; iw += pixels * v->SW, mw.out += pixels) {
+        /* two pixels share the loads of weights, where a loop has registers for sixteen sums */
+        const int two = SMG_SUMS == SMG_SUMS_REGISTERS && panel->width >= 8 && iw + v->SW < v->W;
+        const int width = two ? 8 : panel->width;
+        pixels = two ? 2 : 1;
+        for (int c = 0; c < panel->width; c += width) {
+            Panel part = *panel;
+            part.w += c;
+            pixels_dx(v, total, pixels, dy, &part, width, mh, mw);
+            for (int p = 0; p < pixels; p++) {
+                float *out = dx + (ptrdiff_t)(iw + p * v->SW) * v->C + c;
+                for (int l = 0; l < width; l++) { out[l] = total[p * width + l] + (b ? b[c + l] : 0.0f); }
+            }
+        }
+    }
 }
 
 static void conv_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G;
-    float total[16];
     Panel panel;
     for (int32_t g = 0; g < v->G; g++) {
         for (int32_t c = 0, width; c < Cg; c += width) {
             weights_panel(w, &panel, (ptrdiff_t)g * Og, Og, v->KH * v->KW, Cg, &c);
             width = panel.width;
+            const int32_t at = g * Cg + c;
             for (int32_t n = 0; n < v->N; n++) {
+                const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
                 for (int32_t ih = 0; ih < v->H; ih++) {
                     const Meets mh = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
-                    const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
+                    float *out = dx + ((ptrdiff_t)n * v->H + ih) * v->W * v->C + at;
                     /* pixels a stride apart meet the same taps */
                     for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) {
-                        Meets mw = conv_meets(phase, v->PL, 0, v->KW, v->SW, v->DW);
-                        for (int32_t iw = phase; iw < v->W; iw += v->SW, mw.out++) {
-                            const int32_t at = g * Cg + c;
-                            float *out = dx + (((ptrdiff_t)n * v->H + ih) * v->W + iw) * v->C + at;
-                            pixel_dx(v, total, d, &panel, mh, mw);
-                            for (int l = 0; l < width; l++) { out[l] = total[l] + (b ? b[at + l] : 0.0f); }
-                        }
+                        const Meets mw = conv_meets(phase, v->PL, 0, v->KW, v->SW, v->DW);
+                        row_dx(v, out, d, &panel, mh, mw, phase, b ? b + at : NULL);
                     }
                 }
             }
