@@ -119,6 +119,10 @@ void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrd
     if (T > 0) { smg_two_rows(sum, a, a + row, 1, b, b_step, T); }
 }
 
+void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    if (T > 0) { smg_four_rows(sum, a, row, b, b_step, T); }
+}
+
 #else /* a lane at a time: such cores have registers for four of them, not for 32 */
 
 void smg_dot_x4(float *lanes, const float *a, const float *b, ptrdiff_t row, int32_t K) {
@@ -274,6 +278,9 @@ void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrd
     smg_rows(sum, 8, a, 1, b, b_step, T);
     smg_rows(sum + 8, 8, a + row, 1, b, b_step, T);
 }
+void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    for (int i = 0; i < 4; i++) { smg_rows(sum + 4 * i, 4, a + i * row, 1, b, b_step, T); }
+}
 void smg_dot8_x4(float *y, const float *a, const float *b, ptrdiff_t row, int32_t K) {
     float lanes[32] = {0};
     smg_dot_x4(lanes, a, b, row, K);
@@ -285,4 +292,9 @@ float smg_dot8(const float *a, const float *b, int32_t K) {
     float lanes[8] = {0};
     smg_dot(lanes, a, b, K);
     return smg_lanes8(lanes);
+}
+
+void smg_flush_sixteen(float *total, float *part) {
+    smg_add_sixteen(total, part);
+    smg_no_sixteen(part);
 }
