@@ -22,7 +22,7 @@ ENDS = (
     (7, 30, 1, -128, 127),
     (0, 60, 9, -90, 127),
 )
-"""Zero point of x; shift, zero point and bounds of y: whole bounds and others, shifts that take the short way and not."""
+"""Zero point of x; shift, zero point and bounds of y: whole ones and others, shifts that take the short way or not."""
 
 
 def layer(rng: np.random.Generator, outputs: int, terms: int) -> list[Array]:

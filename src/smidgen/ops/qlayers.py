@@ -123,9 +123,10 @@ def _columns_room(terms: int) -> int:
 
 def _depthwise_room(high: int, wide: int) -> int:
     """The taps of sixteen channels, or of four the lines that sixteen neighbouring outputs read, and taps in pairs:
-    which of the two depends on the core, and a plan fits all of them."""
+    which of the two depends on the core, and a plan fits all of them. Lines that are much more are not used."""
     pairs = (wide + 1) // 2
-    return high * max(32 * wide, 4 * (2 * (16 + 2 * pairs) + 4 * pairs))
+    lanes, lines = high * 32 * wide, high * 4 * (2 * (16 + 2 * pairs) + 4 * pairs)
+    return lines if lanes < lines <= lanes + 512 else lanes
 
 
 def _conv_scratch(call: Call) -> int:

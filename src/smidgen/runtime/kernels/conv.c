@@ -65,7 +65,11 @@ static inline void tap_dx(const Conv *v, float *part, int pixels, int width, con
                           const float *k, ptrdiff_t output, int32_t count) {
     const float *d = dy + (ptrdiff_t)ow * v->O;
     if (pixels > 1 && ow >= 0 && ow + pixels <= v->OW) {
-        (pixels == 2 ? smg_rows_x2 : smg_rows_x4)(part, d, v->O, k, output, count);
+        if (pixels == 2) {
+            smg_rows_x2(part, d, v->O, k, output, count);
+        } else {
+            smg_rows_x4(part, d, v->O, k, output, count);
+        }
         return;
     }
     for (int p = 0; p < pixels; p++, d += v->O) {

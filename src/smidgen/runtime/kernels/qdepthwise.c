@@ -236,7 +236,8 @@ static void planes(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, co
 void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
                     const int32_t *m, int16_t *room) {
 #if SMG_DSP
-    if (v->O == v->C && v->DH == 1 && v->DW == 1 && qdepthwise_outputs(v) > 0) {
+    const int fits = qdepthwise_lines(v) <= qdepthwise_room(v) && qdepthwise_outputs(v) > 0;
+    if (v->O == v->C && v->DH == 1 && v->DW == 1 && fits) {
         planes(v, q, y, x, w, b, m, room);
         return;
     }

@@ -60,9 +60,32 @@ static void conv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, cons
     }
 }
 
+/* Rows of x with all outputs, y[R][O] of x[R][K]. */
+static void rows_of(int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b, const int32_t *m, ptrdiff_t R,
+                    int32_t O, int32_t K, const QConv *q, int16_t *columns) {
+    for (ptrdiff_t left = R; left > 0; left -= PIXELS, y += PIXELS * (ptrdiff_t)O, x += PIXELS * (ptrdiff_t)K) {
+        const int rows = left < PIXELS ? (int)left : PIXELS;
+        for (int p = 0; p < PIXELS; p++) {
+            if (p < rows) {
+                column_widen(columns, p, 0, K, x + (ptrdiff_t)p * K, K, q->zero);
+            } else {
+                column_clear(columns, p, K);
+            }
+        }
+        outputs(y, O, columns, rows, w, 0, b, m, O, K, &q->requantize);
+    }
+}
+/* A kernel of one tap sees rows of channels. */
 static void qconv(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
                   const int32_t *m, int16_t *room) {
-    (v->C == v->G ? smg_qdepthwise : conv)(v, q, y, x, w, b, m, room);
+    const int one = v->G == 1 && v->KH == 1 && v->KW == 1 && v->SH == 1 && v->SW == 1 && !v->PT && !v->PL;
+    if (v->C == v->G) {
+        smg_qdepthwise(v, q, y, x, w, b, m, room);
+    } else if (one && v->OH == v->H && v->OW == v->W) {
+        rows_of(y, x, w, b, m, (ptrdiff_t)v->N * v->H * v->W, v->O, v->C, q, room);
+    } else {
+        conv(v, q, y, x, w, b, m, room);
+    }
 }
 
 /* Bytes of the operands of a layer with a slice, of those without one and of their room. */
@@ -148,24 +171,11 @@ EXTENT(qlinear_i8) {
     need[5] = columns_room((uint64_t)v.K);
     return 0;
 }
-static void qlinear(const QLinear *v, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b, const int32_t *m,
-                    int16_t *columns) {
-    for (int32_t left = v->R; left > 0; left -= PIXELS, y += PIXELS * (ptrdiff_t)v->O, x += PIXELS * (ptrdiff_t)v->K) {
-        const int rows = left < PIXELS ? (int)left : PIXELS;
-        for (int p = 0; p < PIXELS; p++) {
-            if (p < rows) {
-                column_widen(columns, p, 0, v->K, x + (ptrdiff_t)p * v->K, v->K, v->own.zero);
-            } else {
-                column_clear(columns, p, v->K);
-            }
-        }
-        outputs(y, v->O, columns, rows, w, 0, b, m, v->O, v->K, &v->own.requantize);
-    }
-}
 KERNEL(qlinear_i8, "oiiiis", PARAMS(QLinear)) {
     const QLinear v = qlinear_of(c->p);
     const QWeights w = {.w = IN_AS(int8_t, 2)};
-    qlinear(&v, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 3), IN_AS(int32_t, 4), OUT_AS(int16_t, 5));
+    rows_of(OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 3), IN_AS(int32_t, 4), v.R, v.O, v.K, &v.own,
+            OUT_AS(int16_t, 5));
     return SMG_NO_FAULT;
 }
 
@@ -180,7 +190,8 @@ KERNEL(qlinear_put_i8, "oiiiiiis", PARAMS(QLinear) + PARAMS(Slice)) {
     const QWeights w = qslice(c, c->p + PARAMS(QLinear), room + columns_room((uint64_t)v.K) / sizeof *room);
     const SmgFault fault = slice_fault(w.slice, w.index);
     if (fault == SMG_NO_FAULT) {
-        qlinear(&v, OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 5), IN_AS(int32_t, 6), room);
+        rows_of(OUT_AS(int8_t, 0), IN_AS(int8_t, 1), &w, IN_AS(int32_t, 5), IN_AS(int32_t, 6), v.R, v.O, v.K, &v.own,
+                room);
     }
     return fault;
 }

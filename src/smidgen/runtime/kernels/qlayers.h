@@ -52,12 +52,19 @@ enum { QNEAR = 16 };
 #define QLINE(KW) (QNEAR + ((KW) + 1) / 2 * 2)
 /* Outputs that a line is long enough for, in fours; may be 0. */
 static inline int32_t qdepthwise_outputs(const Conv *v) { return v->SW > QNEAR ? 0 : (QNEAR / v->SW + 1) / 4 * 4; }
-/* Bytes of room, for taps of QTAPS channels as for lines and words of four: of any core, so that a plan fits all. */
+/* Bytes of room: for taps of QTAPS channels, or on some cores for lines and words of four, unless those are much more. A
+ * plan fits any core. */
+enum { QMORE = 512 };
+static inline uint64_t qdepthwise_lanes(const Conv *v) {
+    return smg_mul((uint64_t)v->KH, QTAPS * sizeof(int16_t) * (uint64_t)v->KW);
+}
+static inline uint64_t qdepthwise_lines(const Conv *v) {
+    const uint64_t pairs = ((uint64_t)v->KW + 1) / 2;
+    return smg_mul((uint64_t)v->KH, 4 * (sizeof(int16_t) * (QNEAR + 2 * pairs) + sizeof(uint32_t) * pairs));
+}
 static inline uint64_t qdepthwise_room(const Conv *v) {
-    const uint64_t high = (uint64_t)v->KH, wide = (uint64_t)v->KW, pairs = (wide + 1) / 2;
-    const uint64_t lanes = smg_mul(high, QTAPS * sizeof(int16_t) * wide);
-    const uint64_t lines = smg_mul(high, 4 * (sizeof(int16_t) * (QNEAR + 2 * pairs) + sizeof(uint32_t) * pairs));
-    return lanes > lines ? lanes : lines;
+    const uint64_t lanes = qdepthwise_lanes(v), lines = qdepthwise_lines(v);
+    return lines > lanes && lines <= smg_add(lanes, QMORE) ? lines : lanes;
 }
 
 /* One weight per output and tap (C/G = 1). */
