@@ -117,15 +117,21 @@ def _conv_params(call: Call) -> Sequence[Param]:
 
 
 def _columns_room(terms: int) -> int:
-    """Four pixels of int16."""
-    return 4 * terms * 2
+    """Four pixels of int16, their numbers in fours."""
+    return 4 * 2 * (-(-terms // 4) * 4)
+
+
+def _depthwise_room(high: int, wide: int) -> int:
+    """The taps of sixteen channels, or of four the lines that sixteen neighbouring outputs read, and taps in pairs:
+    which of the two depends on the core, and a plan fits all of them. Lines that are much more are not used."""
+    pairs = (wide + 1) // 2
+    lanes, lines = high * 32 * wide, high * 4 * (2 * (16 + 2 * pairs) + 4 * pairs)
+    return lines if lanes < lines <= lanes + 512 else lanes
 
 
 def _conv_scratch(call: Call) -> int:
-    """Depthwise layers keep the taps of sixteen channels."""
-    w, groups = call.ins[1].shape, Window.of(call.attrs).groups
-    terms = int(np.prod([int(d) for d in w[1:]]))  # type: ignore[arg-type]
-    return 32 * terms if groups == call.ins[0].shape[3] else _columns_room(terms)
+    w, groups = [int(d) for d in call.ins[1].shape], Window.of(call.attrs).groups  # type: ignore[arg-type]
+    return _depthwise_room(*w[1:3]) if groups == call.ins[0].shape[3] else _columns_room(int(np.prod(w[1:])))
 
 
 def _biases(count: int) -> Any:

@@ -135,6 +135,13 @@ static inline double smg_f64(const int32_t *words) {
     }
 #endif
 
+/* In front of a short loop whose turns should stand one after the other also where size matters. */
+#if defined __OPTIMIZE_SIZE__ && defined __GNUC__ && !defined __clang__
+#define SMG_UNROLL _Pragma("GCC unroll 8")
+#else
+#define SMG_UNROLL
+#endif
+
 /* Operand i of the call c, as an array of `type`: to write and to read. */
 #define OUT_AS(type, i) ((type *)c->op[i])
 #define IN_AS(type, i)  ((const type *)c->op[i])

@@ -130,27 +130,50 @@ EXTENT(range_bits_i8) {
     need[1] /= sizeof(float);
     return 0;
 }
-#define RANGE_BITS(name, type)                                                                                  \
-    KERNEL(name, "oi", PARAMS(RangeBits)) {                                                                     \
-        const RangeBits g = range_bits_of(c->p);                                                                \
-        uint8_t *bits = OUT_AS(uint8_t, 0);                                                                     \
-        const float lo = g.lo, hi = g.hi;                                                                       \
-        const type *x = IN_AS(type, 1);                                                                         \
-        const int32_t rows = g.shape.rows, per_row = g.shape.per_row;                                           \
-        const int closed = g.closed != 0;                                                                       \
-        for (int32_t r = 0; r < rows; r++) {                                                                    \
-            for (int32_t left = per_row; left > 0; left -= 8) {                                                 \
-                const int count = left < 8 ? left : 8;                                                          \
-                unsigned byte = 0;                                                                              \
-                for (int j = 0; j < count; j++) { byte |= (unsigned)within((float)x[j], lo, hi, closed) << j; } \
-                *bits++ = (uint8_t)byte;                                                                        \
-                x += count;                                                                                     \
-            }                                                                                                   \
-        }                                                                                                       \
-        return SMG_NO_FAULT;                                                                                    \
+#define RANGE_BITS(name, type, AT)                                                         \
+    KERNEL(name, "oi", PARAMS(RangeBits)) {                                                \
+        const RangeBits g = range_bits_of(c->p);                                           \
+        uint8_t *bits = OUT_AS(uint8_t, 0);                                                \
+        const type *x = IN_AS(type, 1);                                                    \
+        const int32_t rows = g.shape.rows, per_row = g.shape.per_row;                      \
+        AT##_BOUNDS for (int32_t r = 0; r < rows; r++) {                                   \
+            int32_t left = per_row;                                                        \
+            for (; left >= 8; left -= 8, x += 8) {                                         \
+                unsigned byte = 0;                                                         \
+                SMG_UNROLL for (int j = 0; j < 8; j++) { byte |= AT##_WITHIN(x[j]) << j; } \
+                *bits++ = (uint8_t)byte;                                                   \
+            }                                                                              \
+            if (left > 0) {                                                                \
+                unsigned byte = 0;                                                         \
+                for (int j = 0; j < left; j++) { byte |= AT##_WITHIN(x[j]) << j; }         \
+                *bits++ = (uint8_t)byte;                                                   \
+                x += left;                                                                 \
+            }                                                                              \
+        }                                                                                  \
+        return SMG_NO_FAULT;                                                               \
     }
-RANGE_BITS(range_bits_u8, float)
-RANGE_BITS(range_bits_i8, int8_t)
+#define FLOAT_BOUNDS                  \
+    const float lo = g.lo, hi = g.hi; \
+    const int closed = g.closed != 0;
+#define FLOAT_WITHIN(x) (unsigned)within(x, lo, hi, closed)
+/* Of integers the bounds are an interval of integers: one comparison, without a sign. */
+#define INT8_BOUNDS     const Int8Range in = int8_range(g.lo, g.hi, g.closed != 0);
+#define INT8_WITHIN(x)  (unsigned)((unsigned)((x) - in.least) < in.count)
+typedef struct {
+    int least;
+    unsigned count;
+} Int8Range;
+static Int8Range int8_range(float lo, float hi, int closed) {
+    Int8Range found = {0, 0};
+    for (int x = -128; x < 128; x++) {
+        if (!within((float)x, lo, hi, closed)) { continue; }
+        if (!found.count) { found.least = x; }
+        found.count++;
+    }
+    return found;
+}
+RANGE_BITS(range_bits_u8, float, FLOAT)
+RANGE_BITS(range_bits_i8, int8_t, INT8)
 
 EXTENT(bits_dx_f32) {
     if (bits_need(bits_dx_of(p).shape, &need[2], &need[0])) { return -1; }
@@ -163,13 +186,21 @@ KERNEL(bits_dx_f32, "oii", PARAMS(BitsDx)) {
     const float *dy = IN(1), inside = g.inside, outside = g.outside;
     const uint8_t *bits = IN_AS(uint8_t, 2);
     const int32_t rows = g.shape.rows, per_row = g.shape.per_row;
+    /* as `weigh` does, with what it asks of the factor asked once */
+    const float by[2] = {outside, inside};
+    const uint32_t keep[2] = {outside == 0 ? 0 : 0xffffffffu, inside == 0 ? 0 : 0xffffffffu};
     for (int32_t r = 0; r < rows; r++) {
-        for (int32_t left = per_row; left > 0; left -= 8) {
-            const int count = left < 8 ? left : 8;
+        int32_t left = per_row;
+        for (; left >= 8; left -= 8, dx += 8, dy += 8) {
             const unsigned byte = *bits++;
-            for (int j = 0; j < count; j++) { dx[j] = weigh(dy[j], (byte >> j) & 1 ? inside : outside); }
-            dx += count;
-            dy += count;
+            SMG_UNROLL for (int j = 0; j < 8; j++) {
+                const unsigned bit = byte >> j & 1;
+                dx[j] = smg_from_bits(smg_bits(dy[j] * by[bit]) & keep[bit]);
+            }
+        }
+        if (left > 0) {
+            const unsigned byte = *bits++;
+            for (int j = 0; j < left; j++) { *dx++ = weigh(*dy++, byte >> j & 1 ? inside : outside); }
         }
     }
     return SMG_NO_FAULT;

@@ -59,55 +59,106 @@ static void conv(const Conv *v, float *y, const float *x, const Weights *w, cons
     }
 }
 
-/* One input pixel, `width` channels from c: the outputs it meets, tap by tap, and within a tap the group's Og outputs
- * in order. dy and w begin with the group's first output; taps outside the image count as if they were zero. */
-static void pixel_dx(const Conv *v, float *total, const float *dy, const Panel *w, Meets mh, Meets mw) {
+/* A tap of some input pixels that are neighbours a stride apart, and `count` outputs: sums of `width` channels each. The
+ * first meets output ow, the second ow + 1 and so on; outputs outside the image count as if they were zero. */
+static inline void tap_dx(const Conv *v, float *part, int pixels, int width, const float *dy, int32_t ow,
+                          const float *k, ptrdiff_t output, int32_t count) {
+    const float *d = dy + (ptrdiff_t)ow * v->O;
+    if (pixels > 1 && ow >= 0 && ow + pixels <= v->OW) {
+        if (pixels == 2) {
+            smg_rows_x2(part, d, v->O, k, output, count);
+        } else {
+            smg_rows_x4(part, d, v->O, k, output, count);
+        }
+        return;
+    }
+    for (int p = 0; p < pixels; p++, d += v->O) {
+        if (ow + p >= 0 && ow + p < v->OW) { smg_rows(part + p * width, width, d, 1, k, output, count); }
+    }
+}
+
+/* `width` channels of one input pixel, eight of two, or four of four: the outputs they meet, tap by tap, and within a tap
+ * the group's Og outputs in order. dy and w begin with the group's first output. */
+static void pixels_dx(const Conv *v, float *total, int pixels, const float *dy, const Panel *w, int width, Meets mh,
+                      Meets mw) {
     const int32_t Og = v->O / v->G;
-    const int width = w->width;
-    float part[16] = {0};
+    float part[16];
     int32_t pending = 0;
-    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
+    SMG_LANES(l) { part[l] = part[8 + l] = 0.0f; }
+    SMG_LANES(l) { total[l] = total[8 + l] = 0.0f; }
     for (int32_t kh = mh.first, oh = mh.out; kh < v->KH; kh += mh.tap_step, oh -= mh.out_step) {
         if (oh < 0 || oh >= v->OH) { continue; }
+        const float *row = dy + (ptrdiff_t)oh * v->OW * v->O;
         for (int32_t kw = mw.first, ow = mw.out; kw < v->KW; kw += mw.tap_step, ow -= mw.out_step) {
-            const int inside = ow >= 0 && ow < v->OW;
-            const float *d = dy + ((ptrdiff_t)oh * v->OW + (inside ? ow : 0)) * v->O;
             const float *k = w->w + ((ptrdiff_t)kh * v->KW + kw) * w->tap;
             for (int32_t o = 0; o < Og; o += SMG_BLOCK) {
                 const int32_t count = Og - o < SMG_BLOCK ? Og - o : SMG_BLOCK;
-                if (inside) { smg_rows(part, width, d + o, 1, k + o * w->output, w->output, count); }
+                tap_dx(v, part, pixels, width, row + o, ow, k + o * w->output, w->output, count);
                 pending += count;
                 if (pending >= SMG_BLOCK) {
-                    smg_flush(total, part, width);
+                    smg_flush_sixteen(total, part);
                     pending = 0;
                 }
             }
         }
     }
-    if (pending) { smg_flush(total, part, width); }
+    if (pending) { smg_flush_sixteen(total, part); }
 }
 
-static void conv_dx(const Conv *v, float *dx, const float *dy, const Weights *w, const float *b) {
-    const int32_t Cg = v->C / v->G, Og = v->O / v->G;
+/* The pixels from iw on that meet the same taps, of one row of dx, which begins with the panel's first channel. Where a
+ * loop has registers for sixteen sums, several pixels share the loads of weights. */
+static void row_dx(const Conv *v, float *dx, const float *dy, const Panel *panel, Meets mh, Meets mw, int32_t iw,
+                   const float *b) {
     float total[16];
+    for (int pixels, width; iw < v->W; iw += pixels * v->SW, mw.out += pixels) {
+        width = panel->width;
+        pixels = SMG_SUMS != SMG_SUMS_REGISTERS || width < 4 ? 1 : width >= 8 ? 2 : 4;
+        if (pixels > 1 && iw + (pixels - 1) * v->SW >= v->W) { pixels = 1; }
+        if (pixels > 1) { width = 16 / pixels; }
+        for (int c = 0; c < panel->width; c += width) {
+            if (c > panel->width - width) { c = panel->width - width; }
+            Panel part = *panel;
+            part.w += c;
+            pixels_dx(v, total, pixels, dy, &part, width, mh, mw);
+            for (int p = 0; p < pixels; p++) {
+                float *out = dx + (ptrdiff_t)(iw + p * v->SW) * v->C + c;
+                for (int l = 0; l < width; l++) { out[l] = total[p * width + l] + (b ? b[c + l] : 0.0f); }
+            }
+        }
+    }
+}
+
+/* A kernel of one tap sees pixels and no rows: one row of all of them, as far as that can be counted. */
+static Conv flat(const Conv *v) {
+    Conv f = *v;
+    const uint64_t pixels = smg_mul(smg_mul((uint64_t)v->N, (uint64_t)v->H), (uint64_t)v->W);
+    if (v->KH > 1 || v->KW > 1 || v->SH > 1 || v->SW > 1 || v->PT || v->PL || v->OH != v->H || v->OW != v->W) {
+        return f;
+    }
+    if (v->N < 1 || pixels > 1 << 28) { return f; }
+    f.N = f.H = f.OH = 1;
+    f.W = f.OW = (int32_t)pixels;
+    return f;
+}
+
+static void conv_dx(const Conv *own, float *dx, const float *dy, const Weights *w, const float *b) {
+    const Conv rows = flat(own), *v = &rows;
+    const int32_t Cg = v->C / v->G, Og = v->O / v->G;
     Panel panel;
     for (int32_t g = 0; g < v->G; g++) {
         for (int32_t c = 0, width; c < Cg; c += width) {
             weights_panel(w, &panel, (ptrdiff_t)g * Og, Og, v->KH * v->KW, Cg, &c);
             width = panel.width;
+            const int32_t at = g * Cg + c;
             for (int32_t n = 0; n < v->N; n++) {
+                const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
                 for (int32_t ih = 0; ih < v->H; ih++) {
                     const Meets mh = conv_meets(ih, v->PT, 0, v->KH, v->SH, v->DH);
-                    const float *d = dy + (ptrdiff_t)n * v->OH * v->OW * v->O + g * Og;
+                    float *out = dx + ((ptrdiff_t)n * v->H + ih) * v->W * v->C + at;
                     /* pixels a stride apart meet the same taps */
                     for (int32_t phase = 0; phase < v->SW && phase < v->W; phase++) {
-                        Meets mw = conv_meets(phase, v->PL, 0, v->KW, v->SW, v->DW);
-                        for (int32_t iw = phase; iw < v->W; iw += v->SW, mw.out++) {
-                            const int32_t at = g * Cg + c;
-                            float *out = dx + (((ptrdiff_t)n * v->H + ih) * v->W + iw) * v->C + at;
-                            pixel_dx(v, total, d, &panel, mh, mw);
-                            for (int l = 0; l < width; l++) { out[l] = total[l] + (b ? b[at + l] : 0.0f); }
-                        }
+                        const Meets mw = conv_meets(phase, v->PL, 0, v->KW, v->SW, v->DW);
+                        row_dx(v, out, d, &panel, mh, mw, phase, b ? b + at : NULL);
                     }
                 }
             }

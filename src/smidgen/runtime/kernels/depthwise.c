@@ -2,8 +2,10 @@
  * Sums are kept in memory between the rows of the kernel; within a row they run over up to eight taps. */
 #include "conv.h"
 #include "tile.h"
+#include "vfp.h"
 
 #define TAPS     8
+#define WHOLE    9 /* taps of a kernel that are kept for all rows */
 #define LANES(l) SMG_LANES(l)
 #define WIDE     (SMG_SUMS != SMG_SUMS_FEW) /* eight outputs have loops of their own; others do the same, to the bit */
 
@@ -16,8 +18,24 @@ static int eight(int32_t *at, int32_t size) {
 
 /* Rows of y start as the bias. */
 static void start(float *y, int32_t pixels, int32_t step, int width, const float *b) {
+    if (WIDE && width == 8 && !b) {
+        for (; pixels > 0; pixels--, y += step) {
+            LANES(l) { y[l] = 0.0f; }
+        }
+    }
     for (int32_t i = 0; i < pixels; i++) {
         for (int l = 0; l < width; l++) { y[(ptrdiff_t)i * step + l] = b ? b[l] : 0.0f; }
+    }
+}
+
+/* to[i][l] = from[i][l] for up to eight channels of some pixels. */
+static void copy(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t from_step, ptrdiff_t pixels, int width) {
+    for (; pixels > 0; pixels--, to += to_step, from += from_step) {
+        if (width == 8) {
+            LANES(l) { to[l] = from[l]; }
+        } else {
+            for (int l = 0; l < width; l++) { to[l] = from[l]; }
+        }
     }
 }
 
@@ -32,12 +50,7 @@ static void row(const Conv *v, float *y, const float *x, float taps[TAPS][8], in
         if (lo >= hi) { continue; }
         const float *a = x + (ptrdiff_t)(iw + lo * v->DW) * v->C;
         if (plain) {
-            float sum[8] = {0};
-            a += from[0];
-            for (int32_t k = lo; k < hi; k++, a += step) {
-                LANES(l) { sum[l] += a[l] * taps[k][l]; }
-            }
-            LANES(l) { y[l] += sum[l]; }
+            smg_lane_products(y, a + from[0], step, taps[lo], 8, hi - lo);
         } else if (one) { /* all of one channel */
             float sum[8] = {0};
             a += from[0];
@@ -100,12 +113,13 @@ static void row_dx(const Conv *v, float *dx, const float *dy, float taps[TAPS][8
             int32_t k = m.first - first, ow = m.out;
             for (; ow >= v->OW && k < count; ow -= m.out_step) { k += m.tap_step; }
             if (plain) {
-                float sum[8] = {0};
-                for (; k < count && ow >= 0; k += m.tap_step, ow -= m.out_step) {
-                    const float *d = dy + (ptrdiff_t)ow * v->O;
-                    LANES(l) { sum[l] += d[l] * taps[k][l]; }
+                /* as many as there are taps, and outputs */
+                const int32_t left = (count - k + m.tap_step - 1) / m.tap_step;
+                const int32_t outs = m.out_step == 1 ? ow + 1 : (ow + m.out_step) / m.out_step;
+                if (k < count && ow >= 0) {
+                    smg_lane_products(out, dy + (ptrdiff_t)ow * v->O, -(ptrdiff_t)m.out_step * v->O, taps[k],
+                                      8 * (ptrdiff_t)m.tap_step, left < outs ? left : outs);
                 }
-                LANES(l) { out[l] += sum[l]; }
             } else {
                 for (int l = 0; l < width; l++) {
                     const float *d = dy + (ptrdiff_t)l * M;
@@ -152,15 +166,15 @@ void smg_depthwise_dx(const Conv *v, float *dx, const float *dy, const Weights *
  * are copied to `room` first, which has 8 * (H + 1) * W floats. */
 void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weights *w, float *room) {
     const ptrdiff_t filter = (ptrdiff_t)v->KH * v->KW, pixels = (ptrdiff_t)v->H * v->W;
-    float taps[TAPS][8], *line = room + 8 * pixels;
+    float taps[WHOLE][8], *line = room + 8 * pixels;
+    const int whole = filter <= WHOLE; /* all taps are read at once */
     Conv eight_of = *v;
     eight_of.C = eight_of.O = eight_of.G = 8;
     for (int32_t n = 0; n < v->N; n++, dx += pixels * v->C, dy += pixels * v->C) {
         for (int32_t at = 0, width; at < v->C; at += width) {
             width = v->C - at < 8 ? v->C - at : 8;
-            for (ptrdiff_t i = 0; i < pixels; i++) {
-                for (int l = 0; l < width; l++) { room[8 * i + l] = dy[i * v->C + at + l]; }
-            }
+            copy(room, 8, dy + at, v->C, pixels, (int)width);
+            if (whole) { weights_taps(w, taps[0], (int)filter, width, at, 1, 0, filter); }
             for (int32_t ih = 0; ih < v->H; ih++) {
                 const Meets m = conv_meets(ih, v->PT, 0, v->KH, 1, v->DH);
                 start(line, v->W, 8, width, NULL);
@@ -168,14 +182,13 @@ void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weig
                     if (oh < 0 || oh >= v->OH) { continue; }
                     for (int32_t kw = 0; kw < v->KW; kw += TAPS) {
                         const int count = v->KW - kw < TAPS ? (int)(v->KW - kw) : TAPS;
-                        weights_taps(w, taps[0], count, width, at, 1, (ptrdiff_t)kh * v->KW + kw, filter);
-                        row_dx(&eight_of, line, room + 8 * (ptrdiff_t)oh * v->W, taps, kw, count, width);
+                        const ptrdiff_t tap = (ptrdiff_t)kh * v->KW + kw;
+                        if (!whole) { weights_taps(w, taps[0], count, width, at, 1, tap, filter); }
+                        row_dx(&eight_of, line, room + 8 * (ptrdiff_t)oh * v->W, taps + (whole ? tap : 0), kw, count,
+                               width);
                     }
                 }
-                float *out = dx + (ptrdiff_t)ih * v->W * v->C + at;
-                for (int32_t iw = 0; iw < v->W; iw++) {
-                    for (int l = 0; l < width; l++) { out[(ptrdiff_t)iw * v->C + l] = line[8 * iw + l]; }
-                }
+                copy(dx + (ptrdiff_t)ih * v->W * v->C + at, v->C, line, 8, v->W, (int)width);
             }
         }
     }

@@ -42,6 +42,14 @@ static inline int8_t smg_requantize(int32_t acc, int32_t m, Requantize r) {
     return (int8_t)(v > r.hi ? r.hi : v);
 }
 
+/* The same in fewer steps where the rounding and the zero point fit one sum of 32 bits: high + smg_requantize_add(r).
+ * High halves are at most 2^30. 0: they do not (as a sum, 0 would need half a step below zero). */
+enum { SHORT_SHIFT = 54 };
+static inline int32_t smg_requantize_add(Requantize r) {
+    if (r.shift < HIGH_SHIFT || r.shift > SHORT_SHIFT) { return 0; }
+    return (1 << (r.shift - HIGH_SHIFT)) + r.zero * (1 << (r.shift - HIGH_SHIFT + 1));
+}
+
 /* y[i] from sum[i] + b[i] and m[i], for outputs that lie side by side, up to SMG_RUN of them. */
 enum { SMG_RUN = 16 };
 static inline void smg_requantize_run(int8_t *restrict y, const int32_t *restrict sum, const int32_t *restrict b,

@@ -44,8 +44,31 @@ static inline const int8_t *qweights_rows(const QWeights *q, ptrdiff_t o, int32_
     return q->room;
 }
 
-/* One weight per output and tap (C/G = 1). `taps` is room for QTAPS channels. */
+/* Bytes of a block of columns, in whole fours (qcolumns.h). */
+static inline uint64_t columns_room(uint64_t K) { return (K + 3) / 4 * 4 * PIXELS * sizeof(int16_t); }
+
+/* Columns of a line of a depthwise layer: QNEAR neighbouring outputs and what their windows reach beyond. */
+enum { QNEAR = 16 };
+#define QLINE(KW) (QNEAR + ((KW) + 1) / 2 * 2)
+/* Outputs that a line is long enough for, in fours; may be 0. */
+static inline int32_t qdepthwise_outputs(const Conv *v) { return v->SW > QNEAR ? 0 : (QNEAR / v->SW + 1) / 4 * 4; }
+/* Bytes of room: for taps of QTAPS channels, or on some cores for lines and words of four, unless those are much more. A
+ * plan fits any core. */
+enum { QMORE = 512 };
+static inline uint64_t qdepthwise_lanes(const Conv *v) {
+    return smg_mul((uint64_t)v->KH, QTAPS * sizeof(int16_t) * (uint64_t)v->KW);
+}
+static inline uint64_t qdepthwise_lines(const Conv *v) {
+    const uint64_t pairs = ((uint64_t)v->KW + 1) / 2;
+    return smg_mul((uint64_t)v->KH, 4 * (sizeof(int16_t) * (QNEAR + 2 * pairs) + sizeof(uint32_t) * pairs));
+}
+static inline uint64_t qdepthwise_room(const Conv *v) {
+    const uint64_t lanes = qdepthwise_lanes(v), lines = qdepthwise_lines(v);
+    return lines > lanes && lines <= smg_add(lanes, QMORE) ? lines : lanes;
+}
+
+/* One weight per output and tap (C/G = 1). */
 #define smg_qdepthwise SMG_EXTERN(qdepthwise)
 void smg_qdepthwise(const Conv *v, const QConv *q, int8_t *y, const int8_t *x, const QWeights *w, const int32_t *b,
-                    const int32_t *m, int16_t *taps);
+                    const int32_t *m, int16_t *room);
 #endif

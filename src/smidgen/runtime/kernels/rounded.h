@@ -29,36 +29,44 @@ static inline int32_t smg_floor_random(float x, uint32_t bits, int nearest) {
     return cut - ((float)cut > t);
 }
 
+/* clamp(q - less), where |less| is at most 2^30: in 32 bits if q is small. */
+static inline int32_t smg_less(int32_t q, int32_t less, int32_t limit, int is_small) {
+    if (is_small) {
+        const int32_t now = q - less, low = now < -limit ? -limit : now;
+        return low > limit ? limit : low;
+    }
+    const int64_t now = (int64_t)q - less, low = now < -limit ? -limit : now;
+    return (int32_t)(low > limit ? limit : low);
+}
+
 /* One end function for each type and optimizer, so that firmware has those that it uses. */
-#define ROUNDED_END(name, type, limit, kind)                                                                    \
-    static inline void name(const Sink *s, const float *tile, size_t at, size_t count) {                        \
-        const Rounded *r = smg_rounded_of(s);                                                                   \
-        type *q = (type *)r->q + at;                                                                            \
-        float *m = (kind) >= SMG_MOMENTUM ? s->m + at : NULL, *v = (kind) == SMG_ADAM ? s->v + at : NULL;       \
-        size_t o = at / r->length, left = r->length - at % r->length;                                           \
-        for (size_t i = 0; i < count; i++) {                                                                    \
-            const float w = (float)q[i] * r->scale[o] + r->offset[o];                                           \
-            const float d = smg_decayed(r->gain[o] * (r->factor * tile[i]), w, s->decay);                       \
-            float by = s->lr * d;                                                                               \
-            if ((kind) == SMG_MOMENTUM) {                                                                       \
-                m[i] = smg_momentum(m[i], d, s->beta1);                                                         \
-                by = smg_momentum_by(m[i], d, s->lr, s->beta1, s->nesterov);                                    \
-            }                                                                                                   \
-            if ((kind) == SMG_ADAM) {                                                                           \
-                m[i] = smg_adam_mean(m[i], d, s->beta1, s->take1);                                              \
-                v[i] = smg_adam_square(v[i], d, s->beta2, s->take2);                                            \
-                by = smg_adam_by(m[i], smg_sqrtf(v[i]) / s->root2, s->lr, s->eps) + r->fade * w;                \
-            }                                                                                                   \
-            const uint32_t bits = smg_random(r->a, r->b, (uint32_t)(at + i));                                   \
-            const int64_t now =                                                                                 \
-                (int64_t)q[i] - smg_floor_random(r->scale[o] != 0 ? by / r->scale[o] : 0.0f, bits, r->nearest); \
-            const int64_t low = now < -(limit) ? -(limit) : now;                                                \
-            q[i] = (type)(low > (limit) ? (limit) : low);                                                       \
-            if (--left == 0) {                                                                                  \
-                o++;                                                                                            \
-                left = r->length;                                                                               \
-            }                                                                                                   \
-        }                                                                                                       \
+#define ROUNDED_END(name, type, limit, kind)                                                                      \
+    static inline void name(const Sink *s, const float *tile, size_t at, size_t count) {                          \
+        const Rounded r = *smg_rounded_of(s); /* copied: int8 may alias all of it */                              \
+        type *q = (type *)r.q + at;                                                                               \
+        float *m = (kind) >= SMG_MOMENTUM ? r.sink.m + at : NULL, *v = (kind) == SMG_ADAM ? r.sink.v + at : NULL; \
+        const float lr = r.sink.lr, decay = r.sink.decay;                                                         \
+        for (size_t o = at / r.length, i = 0; i < count; o++) {                                                   \
+            const size_t left = (o + 1) * r.length - at, end = left < count ? left : count;                       \
+            const float gain = r.gain[o], scale = r.scale[o], offset = r.offset[o];                               \
+            for (; i < end; i++) {                                                                                \
+                const float w = (float)q[i] * scale + offset;                                                     \
+                const float d = smg_decayed(gain * (r.factor * tile[i]), w, decay);                               \
+                float by = lr * d;                                                                                \
+                if ((kind) == SMG_MOMENTUM) {                                                                     \
+                    m[i] = smg_momentum(m[i], d, r.sink.beta1);                                                   \
+                    by = smg_momentum_by(m[i], d, lr, r.sink.beta1, r.sink.nesterov);                             \
+                }                                                                                                 \
+                if ((kind) == SMG_ADAM) {                                                                         \
+                    m[i] = smg_adam_mean(m[i], d, r.sink.beta1, r.sink.take1);                                    \
+                    v[i] = smg_adam_square(v[i], d, r.sink.beta2, r.sink.take2);                                  \
+                    by = smg_adam_by(m[i], smg_sqrtf(v[i]) / r.sink.root2, lr, r.sink.eps) + r.fade * w;          \
+                }                                                                                                 \
+                const uint32_t bits = smg_random(r.a, r.b, (uint32_t)(at + i));                                   \
+                const int32_t less = smg_floor_random(scale != 0 ? by / scale : 0.0f, bits, r.nearest);           \
+                q[i] = (type)smg_less(q[i], less, limit, sizeof(type) == 1);                                      \
+            }                                                                                                     \
+        }                                                                                                         \
     }
 #define LIMIT_i8  127
 #define LIMIT_i32 (1 << 30)

@@ -47,6 +47,10 @@ SOURCE_CODE void source_outer(float *sum, int rows, int width, const float *a, p
     for (; T > 0; T -= ROWS, a += ROWS * a_step) {
         const int32_t count = T < ROWS ? T : ROWS;
         for (int32_t t = 0; t < count; t++, x.q += step) {
+            if (width == 8) {
+                SMG_LANES(l) { wide[8 * t + l] = (float)(x.q[l] - x.zero); }
+                continue;
+            }
             for (int l = 0; l < width; l++) { wide[8 * t + l] = (float)(x.q[l] - x.zero); }
         }
         smg_outer(sum, rows, width, a, a_step, wide, 8, count);

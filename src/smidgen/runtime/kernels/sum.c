@@ -2,7 +2,7 @@
  *
  *   products   k = 0, 1, 2, ...    lane 0 1 2 3 4 5 6 7 | 0 1 2 3 4 5 6 7 | 0 1 2   whole eights, then the rest
  *   rows       t = 0, 1, 2, ...    lane 0 1 2 ... width | 0 1 2 ... width | ...     one output a lane */
-#include "sum.h"
+#include "vfp.h"
 
 #if SMG_SUMS != SMG_SUMS_VECTORS
 
@@ -41,17 +41,15 @@ static void four(float *sum, ptrdiff_t sum_step, const float *a, ptrdiff_t a_ste
 }
 
 #if SMG_SUMS == SMG_SUMS_REGISTERS
-/* Two rows of b, with sixteen registers for their lanes: added to `lanes`, or if there are none, joined into y[2]. */
+/* Two rows of b, with sixteen lanes: added to `lanes`, or if there are none, joined into y[2]. */
 static void pair(float *lanes, float *y, const float *a, const float *b, const float *c, int32_t K) {
-    float s[8], r[8];
-    SMG_LANES(l) { s[l] = r[l] = 0.0f; }
-    for (; K >= 8; K -= 8, a += 8, b += 8, c += 8) {
-        SMG_LANES(l) {
-            const float x = a[l];
-            s[l] += x * b[l];
-            r[l] += x * c[l];
-        }
-    }
+    float s[16] = {0}, *r = s + 8;
+    const int32_t eights = K >> 3;
+    if (eights > 0) { smg_two_dots(s, a, b, c, eights); }
+    a += 8 * eights;
+    b += 8 * eights;
+    c += 8 * eights;
+    K &= 7;
     if (lanes) {
         SMG_LANES(l) { s[l] += lanes[l]; }
         SMG_LANES(l) { r[l] += lanes[8 + l]; }
@@ -111,22 +109,18 @@ void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const flo
 
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T) {
-    for (; width == 8 && rows >= 2; rows -= 2, sum += 16, a += 2) { /* two rows in sixteen registers */
-        const float *at = a, *bt = b;
-        float s[8], r[8];
-        SMG_LANES(l) { s[l] = sum[l]; }
-        SMG_LANES(l) { r[l] = sum[8 + l]; }
-        for (int32_t t = T; t > 0; t--, at += a_step, bt += b_step) {
-            const float x = at[0], y = at[1];
-            SMG_LANES(l) {
-                s[l] += x * bt[l];
-                r[l] += y * bt[l];
-            }
-        }
-        SMG_LANES(l) { sum[l] = s[l]; }
-        SMG_LANES(l) { sum[8 + l] = r[l]; }
+    for (; width == 8 && rows >= 2 && T > 0; rows -= 2, sum += 16, a += 2) {
+        smg_two_rows(sum, a, a + 1, a_step, b, b_step, T);
     }
     for (int i = 0; i < rows; i++) { smg_rows(sum + 8 * i, width, a + i, a_step, b, b_step, T); }
+}
+
+void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    if (T > 0) { smg_two_rows(sum, a, a + row, 1, b, b_step, T); }
+}
+
+void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    if (T > 0) { smg_four_rows(sum, a, row, b, b_step, T); }
 }
 
 #else /* a lane at a time: such cores have registers for four of them, not for 32 */
@@ -280,6 +274,13 @@ void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step
 #endif
 
 #if SMG_SUMS != SMG_SUMS_REGISTERS
+void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    smg_rows(sum, 8, a, 1, b, b_step, T);
+    smg_rows(sum + 8, 8, a + row, 1, b, b_step, T);
+}
+void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T) {
+    for (int i = 0; i < 4; i++) { smg_rows(sum + 4 * i, 4, a + i * row, 1, b, b_step, T); }
+}
 void smg_dot8_x4(float *y, const float *a, const float *b, ptrdiff_t row, int32_t K) {
     float lanes[32] = {0};
     smg_dot_x4(lanes, a, b, row, K);
@@ -291,4 +292,9 @@ float smg_dot8(const float *a, const float *b, int32_t K) {
     float lanes[8] = {0};
     smg_dot(lanes, a, b, K);
     return smg_lanes8(lanes);
+}
+
+void smg_flush_sixteen(float *total, float *part) {
+    smg_add_sixteen(total, part);
+    smg_no_sixteen(part);
 }

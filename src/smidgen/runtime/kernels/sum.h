@@ -67,7 +67,13 @@ float smg_sum8(const float *a, int32_t K);
 #define smg_rows SMG_EXTERN(rows)
 void smg_rows(float *sum, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step, int32_t T);
 
-/* The same for neighbouring columns of a: sum[8 * i + l] += a[t * a_step + i] * b[t * b_step + l]. Fast for 4 by 8. */
+/* The same for two rows of a, `row` floats apart, and eight lanes each; and for four rows, and four lanes. */
+#define smg_rows_x2 SMG_EXTERN(rows_x2)
+void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T);
+#define smg_rows_x4 SMG_EXTERN(rows_x4)
+void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T);
+
+/* The same as smg_rows for neighbouring columns of a: sum[8 * i + l] += a[t * a_step + i] * b[t * b_step + l]. Fast for 4 by 8. */
 #define smg_outer SMG_EXTERN(outer)
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T);
@@ -89,7 +95,9 @@ static inline int smg_wide(int32_t *at, int32_t size) {
     return width;
 }
 
-/* total += part, part = 0 */
+/* total += part, part = 0; the second for sixteen. */
+#define smg_flush_sixteen SMG_EXTERN(flush_sixteen)
+void smg_flush_sixteen(float *total, float *part);
 static inline void smg_flush(float *total, float *part, int count) {
     for (int i = 0; i < count; i++) {
         total[i] += part[i];

@@ -43,20 +43,25 @@ SMG_INLINE void tile_end(Tile *t, const Sink *sink, size_t at, size_t step) {
     }
 }
 
+/* All 32 sums. */
+SMG_INLINE void tile_flush(float *total, float *part) {
+    smg_flush_sixteen(total, part);
+    smg_flush_sixteen(total + 16, part + 16);
+}
 SMG_INLINE void tile_sample_begin(Tile *t) {
     memset(t->sample, 0, sizeof t->sample);
     memset(t->part, 0, sizeof t->part);
     t->pending = 0;
 }
 SMG_INLINE void tile_sample_end(Tile *t) {
-    if (t->pending) { smg_flush(t->sample, t->part, 32); }
-    smg_flush(t->tile, t->sample, 32);
+    if (t->pending) { tile_flush(t->sample, t->part); }
+    tile_flush(t->tile, t->sample);
 }
 /* Another `count` positions have been added to `part`. */
 SMG_INLINE void tile_count(Tile *t, int32_t count) {
     t->pending += count;
     if (t->pending < SMG_BLOCK) { return; }
-    smg_flush(t->sample, t->part, 32);
+    tile_flush(t->sample, t->part);
     t->pending = 0;
 }
 #endif

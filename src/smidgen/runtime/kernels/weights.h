@@ -110,7 +110,13 @@ static inline void weights_widen(const Weights *w, float *to, ptrdiff_t row, ptr
             continue;
         }
 #endif
-        for (ptrdiff_t k = 0; k < count; k++) { to[k * step] = (float)from[k] * scale; }
+        ptrdiff_t k = 0;
+#if SMG_SUMS == SMG_SUMS_REGISTERS
+        for (; step == 1 && k + 4 <= count; k += 4) {
+            SMG_UNROLL for (int l = 0; l < 4; l++) { to[k + l] = (float)from[k + l] * scale; }
+        }
+#endif
+        for (; k < count; k++) { to[k * step] = (float)from[k] * scale; }
     }
 }
 
