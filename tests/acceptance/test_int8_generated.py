@@ -61,12 +61,17 @@ def with_all_integers(graph: Graph) -> Graph:
     return b.graph()
 
 
+GRADIENTS = ("f32", "int16")
+
+
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_random_networks_in_int8(seed: int) -> None:
+def test_random_networks_in_int8(seed: int, gradients: str) -> None:
     net = Int8Net(seed)
-    precision = smidgen.Int8(head="int8") if seed % 5 == 3 else "int8"
+    precision = smidgen.Int8(head="int8" if seed % 5 == 3 else "f32", gradients=gradients)
     entries = api.build(net, torch.zeros(BATCH, *net.shape), **options_of(net, seed, precision))
-    inference(entries.forward["infer"], net, seed)
+    if gradients == "f32":
+        inference(entries.forward["infer"], net, seed)
     step(entries, net, seed)
 
 
