@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Dim, DType, Tensor, size
+from ..ir import Array, Dim, DType, Tensor
 from .fixed_point import check_types
 from .registry import NOT_DIFFERENTIABLE, Call, Integers, N, Spec, case, define, out_size
 

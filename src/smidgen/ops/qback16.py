@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -73,10 +74,6 @@ def _dx(
 
 def _real_dx(dy: Array, w: Array, attrs: Mapping[str, Any]) -> Sequence[Array]:
     return conv._conv2d_dx_ref(dy, w, **attrs) if w.ndim == 4 else (dy @ w,)
-
-
-def _split(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in attrs.items() if k not in ("exponent", "axis")}
 
 
 def _shape(op: str, dy: Tensor, w: Tensor, attrs: Mapping[str, Any]) -> Shape:
@@ -181,17 +178,15 @@ def _dx_cases(settings: Sequence[Any], put: bool = False) -> list[Any]:
 _WIDE: Final[list[Any]] = [((2, 3, 3, 600), (600, 1, 1, 20), {"in_hw": (3, 3)})]
 """More products than mantissas of 15 bits have room for."""
 
-for _name, _settings, _work in (("qconv2d", _BACK + _WIDE, work.conv_dx), ("qlinear", _ROWS_BACK, work.conv_dx)):
+for _name, _settings in (("qconv2d", _BACK + _WIDE), ("qlinear", _ROWS_BACK)):
     for _put in (False, True):
         _op = f"{_name}_dx16{'_put' if _put else ''}"
         define(
             _op, doc="input gradient of the layer from mantissas, an int8 weight and multipliers of its outputs; the "
             "exponent is that of the gain" + (", with w = put(w, learned, index) along `axis`" if _put else ""),
-            infer=lambda ins, attrs, op=_op: _dx_infer(op, ins, _split(attrs) | {"exponent": attrs["exponent"]} | (
-                {"axis": attrs["axis"]} if "axis" in attrs else {})),
-            ref=_put_ref if _put else _dx_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True,
+            infer=partial(_dx_infer, _op), ref=_put_ref if _put else _dx_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True,
             kernels={"i16": f"qconv2d_dx16{'_put' if _put else ''}_i16"},
-            params=_put_params if _put else _dx_params, scratch=_dx_scratch, macs=_dx_macs, work=_work,
+            params=_put_params if _put else _dx_params, scratch=_dx_scratch, macs=_dx_macs, work=work.conv_dx,
             stored=None if _put else Stored(2, slice=f"{_op}_put"), cases=_dx_cases(_settings, _put),
         )  # fmt: skip
 
@@ -215,7 +210,7 @@ def _over_scratch(call: Call) -> int:
     return 2 * LANES * (int(kh) * int(kw) + min(reach, int(h)) * int(w))  # type: ignore[arg-type]
 
 
-_SAME: Final = [
+_SAME: Final[list[dict[str, Any]]] = [
     {"stride": (1, 1), "padding": ((t, b), (k // 2 * d, k // 2 * d)), "dilation": (d, d)}
     for k, d, t, b in ((3, 1, 1, 1), (5, 1, 2, 2), (3, 2, 2, 2), (3, 1, -1, 3), (3, 1, 3, -1))
 ]

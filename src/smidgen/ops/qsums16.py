@@ -13,8 +13,8 @@ from ..ir import Array, DType, Tensor, size
 from . import conv, matrix, work
 from .fixed_point import check_types, check_zero
 from .gradients16 import ABOUT, check_mantissas, exponent_of, int16
-from .registry import NOT_DIFFERENTIABLE, Call, Integers, N, Param, Spec, case, define
 from .quantize import int8
+from .registry import NOT_DIFFERENTIABLE, Call, Integers, N, Param, Spec, case, define
 from .traits import Taken
 
 
@@ -69,7 +69,9 @@ define(
     "qlinear_dw16", doc="linear_dw of mantissas and x - zero in int8, sums in int64, times 2^e",
     infer=lambda ins, attrs: _dw_infer("qlinear_dw16", ins, attrs), ref=_linear_dw_ref, vjp=NOT_DIFFERENTIABLE,
     batchwise=True, rounded_sink=DType.I8, kernels={"f32": "qlinear_dw16_f32"},
-    taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),)), 1: Taken(((2, len(call.ins[2].shape) - 1),))},
+    taken=lambda call, count: {
+        axis: Taken(((i, len(call.ins[i].shape) - 1),)) for axis, i in enumerate((0, 2))
+    },
     params=_linear_dw_params, macs=lambda call: size((*call.ins[0].shape, call.ins[2].shape[-1])), work=work.conv_dw,
     cases=[
         case(int16(*rows, o), ABOUT, Integers((*rows, k), DType.I8, -128, 127), zero=zero)

@@ -192,7 +192,8 @@ def _check_dy(op: str, dy: Tensor, v: Tensor, *others: DType) -> None:
 define(
     "qtable_dx", doc="dx = dy · slopes[q + 128]",
     infer=_table_dx_infer, ref=lambda dy, x, slopes: (dy * slopes[x.astype(np.int32) - LOW],), vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "qtable_dx_f32"}, int16=Int16("qtable_dx16", starts=True, constant=table_slopes), params=lambda call: [call.outs[0].size], inplace=(0,),
+    kernels={"f32": "qtable_dx_f32"}, params=lambda call: [call.outs[0].size], inplace=(0,),
+    int16=Int16("qtable_dx16", starts=True, constant=table_slopes),
     layout=Layout("each", operands=2),
     cases=[case((N, 5, 7), int8(N, 5, 7), (ENTRIES,)), case((1,), int8(1), (ENTRIES,))],
 )  # fmt: skip
@@ -216,7 +217,8 @@ define(
     "qclamp_dx", doc="dx = dy where lo < y < hi, else 0; y in i8",
     infer=_clamp_dx_infer, ref=lambda dy, y, lo, hi: (np.where((y > lo) & (y < hi), dy, dy.dtype.type(0)),),
     vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "range_dx_i8", "i16,i8->i16": "range_dx16_i8"}, params=_clamp_dx_params, inplace=(0,), bits=_clamp_bits, int16=SAME16, layout=EACH,
+    kernels={"f32": "range_dx_i8", "i16,i8->i16": "range_dx16_i8"}, params=_clamp_dx_params, inplace=(0,),
+    bits=_clamp_bits, int16=SAME16, layout=EACH,
     cases=[case((N, 5, 7), int8(N, 5, 7), lo=-128, hi=127), case((9,), int8(9), lo=0, hi=60),
            case(Integers((N, 5), DType.I16, -32767, 32767), int8(N, 5), lo=-9, hi=60)],
 )  # fmt: skip

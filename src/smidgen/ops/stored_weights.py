@@ -187,7 +187,10 @@ Example = tuple[Any, tuple[int, ...], Mapping[str, Any]]
 
 
 def _define(
-    name: str, room: Callable[[Sequence[int], int], int], cases: Sequence[Example], forms: Sequence[Form] = FORMS,
+    name: str,
+    room: Callable[[Sequence[int], int], int],
+    cases: Sequence[Example],
+    forms: Sequence[Form] = FORMS,
     int16: Int16 | None = None,
 ) -> None:
     """The forms of one op."""
@@ -255,7 +258,6 @@ _ROWS_BACK: list[Example] = [
     ((N, 4), (4, 10), {}), ((N, 5, 9), (9, 37), {}), ((2, N, 3), (3, 8), {}), ((200,), (200, 21), {}),
     ((N, 1), (1, 1), {}),
 ]  # fmt: skip
-
 
 
 def _layer16(op: str, scales: Callable[[Any, Any], Any] = layer_scales) -> Int16:
