@@ -9,13 +9,11 @@
 #define SMG_OUTER16_H
 #include "qlayers.h"
 
-#if defined(__ARM_FEATURE_DSP) && defined(__GNUC__)
-/* Two terms at a time: numbers of two rows of w side by side, as SMLAD takes them. The same sums as below. */
-static inline int32_t smg_smlad(uint32_t a, uint32_t b, int32_t sum) {
-    int32_t r;
-    __asm__("smlad %0, %1, %2, %3" : "=r"(r) : "r"(a), "r"(b), "r"(sum));
-    return r;
-}
+#if defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && defined(__GNUC__)
+/* Two terms at a time: numbers of two rows of w side by side, as SMLAD takes them. The same sums as below.
+ *
+ *     w     U  u0 u1 u2 u3        panel   u0|v0  u1|v1  u2|v2  u3|v3     made once for all pixels, 32 terms at a time
+ *           V  v0 v1 v2 v3 */
 static inline uint32_t smg_even8(uint32_t v) { /* bytes 0 and 2 */
     uint32_t r;
     __asm__("sxtb16 %0, %1" : "=r"(r) : "r"(v));
@@ -36,60 +34,88 @@ static inline uint32_t smg_high16(uint32_t a, uint32_t b) { /* both upper halves
     __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(r) : "r"(b), "r"(a));
     return r;
 }
-static inline uint32_t smg_word(const void *from) {
+static inline uint32_t smg_word(const void *from) { /* not by a call, which memcpy is in firmware */
     uint32_t v;
-    memcpy(&v, from, sizeof v);
+    __builtin_memcpy(&v, from, sizeof v);
     return v;
 }
-static inline void smg_outer16(int32_t *sum, const int16_t *p, ptrdiff_t p_step, const int8_t *w, ptrdiff_t w_step,
-                               int32_t terms, int width) {
-    for (int i = 0; i < PIXELS; i += 2, sum += 2 * SMG_RUN, p += 2 * p_step) {
+
+/* Sums over pairs of terms of p[pair][i] * w[pair][l], two pixels and four inputs, all in registers; they are stored
+ * behind the last pair of w, as [i][l]. */
+__attribute__((noinline)) static void smg_pairs16(const uint32_t *p, uint32_t *w, int32_t pairs) {
+    uint32_t a, b, k;
+    __asm__ volatile("mov r4, #0\n\t"
+                     "mov r5, #0\n\t"
+                     "mov r6, #0\n\t"
+                     "mov r7, #0\n\t"
+                     "mov r8, #0\n\t"
+                     "mov r9, #0\n\t"
+                     "mov r10, #0\n\t"
+                     "mov r11, #0\n"
+                     "1:\n\t"
+                     "ldrd %[a], %[b], [%[p]], #8\n\t"
+                     "ldr %[k], [%[w]], #4\n\t"
+                     "smlad r4, %[a], %[k], r4\n\t"
+                     "smlad r8, %[b], %[k], r8\n\t"
+                     "ldr %[k], [%[w]], #4\n\t"
+                     "smlad r5, %[a], %[k], r5\n\t"
+                     "smlad r9, %[b], %[k], r9\n\t"
+                     "ldr %[k], [%[w]], #4\n\t"
+                     "smlad r6, %[a], %[k], r6\n\t"
+                     "smlad r10, %[b], %[k], r10\n\t"
+                     "ldr %[k], [%[w]], #4\n\t"
+                     "smlad r7, %[a], %[k], r7\n\t"
+                     "smlad r11, %[b], %[k], r11\n\t"
+                     "subs %[n], %[n], #1\n\t"
+                     "bne 1b\n\t"
+                     "stmia %[w], {r4-r11}"
+                     : [p] "+r"(p), [w] "+r"(w), [n] "+r"(pairs), [a] "=&r"(a), [b] "=&r"(b), [k] "=&r"(k)
+                     :
+                     : "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "cc", "memory");
+}
+
+enum { PAIRS16 = 16 };
+static void smg_outer16(int32_t *sum, const int16_t *p, ptrdiff_t p_step, const int8_t *w, ptrdiff_t w_step,
+                        int32_t terms, int width) {
+    uint32_t pixels[PIXELS * PAIRS16], panel[4 * PAIRS16 + 8]; /* [pixels / 2][pair][2]; [pair][input], eight sums */
+    for (int32_t few; terms > 0; terms -= few, p += few, w += few * w_step) {
+        few = terms < 2 * PAIRS16 ? terms : 2 * PAIRS16;
+        const int32_t pairs = (few + 1) / 2;
+        for (int i = 0; i < PIXELS; i++) {
+            uint32_t *to = pixels + (ptrdiff_t)(i / 2) * 2 * PAIRS16 + i % 2;
+            const int16_t *from = p + i * p_step;
+            for (int32_t t = few; t > 1; t -= 2, from += 2, to += 2) { *to = smg_word(from); }
+            if (few & 1) { *to = (uint16_t)*from; }
+        }
         int l = 0;
         for (; l + 4 <= width; l += 4) {
-            const int16_t *a = p, *b = p + p_step;
             const int8_t *v = w + l;
-            int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
-            for (int32_t t = terms; t > 1; t -= 2, a += 2, b += 2, v += 2 * w_step) {
-                const uint32_t A = smg_word(a), B = smg_word(b), U = smg_word(v), V = smg_word(v + w_step);
+            uint32_t *to = panel;
+            for (int32_t t = few; t > 0; t -= 2, v += 2 * w_step, to += 4) {
+                const uint32_t U = smg_word(v), V = t > 1 ? smg_word(v + w_step) : 0;
                 const uint32_t Ue = smg_even8(U), Ve = smg_even8(V), Uo = smg_odd8(U), Vo = smg_odd8(V);
-                uint32_t k = smg_low16(Ue, Ve);
-                s0 = smg_smlad(A, k, s0);
-                t0 = smg_smlad(B, k, t0);
-                k = smg_low16(Uo, Vo);
-                s1 = smg_smlad(A, k, s1);
-                t1 = smg_smlad(B, k, t1);
-                k = smg_high16(Ue, Ve);
-                s2 = smg_smlad(A, k, s2);
-                t2 = smg_smlad(B, k, t2);
-                k = smg_high16(Uo, Vo);
-                s3 = smg_smlad(A, k, s3);
-                t3 = smg_smlad(B, k, t3);
+                to[0] = smg_low16(Ue, Ve);
+                to[1] = smg_low16(Uo, Vo);
+                to[2] = smg_high16(Ue, Ve);
+                to[3] = smg_high16(Uo, Vo);
             }
-            if (terms & 1) {
-                s0 += *a * v[0];
-                s1 += *a * v[1];
-                s2 += *a * v[2];
-                s3 += *a * v[3];
-                t0 += *b * v[0];
-                t1 += *b * v[1];
-                t2 += *b * v[2];
-                t3 += *b * v[3];
+            for (int i = 0; i < PIXELS; i += 2) {
+                int32_t *up = sum + i * SMG_RUN + l;
+                smg_pairs16(pixels + (ptrdiff_t)i * PAIRS16, panel, pairs);
+                const uint32_t *s = panel + (ptrdiff_t)4 * pairs;
+                for (int k = 0; k < 4; k++) {
+                    up[k] += (int32_t)s[k];
+                    up[SMG_RUN + k] += (int32_t)s[4 + k];
+                }
             }
-            int32_t *to = sum + l, *below = to + SMG_RUN;
-            to[0] += s0;
-            to[1] += s1;
-            to[2] += s2;
-            to[3] += s3;
-            below[0] += t0;
-            below[1] += t1;
-            below[2] += t2;
-            below[3] += t3;
         }
         for (; l < width; l++) {
-            const int8_t *v = w + l;
-            for (int32_t t = 0; t < terms; t++, v += w_step) {
-                sum[l] += p[t] * *v;
-                sum[l + SMG_RUN] += p[p_step + t] * *v;
+            for (int i = 0; i < PIXELS; i++) {
+                const int16_t *a = p + i * p_step;
+                const int8_t *v = w + l;
+                int32_t s = 0;
+                for (int32_t t = 0; t < few; t++, v += w_step) { s += a[t] * *v; }
+                sum[i * SMG_RUN + l] += s;
             }
         }
     }
