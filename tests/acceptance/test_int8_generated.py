@@ -61,12 +61,17 @@ def with_all_integers(graph: Graph) -> Graph:
     return b.graph()
 
 
+GRADIENTS = ("f32", "int16")
+
+
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_random_networks_in_int8(seed: int) -> None:
+def test_random_networks_in_int8(seed: int, gradients: str) -> None:
     net = Int8Net(seed)
-    precision = smidgen.Int8(head="int8") if seed % 5 == 3 else "int8"
+    precision = smidgen.Int8(head="int8" if seed % 5 == 3 else "f32", gradients=gradients)
     entries = api.build(net, torch.zeros(BATCH, *net.shape), **options_of(net, seed, precision))
-    inference(entries.forward["infer"], net, seed)
+    if gradients == "f32":
+        inference(entries.forward["infer"], net, seed)
     step(entries, net, seed)
 
 
@@ -113,8 +118,9 @@ def step(entries: Any, net: Int8Net, seed: int) -> None:
                 assert got.dtype == np.int32 or (away > 0).mean() < 0.05, name
 
 
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("seed", range(0, COUNT, 3))
-def test_what_int8_learns_follows_f32(seed: int) -> None:
+def test_what_int8_learns_follows_f32(seed: int, gradients: str) -> None:
     """A few samples are learned by heart."""
     net = Int8Net(seed)
     x, y = data(net, seed + 3)
@@ -123,6 +129,7 @@ def test_what_int8_learns_follows_f32(seed: int) -> None:
         given = options_of(net, seed, precision)
         if precision == "int8":
             given["data"] = np.concatenate([given["data"], x])
+            given["precision"] = smidgen.Int8(gradients=gradients)
         job = smidgen.compile(net, torch.zeros(BATCH, *net.shape), **given)
         losses = [float(job.train_step(x, y)) for _ in range(25)]
         drops.append(losses[0] - float(np.mean(losses[-3:])))

@@ -17,6 +17,7 @@ from smidgen.errors import BadCalibration, BadOption, CannotQuantize
 from smidgen.ir import Array
 
 CLASSES = 4
+INT16 = smidgen.Int8(gradients="int16")
 
 
 class Block(nn.Module):
@@ -122,16 +123,17 @@ def test_weights_go_home_dequantised(method: Any) -> None:
     assert np.abs(got - want).mean() < 0.5 * np.abs(got - untrained).mean()
 
 
-def test_what_is_saved_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["int8", INT16], ids=["f32", "int16"])
+def test_what_is_saved_goes_on_with_the_same_bits(precision: Any, tmp_path: Path) -> None:
     model = network()
-    whole, half = compiled(model), compiled(model)
+    whole, half = compiled(model, precision), compiled(model, precision)
     learned(whole, 20)
     x, y = images(8 * 20)
     for i in range(0, 80, 8):
         half.train_step(x[i : i + 8], y[i : i + 8])
     half.save(tmp_path / "half.smg")
     half.checkpoint(tmp_path / "half.ckpt")
-    again, resumed = smidgen.load(tmp_path / "half.smg"), compiled(model)
+    again, resumed = smidgen.load(tmp_path / "half.smg"), compiled(model, precision)
     resumed.resume(tmp_path / "half.ckpt")
     for job in (again, resumed):
         for i in range(80, 160, 8):
@@ -172,6 +174,19 @@ def test_techniques_leave_the_bits_alone(kind: str, tmp_path: Path) -> None:
     assert trained_bits(free) == trained_bits(tight)
 
 
+@pytest.mark.parametrize("kind", ["plan", "page"])
+def test_techniques_leave_the_bits_of_int16_gradients_alone(kind: str, tmp_path: Path) -> None:
+    """But for micro-batches, whose parts have exponents of their own."""
+    model = network()
+    free = compiled(model, INT16, kernels="exact", memory=smidgen.Memory(accumulate=False))
+    budget = int({"plan": 0.95, "page": 0.75}[kind] * free.plan.ram_bytes)
+    page_to = tmp_path / "page.bin" if kind == "page" else None
+    within = smidgen.Memory(budget=budget, page_to=page_to, accumulate=False)
+    tight = compiled(model, INT16, kernels="exact", memory=within)
+    assert tight.plan.ram_bytes <= budget
+    assert trained_bits(free) == trained_bits(tight)
+
+
 def test_micro_batches_leave_the_bits_alone() -> None:
     model = network()
     whole = compiled(model, kernels="exact")
@@ -189,7 +204,7 @@ def test_exact_and_fast_kernels_compute_the_same_integers() -> None:
 
 
 @pytest.mark.parametrize("int8", [smidgen.Int8(calibrate="percentile"), smidgen.Int8(calibrate="mse"),
-                                  smidgen.Int8(rounding="nearest"), smidgen.Int8(head="int8")])  # fmt: skip
+                                  smidgen.Int8(rounding="nearest"), smidgen.Int8(head="int8"), INT16])  # fmt: skip
 def test_every_choice_learns(int8: smidgen.Int8) -> None:
     losses = learned(compiled(network(), int8))
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10]), losses

@@ -167,6 +167,8 @@ def _add_model(parser: Parser, with_target: bool = True, with_data: bool = True)
     parser.add_argument("--precision", default="f32", choices=["f32", "int8"], help=compute)
     ranges = "how int8 tells the range of a value from the samples; default minmax"
     parser.add_argument("--calibrate", choices=["minmax", "percentile", "mse"], help=ranges)
+    back = "of values in int8: f32 (the default), or int16 with one exponent for each, in half the memory"
+    parser.add_argument("--gradients", choices=["f32", "int16"], help=back)
     if with_data:
         seen = "array x (or x0, x1, …), perhaps y: samples for --precision int8, and for methods that look at them"
         parser.add_argument("--data", metavar="SAMPLES.npz", help=seen)

@@ -85,18 +85,21 @@ def described(args: argparse.Namespace) -> dict[str, Any]:
         "model": model, "example": example, "loss": loss, "target": target, "optimizer": optimizer,
         "method": method_of(args.method), "batch": args.batch, "bn": args.bn, "seed": args.seed,
         "classes": Classes(args.spare_classes), "device": device, "memory": memory,
-        "precision": precision_of(args.precision, args.calibrate), "data": samples_of(args.data),
+        "precision": precision_of(args.precision, args.calibrate, args.gradients),
+        "data": samples_of(args.data),
         "kernels": args.kernels if args.threads == 1 else f"{args.kernels}:{args.threads}",
     }  # fmt: skip
 
 
-def precision_of(text: str, calibrate: str | None) -> str | Int8:
-    """What `--precision` and `--calibrate` mean."""
-    if calibrate is None:
+def precision_of(text: str, calibrate: str | None, gradients: str | None) -> str | Int8:
+    """What `--precision`, `--calibrate` and `--gradients` mean."""
+    given = {name: said for name, said in (("calibrate", calibrate), ("gradients", gradients)) if said is not None}
+    if not given:
         return text
     if text != "int8":
-        raise BadOption("--calibrate is for a network in int8", help=f"--precision int8 --calibrate {calibrate}")
-    return Int8(calibrate)
+        name, said = next(iter(given.items()))
+        raise BadOption(f"--{name} is for a network in int8", help=f"--precision int8 --{name} {said}")
+    return Int8(**given)
 
 
 def samples_of(path: str | None) -> Any:

@@ -25,6 +25,7 @@ from .passes.autodiff import autodiff
 from .passes.calibrate import Calibration
 from .passes.features import cut_features
 from .passes.fold import Folds, frozen
+from .passes.int16 import int16_gradients
 from .passes.quantize import Report, check_learns, check_merges, quantized, with_fixed
 from .passes.save_bits import save_bits
 from .passes.scores import SCORE, Scoring, score_entries, watched
@@ -327,7 +328,7 @@ def _learning(
         )
     if precision is not None and calibration is not None:
         check_merges([m for m in model.merges if isinstance(m, methods.Merge)], name)
-        done = quantized(folded, calibration, precision.head)
+        done = quantized(folded, calibration, precision.head, precision.gradients)
         folded, report = checked(with_fixed(done.graphs, done.fixed), "quantize"), done.report
         learns = {name: grad for name, grad in learns.items() if name not in done.fixed}
         check_learns(learns, done.fixed, methods.text_of(chosen.wanted))
@@ -338,7 +339,8 @@ def _learning(
     def differentiated(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
         whole, grads = autodiff(graph, imported.loss, list(learns))
         check(whole, "autodiff")
-        whole = track(read_slices(slice_gradients(whole)) if sliced else whole)
+        whole, grads = int16_gradients(slice_gradients(whole) if sliced else whole, grads, report)
+        whole = track(read_slices(whole) if sliced else whole)
         check(whole, "slices")
         return whole, grads
 
@@ -430,8 +432,8 @@ def at_batch(built: Built, batch: int) -> Entries:
     again = {name: cheapened(graph, batch) for name, graph in plain.items()}
     graphs = {**built.graphs, **checked({name: graph for name, (graph, _) in again.items()}, "recompute")}
     decisions = tuple(decision for name, (_, decision) in again.items() if decision and name == "train")
-    decisions = (*precision_decisions(built.report), *decisions)
-    decisions = (*decisions, *(Decision("select", note, 0) for note in built.notes))
+    selected = (Decision("select", note, 0) for note in built.notes)
+    decisions = (*precision_decisions(built.report), *decisions, *selected)
     if built.head is not None:
         graphs["train"] = with_names(graphs["train"], built.head)
         plain["train"] = with_names(plain["train"], built.head)

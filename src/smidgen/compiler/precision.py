@@ -16,17 +16,20 @@ class Int8:
     `calibrate` says how the range of a value is told from the samples: "minmax", "percentile" (without the outermost
     0.01 %), or "mse" (with the least squared error). `rounding` is how a change of a weight becomes whole steps:
     "stochastic", which learns on the mean what f32 learns, or "nearest". `head`, the last layers, are "f32", or "int8"
-    like all others."""
+    like all others. `gradients` of values in int8 are "f32", or "int16" with one exponent for each, in half the
+    memory."""
 
     calibrate: str = "minmax"
     rounding: str = "stochastic"
     head: str = "f32"
+    gradients: str = "f32"
 
 
 KNOWN: Final = {
     "calibrate": ("minmax", "percentile", "mse"),
     "rounding": ("stochastic", "nearest"),
     "head": ("f32", "int8"),
+    "gradients": ("f32", "int16"),
 }
 """What may be said of a network in int8."""
 

@@ -3,8 +3,8 @@
 # Importing a family defines its ops; optim and stored_weights derive ops from those before.
 from . import (  # noqa: F401, I001
     io, movement, elementwise, activation, binary, reduce, lines, matrix, conv, pool, resample, norm,
-    batch_norm, moments, loss, running_loss, random, quantize, qlayers, qbinary, qpool, optim, rounded, page,
-    gather, windows, interpolate, score, stored_weights, qslices, convert,
+    batch_norm, moments, loss, running_loss, random, quantize, qlayers, qbinary, qpool, gradients16,
+    qsums16, optim, rounded, page, gather, windows, interpolate, score, stored_weights, qslices, qback16, convert,
 )  # fmt: skip
 from .registry import (
     NOT_DIFFERENTIABLE,

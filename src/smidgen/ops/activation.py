@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Dim, DType, Tensor, ceil_div
 from .elementwise import Draw, Formula, Settings, cases, differentiable, erf, reading, unary
-from .registry import NOT_DIFFERENTIABLE, Bits, Call, N, Param, Spec, case, define, same_shape
+from .registry import NOT_DIFFERENTIABLE, Bits, Call, Integers, N, Param, Spec, case, define, same_shape
 from .traits import EACH
 
 INF = math.inf
@@ -199,7 +199,7 @@ define(
 def _bits_dx(dy: Array, bits: Array, inside: float, outside: float) -> Sequence[Array]:
     count = dy.size // bits.shape[0]
     within = np.unpackbits(bits, axis=1, count=count, bitorder="little").reshape(dy.shape)
-    return (_weigh(dy, within != 0, inside, outside),)
+    return (_weigh(dy, within != 0, inside, outside).astype(dy.dtype),)
 
 
 def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
@@ -209,7 +209,7 @@ def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
 define(
     "bits_dx", doc="dx = dy · (inside where the bit is set, else outside); bits as `range_bits` packs them",
     infer=same_shape, ref=_bits_dx, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "bits_dx_f32"}, inplace=(0,),
+    kernels={"f32": "bits_dx_f32", "i16,u8->i16": "bits_dx16_i16"}, inplace=(0,),
     params=lambda call: [
         call.ins[1].shape[0], _per_row(call.ins[0].size, call.ins[1].shape[0]),
         float(call["inside"]), float(call["outside"]),
@@ -217,5 +217,6 @@ define(
     cases=[
         case((2, 3, 7), _bytes(2, 3), inside=1.0, outside=0.0), case((3, 8), _bytes(1, 3), inside=1 / 6, outside=-0.5),
         case((4, 1), _bytes(4, 1), inside=1.0, outside=0.01),
+        case(Integers((3, 11), DType.I16, -32767, 32767), _bytes(3, 2), inside=1.0, outside=0.0),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from .registry import (
     out_size,
 )
 from .strides import broadcast, broadcast_params, show
-from .traits import EACH, Integer
+from .traits import EACH, Int16, Integer
 
 Dys = Sequence[str | None]
 
@@ -118,6 +118,7 @@ define(
     infer=_broadcast("add", DType.F32), ref=lambda a, b: (a + b,),
     vjp=_vjp(lambda b, node, dy: dy, lambda b, node, dy: dy),
     kernels={"f32": "add_f32"}, params=_params, layout=EACH, inplace=(0, 1), cases=PAIRS,
+    int16=Int16("add16", (0, 1)),
     linear_in=((0, 1),), operands={0: "bias", 1: "bias"}, integer=Integer("rescaled", "qadd", of_sum(1)),
 )  # fmt: skip
 

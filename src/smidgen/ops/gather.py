@@ -12,6 +12,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor, size
 from .registry import Builder, N, Param, Spec, case, define
 from .strides import show
+from .traits import SAME16
 
 
 def _rows(what: str, rows: Tensor, index: Tensor) -> None:
@@ -172,9 +173,9 @@ def _different(rows: int, count: int) -> Callable[[np.random.Generator, int], Ar
 
 define(
     "take", doc="y = x with only the listed indices of `axis`, in their order: take(x, index[K])",
-    slices="take", inplace=(0,), shrinks=True, linear_in=((0,),), infer=_take_infer, vjp=_take_vjp,
+    slices="take", inplace=(0,), shrinks=True, int16=SAME16, linear_in=((0,),), infer=_take_infer, vjp=_take_vjp,
     ref=lambda x, index, axis: (np.array(np.take(x, index, axis)),),
-    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1", "i8": "gather_b1"},
+    kernels={"f32": "gather_b4", "i32": "gather_b4", "u8": "gather_b1", "i8": "gather_b1", "i16": "gather_b2"},
     params=lambda call: _axis_params(call.ins[0].shape, call.outs[0].shape, call["axis"]),
     cases=[
         case((N, 4, 5, 9), _different(9, 4), axis=3), case((6, 3, 3, 2), _different(6, 5), axis=0),

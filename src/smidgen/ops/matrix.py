@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Channels, Integer, Layout, Stored, Taken
+from .traits import Channels, Int16, Integer, Layout, Stored, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -146,7 +146,8 @@ define(
     taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),))},
     infer=_bias_dw_infer, ref=lambda dy: (dy.reshape(-1, dy.shape[-1]).sum(0),),
     vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32,
-    kernels={"f32": "bias_dw_f32"}, params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],
+    kernels={"f32": "bias_dw_f32"}, int16=Int16("bias_dw16"),
+    params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],
     cases=[case((N, 7)), case((N, 9, 10, 20)), case((2, N, 16)), case((1,)), case((130, 37))],
 )  # fmt: skip
 

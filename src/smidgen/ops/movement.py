@@ -12,9 +12,9 @@ from ..ir import Array, Batch, Dim, DType, Node, Quant, Shape, Tensor, batch_axi
 from .fixed_point import rounded
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
-from .traits import BY_ROWS, SAME, Integer, Layout, Rows
+from .traits import BY_ROWS, SAME, SAME16, Integer, Layout, Rows
 
-COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}
+COPY = {"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1", "i16": "copy_b2"}
 Dys = Sequence[str | None]
 
 
@@ -63,6 +63,7 @@ def _reshape_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
 define(
     "reshape", doc="the same elements under another shape; a view",
     layout=Layout("regroup", once=True), rearranges=lambda attrs: ("reshape", tuple(attrs["shape"])), linear_in=((0,),),
+    int16=SAME16,
     infer=_reshape_infer, ref=lambda x, shape: (np.reshape(x, shape),), shares={0: 0}, integer=SAME,
     vjp=lambda b, node, dys: [b.add("reshape", str(dys[0]), shape=b[node.ins[0]].shape)],
     cases=[case((N, 49, 6), shape=(Batch(49), 6)), case((Batch(4), 3), shape=(N, 2, 6)), case((6, 1), shape=(2, 3)),
@@ -91,7 +92,7 @@ define(
     "permute", doc="y = transpose(x, perm)",
     layout=Layout("reorder", once=True), rearranges=lambda attrs: ("permute", tuple(attrs["perm"])), linear_in=((0,),),
     infer=_permute_infer, ref=lambda x, perm: (np.array(np.transpose(x, perm), order="C"),),
-    vjp=_permute_vjp, kernels=COPY, params=_permute_params, integer=SAME,
+    vjp=_permute_vjp, kernels=COPY, params=_permute_params, integer=SAME, int16=SAME16,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 5), perm=(1, 0)), case((), perm=()),
            case((2, 1, 3, 2, 2), perm=(4, 2, 1, 0, 3)), case(_ints(3, 5), perm=(1, 0), smooth=False)],
 )  # fmt: skip
@@ -114,7 +115,7 @@ define(
     layout=Layout("repeat", once=True), identity=lambda attrs: True, linear_in=((0,),),
     infer=_expand_infer, ref=lambda x, shape: (np.array(np.broadcast_to(x, shape)),),
     vjp=lambda b, node, dys: [sum_to(b, str(dys[0]), b[node.ins[0]].shape)],
-    kernels=COPY, params=_expand_params, integer=SAME,
+    kernels=COPY, params=_expand_params, integer=SAME, int16=SAME16,
     cases=[case((1, 1, 5), shape=(N, 1, 5)), case((1, 4, 1), shape=(N, 4, 3)), case((N, 1, 2, 1), shape=(N, 3, 2, 7)),
            case((1, 3, 1), shape=(2, 3, 5)), case((N, 2), shape=(N, 2)),
            case(_bytes(1, 5), shape=(4, 5), smooth=False)],
@@ -165,6 +166,7 @@ define(
     "slice", doc="y = x[start:stop:step] along one axis",
     layout=Layout("along", once=True), identity=lambda attrs: True, linear_in=((0,),),
     infer=_slice_infer, ref=_slice_ref, vjp=_slice_vjp, kernels=COPY, params=_slice_params, integer=SAME,
+    int16=SAME16,
     cases=[case((N, 7, 3), axis=1, start=1, stop=6, step=2), case((5, N), axis=0, start=2, stop=4, step=1),
            case((N, 4), axis=0, start=0, stop=N, step=1), case((6,), axis=0, start=5, stop=6, step=3),
            case(_ints(3, 5), axis=1, start=0, stop=1, step=1, smooth=False)],

@@ -25,7 +25,7 @@ from .fixed_point import (
 )
 from .quantize import int8, masked
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Integers, N, Param, Spec, case, define
-from .traits import Channels, Layout, Stored, Taken
+from .traits import Channels, Int16, Layout, Stored, Taken
 
 MOST_TERMS: Final = 1 << 15
 """Products in the sum of an output."""
@@ -239,7 +239,7 @@ def _conv_dw_ref(dy: Array, x: Array, zero: int, **attrs: Any) -> Sequence[Array
 define(
     "qconv2d_dw", doc="conv2d_dw of dy in f32 and x - zero in int8",
     infer=_conv_dw_infer, ref=_conv_dw_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True, rounded_sink=DType.I8,
-    kernels={"f32": "qconv2d_dw_f32"}, taken=conv._dw_taken,
+    kernels={"f32": "qconv2d_dw_f32"}, taken=conv._dw_taken, int16=Int16("qconv2d_dw16", starts=True),
     params=lambda call: [*conv._params(call.ins[1].shape, call.outs[0].shape, call.ins[0].shape, call.attrs),
                          call["zero"]],
     macs=lambda call: conv._macs(call.ins[0].shape, call.outs[0].shape), work=work.conv_dw,
@@ -262,6 +262,7 @@ define(
         dy.reshape(-1, dy.shape[-1]).T @ _real(x, zero).astype(dy.dtype).reshape(-1, x.shape[-1]),
     ),
     kernels={"f32": "qlinear_dw_f32"}, params=lambda call: [*matrix._linear_dw_params(call), call["zero"]],
+    int16=Int16("qlinear_dw16", starts=True),
     macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
     cases=[
         case((N, 4), int8(N, 10), zero=-7), case((N, 70, 9), int8(N, 70, 11), zero=-128), case((5,), int8(3), zero=0),

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Dim, DType, Node, Quant, Tensor
 from .fixed_point import HIGH, LOW, check_types, check_zero
+from .gradients16 import table_slopes
 from .registry import (
     NOT_DIFFERENTIABLE,
     Bits,
@@ -28,7 +29,7 @@ from .registry import (
     get,
     same_shape,
 )
-from .traits import EACH, Layout
+from .traits import EACH, SAME16, Int16, Layout
 
 FRACTION: Final = 16  # bits behind the point of what is rounded
 LIMIT: Final = 2.0**25  # steps, with that fraction, beyond which only the sign matters
@@ -183,8 +184,8 @@ def _table_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence
     return [(dy.shape, DType.F32)]
 
 
-def _check_dy(op: str, dy: Tensor, v: Tensor) -> None:
-    if dy.dtype is not DType.F32 or dy.shape != v.shape or v.dtype is not DType.I8:
+def _check_dy(op: str, dy: Tensor, v: Tensor, *others: DType) -> None:
+    if dy.dtype not in (DType.F32, *others) or dy.shape != v.shape or v.dtype is not DType.I8:
         raise BadShape(f"{op} of {dy} and {v}", why="dy is f32 and has the shape of what was computed in i8")
 
 
@@ -192,13 +193,14 @@ define(
     "qtable_dx", doc="dx = dy · slopes[q + 128]",
     infer=_table_dx_infer, ref=lambda dy, x, slopes: (dy * slopes[x.astype(np.int32) - LOW],), vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "qtable_dx_f32"}, params=lambda call: [call.outs[0].size], inplace=(0,),
+    int16=Int16("qtable_dx16", starts=True, constant=table_slopes),
     layout=Layout("each", operands=2),
     cases=[case((N, 5, 7), int8(N, 5, 7), (ENTRIES,)), case((1,), int8(1), (ENTRIES,))],
 )  # fmt: skip
 
 
 def _clamp_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
-    _check_dy("qclamp_dx", ins[0], ins[1])
+    _check_dy("qclamp_dx", ins[0], ins[1], DType.I16)
     return same_shape(ins, attrs)
 
 
@@ -213,7 +215,10 @@ def _clamp_dx_params(call: Call) -> Sequence[Param]:
 
 define(
     "qclamp_dx", doc="dx = dy where lo < y < hi, else 0; y in i8",
-    infer=_clamp_dx_infer, ref=lambda dy, y, lo, hi: (np.where((y > lo) & (y < hi), dy, 0.0),), vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "range_dx_i8"}, params=_clamp_dx_params, inplace=(0,), bits=_clamp_bits, layout=EACH,
-    cases=[case((N, 5, 7), int8(N, 5, 7), lo=-128, hi=127), case((9,), int8(9), lo=0, hi=60)],
+    infer=_clamp_dx_infer, ref=lambda dy, y, lo, hi: (np.where((y > lo) & (y < hi), dy, dy.dtype.type(0)),),
+    vjp=NOT_DIFFERENTIABLE,
+    kernels={"f32": "range_dx_i8", "i16,i8->i16": "range_dx16_i8"}, params=_clamp_dx_params, inplace=(0,),
+    bits=_clamp_bits, int16=SAME16, layout=EACH,
+    cases=[case((N, 5, 7), int8(N, 5, 7), lo=-128, hi=127), case((9,), int8(9), lo=0, hi=60),
+           case(Integers((N, 5), DType.I16, -32767, 32767), int8(N, 5), lo=-9, hi=60)],
 )  # fmt: skip

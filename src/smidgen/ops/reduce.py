@@ -18,7 +18,7 @@ from .fixed_point import of_mean
 from .movement import as_shape
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Running, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, merged, reduce_params, show
-from .traits import Integer, Layout
+from .traits import Int16, Integer, Layout
 
 Dys = Sequence[str | None]
 Axes = tuple[int, ...]
@@ -222,10 +222,19 @@ def _dx_cases(cases: Sequence[Case]) -> list[Case]:
     return made
 
 
+def _mean_dx16(b: Builder, node: Node, dy: str) -> tuple[str, str]:
+    """Divided while it is small, then repeated."""
+    shape, axes = node.attrs["shape"], node.attrs["axes"]
+    small = b.add("scale", dy, by=1 / math.prod(shape[i] for i in axes))
+    q, exponent = b.add_many("quantize16", small)
+    kept = b.add("reshape", q, shape=reduced_shape(shape, axes, keepdim=True))
+    return b.add("expand", kept, shape=shape, name=node.outs[0]), exponent
+
+
 define(
     "mean_dx", doc="dx = dy / count, repeated along axes",
     infer=_mean_dx_infer("mean_dx", across=False), ref=_mean_dx_ref, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(WITHIN),
+    kernels={"f32": "mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(WITHIN), int16=Int16(write=_mean_dx16),
 )  # fmt: skip
 
 define(

@@ -18,6 +18,7 @@ from .traits import (
     Attrs,
     Border,
     Channels,
+    Int16,
     Integer,
     Layout,
     LinearIn,
@@ -188,6 +189,7 @@ class Op:
     linear_in: LinearIn = ()
     bounds: Callable[[Attrs], tuple[float, float]] | None = None  # y is x, cut off at these
     integer: Integer | None = None
+    int16: Int16 | None = None
     lean: str | None = None  # the op to use instead when only output 0 is read
     bits: Callable[[Attrs], Bits] | None = None
     slices: Slices = ""

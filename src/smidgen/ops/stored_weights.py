@@ -15,9 +15,10 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Dim, DType, Tensor, size
 from . import conv, gather, matrix
+from .gradients16 import channel_scales, layer_scales
 from .registry import NOT_DIFFERENTIABLE, Call, N, Op, Param, Spec, case, define, get
 from .strides import show
-from .traits import Rows, Stored, signature
+from .traits import Int16, Rows, Stored, signature
 
 PANEL: Final = 2048
 """Numbers of a panel of columns, if four of them have no more; runtime/kernels/weights.h."""
@@ -186,7 +187,11 @@ Example = tuple[Any, tuple[int, ...], Mapping[str, Any]]
 
 
 def _define(
-    name: str, room: Callable[[Sequence[int], int], int], cases: Sequence[Example], forms: Sequence[Form] = FORMS
+    name: str,
+    room: Callable[[Sequence[int], int], int],
+    cases: Sequence[Example],
+    forms: Sequence[Form] = FORMS,
+    int16: Int16 | None = None,
 ) -> None:
     """The forms of one op."""
     op = get(name)
@@ -199,6 +204,7 @@ def _define(
             params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
             rows=None if op.rows is None else reading.rows,
             stored=_stored(name, reading.at, form, has_int8_slice),
+            int16=int16 if form == FORMS[0] else None,
             cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],
         )  # fmt: skip
 
@@ -253,14 +259,19 @@ _ROWS_BACK: list[Example] = [
     ((N, 1), (1, 1), {}),
 ]  # fmt: skip
 
+
+def _layer16(op: str, scales: Callable[[Any, Any], Any] = layer_scales) -> Int16:
+    return Int16(op, starts=True, delayed=True, constant=scales)
+
+
 _define("conv2d", _rows_room, _IMAGES)
-_define("conv2d_dx", _panel_room, _BACK, (*FORMS, INT8_SLICE))
+_define("conv2d_dx", _panel_room, _BACK, (*FORMS, INT8_SLICE), _layer16("qconv2d_dx16"))
 _define(
     "conv_transpose2d", _panel_room,
     [(x, w, {"out_hw" if k == "in_hw" else k: v for k, v in attrs.items()}) for x, w, attrs in _BACK],
 )  # fmt: skip
 _define("linear", _rows_room, _ROWS)
-_define("linear_dx", _panel_room, _ROWS_BACK, (*FORMS, INT8_SLICE))
+_define("linear_dx", _panel_room, _ROWS_BACK, (*FORMS, INT8_SLICE), _layer16("qlinear_dx16"))
 
 
 # The gradient of a depthwise layer in the place of the one that it is made of.
@@ -290,7 +301,7 @@ define(
     "depthwise_dx_w8", doc="conv2d_dx_w8 with one weight per channel and tap, stride 1, images of equal size",
     infer=_over_infer, ref=_BACK_W8.named_ref(), vjp=NOT_DIFFERENTIABLE, params=_BACK_W8.params, macs=_BACK_W8.macs,
     kernels={signature([DType.F32, *FORMS[0].types], [DType.F32]): "depthwise_dx_w8_f32"},
-    work=get("conv2d_dx").work, scratch=_over_scratch, inplace=(0,),
+    work=get("conv2d_dx").work, scratch=_over_scratch, inplace=(0,), int16=_layer16("qdepthwise_dx16", channel_scales),
     cases=[
         case((N, h, w, c), _int8(c, k, k, 1), (c,), in_hw=(h, w), groups=c, **attrs)
         for (h, w, c), k, attrs in zip(((7, 5, 19), (6, 6, 8), (5, 9, 3)), (3, 5, 3), _SAME, strict=True)

@@ -118,6 +118,25 @@ SAME: Final = Integer("same")
 
 
 @dataclass(frozen=True, slots=True)
+class Int16:
+    """How an op on gradients in f32 is written on int16 mantissas (compiler/passes/int16.py): as `op`, with the
+    exponents behind each of the gradients `inputs`; without one as it is, and the exponent stays. `delayed`: the op
+    takes a gain behind all inputs. `constant` makes another of the constant at `constant_at`, and attributes (None:
+    there is no such form); `write` adds other nodes, for a gradient in f32, and returns mantissas and exponent."""
+
+    op: str = ""
+    inputs: tuple[int, ...] = (0,)
+    starts: bool = False  # a gradient in f32 is worth making mantissas of
+    delayed: bool = False
+    constant: Callable[[Any, Any], tuple[Any, Attrs] | None] | None = None
+    constant_at: int = 2
+    write: Callable[[Any, Any, str], tuple[str, str]] | None = None
+
+
+SAME16: Final = Int16()
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """How an op whose operands exist only a few rows at a time makes some rows of its result. A row is one index of the
     first axis that is longer than 1, so that rows lie one behind the other. Row r of the result needs

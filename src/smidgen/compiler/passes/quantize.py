@@ -43,15 +43,16 @@ class Report:
     layers: dict[str, int] = field(default_factory=dict)  # in int8 → dead outputs
     kept: dict[str, str] = field(default_factory=dict)  # layers that stayed in f32 → why
     floats: dict[str, None] = field(default_factory=dict)  # ops in f32 between layers in int8
+    backs: dict[str, None] | None = None  # with gradients in int16: ops of the backward pass that read them as f32
     samples: int = 0
 
 
-def quantized(graphs: Mapping[str, Graph], calibration: Calibration, head: str) -> Quantized:
-    """`head`: the last layers are "f32" or "int8". Ranges are those of inference."""
+def quantized(graphs: Mapping[str, Graph], calibration: Calibration, head: str, gradients: str = "f32") -> Quantized:
+    """`head`: the last layers are "f32" or "int8"; `gradients` "f32" or "int16". Ranges are those of inference."""
     shared = _Shared(graphs["infer"], calibration, head)
     done = {name: _Rewrite(graph, shared, name).run() for name, graph in graphs.items()}
     report = shared.report
-    report.samples = calibration.samples
+    report.samples, report.backs = calibration.samples, {} if gradients == "int16" else None
     if not report.layers:
         kept = next(iter(report.kept.items()), None)
         why = f"'{kept[0]}' stays in f32: {kept[1]}" if kept else "it has no convolution and no linear layer"

@@ -45,6 +45,10 @@ def precision_decisions(report: Report | None) -> tuple[Decision, ...]:
         for layer, reason in report.kept.items():
             by_reason.setdefault(reason, []).append(layer)
         found += [Decision("f32", f"{', '.join(names)} in f32: {reason}", 0) for reason, names in by_reason.items()]
+    if report.backs is not None:
+        found.append(Decision("int16", "gradients of values in int8 are int16, with an exponent each", 0))
+    if report.backs:
+        found.append(Decision("f32", f"{', '.join(report.backs)} read gradients in f32: no form in int16 here", 0))
     if report.floats:
         found.append(Decision("f32", f"{', '.join(report.floats)} in f32: no form in integers here", 0))
     return tuple(found)

@@ -64,6 +64,9 @@ KERNEL(gather_b4, "oii", PARAMS(Gather)) { return gather(c, 4); }
 EXTENT(gather_b1) { return gather_need(p, &need[1], &need[2], &need[0], 1); }
 KERNEL(gather_b1, "oii", PARAMS(Gather)) { return gather(c, 1); }
 
+EXTENT(gather_b2) { return gather_need(p, &need[1], &need[2], &need[0], 2); }
+KERNEL(gather_b2, "oii", PARAMS(Gather)) { return gather(c, 2); }
+
 /* Operands dx, dy, index. Each element of dx is one sum in the order of k. */
 EXTENT(gather_dx_f32) { return gather_need(p, &need[0], &need[2], &need[1], 4); }
 KERNEL(gather_dx_f32, "oii", PARAMS(Gather)) {

@@ -87,6 +87,7 @@ static int copy_need(const int32_t *p, int params, uint64_t *need, unsigned widt
         } while (smg_walk_next(at, dims, rank - 2, ss, rank, off, 2));                                  \
     }
 STRIDED_COPY(strided_b4, uint32_t)
+STRIDED_COPY(strided_b2, uint16_t)
 STRIDED_COPY(strided_b1, uint8_t)
 
 /* strided_b4, cut along the first axis into `pieces`; a copy onto its own source is one piece. */
@@ -125,6 +126,13 @@ EXTENT(copy_b1) { return copy_need(p, params, need, 1); }
 KERNEL_FLAGS(copy_b1, "oi", -1, SMG_COPIES | SMG_BYTES) {
     const Copy v = copy_of(c->p);
     strided_b1(&v, OUT_AS(uint8_t, 0), IN_AS(uint8_t, 1));
+    return SMG_NO_FAULT;
+}
+
+EXTENT(copy_b2) { return copy_need(p, params, need, 2); }
+KERNEL(copy_b2, "oi", -1) {
+    const Copy v = copy_of(c->p);
+    strided_b2(&v, OUT_AS(uint16_t, 0), IN_AS(uint16_t, 1));
     return SMG_NO_FAULT;
 }
 
