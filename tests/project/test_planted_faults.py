@@ -297,7 +297,7 @@ FAULTS = [
     ),
     Fault(
         "scratch not kept apart", "compiler/place/arena.py",
-        'Block(f"scratch:{i}", align_up(count, align), i, i)', 'Block(f"scratch:{i}", 0, i, i)',
+        'Block(f"scratch:{i}", align_up(count, align), turns', 'Block(f"scratch:{i}", 0, turns',
         f"{MEMORY}_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive",
     ),
 ]  # fmt: skip

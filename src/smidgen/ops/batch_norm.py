@@ -13,10 +13,10 @@ import numpy as np
 
 from ..errors import BatchStatistics
 from ..ir import Array, DType, Node, Shape, Tensor, size
-from .matrix import split_rows
+from .matrix import each_row, row_sum, split_rows
 from .norm import channels, floats, like, macs, standardised, standardised_dx, vectors
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
-from .traits import Layout
+from .traits import Layout, Rows
 
 
 def _batch_infer(op: str, images: int = 1, out: str = "x") -> Infer:
@@ -100,14 +100,22 @@ define(
 define(
     "batch_norm_dx", doc="dx = dy · gamma / sqrt(var + eps): the gradient of batch_norm with given statistics",
     infer=_batch_infer("batch_norm_dx"), ref=lambda dy, gamma, var, eps: (dy * (gamma / np.sqrt(var + eps)),),
-    vjp=NOT_DIFFERENTIABLE,
+    vjp=NOT_DIFFERENTIABLE, rows=each_row,
     kernels={"f32": "batch_norm_dx_f32"}, params=_flat_params, macs=macs(1), inplace=(0,),
     cases=[_batch_cases(x, 1, 2) for x in _BATCH_SHAPES],
 )  # fmt: skip
 
+
+def _dgamma_sums(call: Call, axis: int) -> Rows | None:
+    own = (call.ins[0].shape[-1], float(call["eps"]))
+    inside = axis < len(call.ins[0].shape) - 1
+    return row_sum(call, axis, "batch_norm_dgamma_rows_f32", *own, sources=2) if inside else None
+
+
 define(
     "batch_norm_dgamma", doc="dgamma = sum over rows of dy · (x - mean) / sqrt(var + eps)",
     infer=_batch_infer("batch_norm_dgamma", images=2, out="c"), vjp=NOT_DIFFERENTIABLE, sink=True,
+    row_sums=_dgamma_sums,
     ref=lambda dy, x, mean, var, eps: ((dy * ((x - mean) / np.sqrt(var + eps))).sum(axis=_all_but_last(x)),),
     kernels={"f32": "batch_norm_dgamma_f32"}, params=_rows_params, macs=macs(2),
     cases=[*[_batch_cases(x, 2, 2) for x in _BATCH_SHAPES], _batch_cases((N, 9, 11, 20), 2, 2)],

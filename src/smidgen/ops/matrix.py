@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Channels, Integer, Layout, Stored, Taken
+from .traits import Channels, Integer, Layout, Rows, Stored, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -34,6 +34,21 @@ def split_rows(shape: Shape) -> tuple[Dim, Dim, Dim]:
     batch = shape[axis]
     assert isinstance(batch, Batch)
     return size(shape[:axis]), N, size((batch.times, *shape[axis + 1 :]))
+
+
+def row_sum(call: Call, axis: int, kernel: str, *own: Param, sources: int) -> Rows:
+    """Of what is summed position by position: parameters are rows, positions of each, `own`, rows in all, padding above
+    (there is none), and the first row."""
+    dy = call.ins[0].shape
+    params = [dy[axis], size(dy[axis + 1 : -1]), *own, dy[axis], 0, 0]
+    words = (0, 0, len(params) - 2)
+    carry = call.outs[0].bytes(1)
+    return Rows("adds", words=words, params=params, sources=sources, kernel=kernel, carry_bytes=carry)
+
+
+def each_row(call: Call, axis: int) -> Rows | None:
+    """Rows of the last axis, whatever the others are."""
+    return Rows("each") if axis < len(call.outs[0].shape) - 1 else None
 
 
 # y = x wᵀ + b
@@ -97,7 +112,7 @@ def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
 define(
     "linear_dx", doc="dx[…,K] = dy[…,O] w[O,K]",
     infer=_linear_dx_infer, ref=lambda dy, w: (dy @ w,), vjp=NOT_DIFFERENTIABLE,
-    stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"),
+    stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"), rows=each_row,
     kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear_dx,
     cases=[
         case((N, 4), (4, 10)), case((N, 5, 9), (9, 37)), case((2, N, 3), (3, 8)), case((200,), (200, 21)),
@@ -115,6 +130,12 @@ def _linear_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
     return [((dy.shape[-1], x.shape[-1]), DType.F32)]
 
 
+def _linear_dw_sums(call: Call, axis: int) -> Rows | None:
+    inside = axis < len(call.ins[0].shape) - 1
+    own = call.outs[0].shape
+    return row_sum(call, axis, "linear_dw_rows_f32", *own, sources=2) if inside else None
+
+
 def _linear_dw_params(call: Call) -> Sequence[Param]:
     dy, x = call.ins
     return [*split_rows(dy.shape[:-1]), dy.shape[-1], x.shape[-1]]
@@ -123,7 +144,7 @@ def _linear_dw_params(call: Call) -> Sequence[Param]:
 define(
     "linear_dw", doc="dw[O,K] = Σ over rows of dyᵀ[…,O] x[…,K]",
     taken=lambda call, count: {i: Taken(((i, len(call.ins[i].shape) - 1),)) for i in range(2)},
-    infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
+    infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, row_sums=_linear_dw_sums,
     ref=lambda dy, x: (dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1]),),
     kernels={"f32": "linear_dw_f32"}, params=_linear_dw_params,
     macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
@@ -141,11 +162,16 @@ def _bias_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
     return [(dy.shape[-1:], DType.F32)]
 
 
+def _bias_dw_sums(call: Call, axis: int) -> Rows | None:
+    inside = axis < len(call.ins[0].shape) - 1
+    return row_sum(call, axis, "bias_dw_rows_f32", *call.outs[0].shape, sources=1) if inside else None
+
+
 define(
     "bias_dw", doc="db[C] = Σ over all axes but the last of dy[…,C]",
     taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),))},
     infer=_bias_dw_infer, ref=lambda dy: (dy.reshape(-1, dy.shape[-1]).sum(0),),
-    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32,
+    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32, row_sums=_bias_dw_sums,
     kernels={"f32": "bias_dw_f32"}, params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],
     cases=[case((N, 7)), case((N, 9, 10, 20)), case((2, N, 16)), case((1,)), case((130, 37))],
 )  # fmt: skip

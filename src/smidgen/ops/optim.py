@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadShape, Internal
-from ..ir import Array, Dim, DType, Shape, Tensor, at
+from ..ir import Array, Dim, DType, Node, Shape, Tensor, at
 from .registry import NOT_DIFFERENTIABLE, Call, Case, Op, Param, Spec, all_ops, case, declared, define
 
 MAX_SCALARS = 23
@@ -170,8 +170,24 @@ def fused_op(gradient: str, consumer: str) -> str:
     return f"{gradient}_{consumer}"
 
 
+_FUSED: dict[str, tuple[Op, Sink]] = {}
+
+
+def unfused(node: Node, gradient: str) -> tuple[Node, Node] | None:
+    """The gradient, under this name, and its consumer; None if the node is not both in one."""
+    if node.op not in _FUSED:
+        return None
+    op, sink = _FUSED[node.op]
+    own, (first, *rest) = node.ins[: -sink.extra], node.ins[-sink.extra :]
+    attrs = {k: v for k, v in node.attrs.items() if k not in sink.attrs}
+    consumed = {k: v for k, v in node.attrs.items() if k in sink.attrs}
+    return (node.with_(op=op.name, ins=own, outs=(gradient,), attrs=attrs, stage="backward"),
+            node.with_(op=sink.alone, ins=(first, gradient, *rest), attrs=consumed))  # fmt: skip
+
+
 def _define_fused(op: Op, sink: Sink) -> None:
     name, consumed = fused_op(op.name, sink.name), sink.attrs
+    _FUSED[name] = op, sink
 
     def own_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in attrs.items() if k not in consumed}

@@ -179,7 +179,9 @@ class Op:
     page: Page = ""
     border: Border = ""
     loops: bool = False  # repeats the next nodes for each sample
+    streams: bool = False  # the next nodes run row by row
     rows: Callable[[Call, int], Rows | None] | None = None  # (call, axis of the rows) → how it makes some of them
+    row_sums: Callable[[Call, int], Rows | None] | None = None  # (call, axis of input 0) → how it sums over its rows
     # What passes may do with it.
     layout: Layout | None = None  # with axes in another order
     rearranges: Callable[[Attrs], Step] | None = None  # the step by which a stored tensor is laid out like the result
@@ -211,7 +213,7 @@ class Op:
     @property
     def is_view(self) -> bool:
         """Occupies no time and no memory of its own."""
-        return not self.kernels
+        return not self.kernels and not self.streams
 
     @property
     def has_scratch(self) -> bool:
@@ -286,6 +288,11 @@ def losses() -> dict[str, Op]:
 def is_loop(node: Node) -> bool:
     """Also of nodes that may be wrong: an op that does not exist is no loop."""
     return node.op in _OPS and _OPS[node.op].loops
+
+
+def is_stream(node: Node) -> bool:
+    """As `is_loop`, for what runs row by row outside of loops."""
+    return node.op in _OPS and _OPS[node.op].streams
 
 
 def border(node: Node) -> Border:

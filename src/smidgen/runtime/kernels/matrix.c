@@ -1,5 +1,6 @@
 /* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
+#include "going.h"
 #include "params.h"
 #include "rounded.h"
 #include "source.h"
@@ -214,6 +215,40 @@ static SmgFault qlinear_dw(const SmgCall *c, const Sink *sink) {
 SINK_KERNEL_(qlinear_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QLinearDw), "")
 SINK_KERNEL_(qlinear_dw, _acc_f32, SMG_ACC, "u", 2, "ii", "", PARAMS(QLinearDw), "")
 ROUNDED_KERNELS(qlinear_dw, 2, "ii", PARAMS(QLinearDw), i8)
+/* Some rows; a partial sum is kept from call to call. */
+static int positions_ok(int32_t rows, int32_t width, int32_t first, int32_t count) {
+    return size_ok(width) && size_ok(rows) && floats(1, rows, width) <= (uint64_t)4 << 28 && first >= 0 && count > 0;
+}
+EXTENT(linear_dw_rows_f32) {
+    const LinearDwRows v = linear_dw_rows_of(p);
+    if (!positions_ok(v.rows, v.width, v.first, v.count) || !size_ok(v.O) || !size_ok(v.K)) { return -1; }
+    need[0] = need[3] = floats(1, v.O, v.K);
+    need[1] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.O);
+    need[2] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.K);
+    return 0;
+}
+KERNEL(linear_dw_rows_f32, "oiis", PARAMS(LinearDwRows)) {
+    const LinearDwRows v = linear_dw_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(3), v.first, v.rows, v.count);
+    const int32_t R = v.rows * v.width, O = v.O, K = v.K;
+    Tile t;
+    for (int32_t o = 0; o < O; o += t.rows) {
+        tile_rows(&t, &o, O);
+        for (int32_t k = 0; k < K; k += t.columns) {
+            tile_columns(&t, &k, K);
+            const size_t at = (size_t)o * (size_t)K + (size_t)k;
+            tile_go_on(&t, &going, at, (size_t)K, going_pending(v.first, v.width));
+            for (int32_t r = 0, count; r < R; r += count) {
+                count = R - r < SMG_BLOCK - t.pending ? R - r : SMG_BLOCK - t.pending;
+                const float *dy = IN(1) + (ptrdiff_t)r * O + o, *x = IN(2) + (ptrdiff_t)r * K + k;
+                smg_outer(t.part, t.rows, t.columns, dy, O, x, K, count);
+                tile_count(&t, count);
+            }
+            tile_stop(&t, &going, at, (size_t)K);
+        }
+    }
+    return SMG_NO_FAULT;
+}
 
 static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const BiasDw v = bias_dw_of(p);
@@ -248,6 +283,37 @@ static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
 }
 SINK_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), "")
 ROUNDED_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), i32)
+
+EXTENT(bias_dw_rows_f32) {
+    const BiasDwRows v = bias_dw_rows_of(p);
+    if (!positions_ok(v.rows, v.width, v.first, v.count) || !size_ok(v.C)) { return -1; }
+    need[0] = need[2] = floats(1, 1, v.C);
+    need[1] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.C);
+    return 0;
+}
+KERNEL(bias_dw_rows_f32, "ois", PARAMS(BiasDwRows)) {
+    const BiasDwRows v = bias_dw_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(2), v.first, v.rows, v.count);
+    const int32_t R = v.rows * v.width, C = v.C;
+    const float one = 1.0f;
+    for (int32_t next = 0, at = 0, width; next < C; next = at + width) {
+        at = next;
+        width = smg_wide(&at, C);
+        const int32_t old = next - at; /* channels that the block before has ended */
+        float sum[16], part[16];
+        int32_t pending = going_pending(v.first, v.width);
+        going_begin(&going, sum, part, (size_t)at, (size_t)width);
+        for (int32_t r = 0, count; r < R; r += count) {
+            count = R - r < SMG_BLOCK - pending ? R - r : SMG_BLOCK - pending;
+            smg_rows(part, width, &one, 0, IN(1) + (ptrdiff_t)r * C + at, C, count);
+            pending = (pending + count) % SMG_BLOCK;
+            if (!pending) { smg_flush(sum, part, width); }
+        }
+        if (going.is_last && pending) { smg_flush(sum, part, width); }
+        going_end(&going, sum + old, part + old, (size_t)next, (size_t)(width - old));
+    }
+    return SMG_NO_FAULT;
+}
 
 /* R rows of a table of V rows of D numbers: y[R][D], w[V][D], index[R] */
 typedef struct {

@@ -92,4 +92,13 @@ typedef struct {
     int32_t C;
 } BiasDw;
 UNPACK(bias_dw_of, BiasDw)
+/* The same for some rows of one sample, `width` positions each: row `first` of `count` is the first (going.h). */
+typedef struct {
+    int32_t rows, width, O, K, count, above, first;
+} LinearDwRows;
+UNPACK(linear_dw_rows_of, LinearDwRows)
+typedef struct {
+    int32_t rows, width, C, count, above, first;
+} BiasDwRows;
+UNPACK(bias_dw_rows_of, BiasDwRows)
 #endif
