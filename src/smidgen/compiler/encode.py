@@ -13,6 +13,7 @@ from .. import ops
 from ..errors import BadShape, DoesNotFit, Internal
 from ..ir import Array, Batch, Graph, Node, Role, Tensor, at
 from ..ops.build import typed
+from ..ops.optim import FIRST
 from ..ops.registry import Param
 from ..ops.traits import Rows
 from ..program.buffer import MAX_RANK, Buffer
@@ -226,6 +227,10 @@ class EntryCoder:
         call = typed(self.graph, node)
         kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
         operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
+        if behind := part_bytes(self.graph, node):
+            operands[: len(node.outs)] = [
+                replace(o, offset=o.offset + b) for o, b in zip(operands, behind, strict=False)
+            ]
         scratch = int(at(record.scratch(call), self.batch)) if record.has_scratch else 0
         if scratch:
             slot = self.layout.scratch[position]
@@ -276,6 +281,16 @@ class EntryCoder:
     def _where(self, position: int) -> str:
         node = self.graph.nodes[position]
         return f"{node.src or node.op} ({self.name}, node {position} '{node.op}')"
+
+
+def part_bytes(graph: Graph, node: Node) -> list[int]:
+    """Of an update in part: how many bytes behind the beginning of each result its part begins."""
+    if not ops.get(node.op).in_part or FIRST not in node.attrs:
+        return []
+    found = [node.attrs[FIRST] * graph[out].bytes(1) // int(graph[out].shape[0]) for out in node.outs]  # type: ignore[arg-type]
+    if any(behind % 4 for behind in found):
+        raise Internal(f"a part that begins {found} bytes behind", at=node.op, why="operands begin at multiples of 4")
+    return found
 
 
 def _at_slot(slot: Slot) -> Operand:

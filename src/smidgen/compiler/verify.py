@@ -16,6 +16,7 @@ from .. import ops
 from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor, samples
 from ..ops.build import typed
+from ..ops.optim import FIRST
 from ..program.instructions import Instruction, Word
 from ..program.program import Program
 from ..runtime import library
@@ -315,10 +316,21 @@ class Replay:
         if step.guard or step.unit or any(op.outer for op in step.operands):
             raise self.unsafe(f"kernel '{kernel}' has a guard, a unit or strides of outer loops", node, "")
         index = max(self.index, 0)
-        return [
+        found = [
             Access(name, kind, op.region, op.offset + index * op.stride, need)
             for name, kind, op, need in zip(names, kinds, step.operands, needs, strict=True)
         ]
+        if record.in_part and FIRST in node.attrs:
+            found[: len(node.outs)] = [self._whole(node, a) for a in found[: len(node.outs)]]
+        return found
+
+    def _whole(self, node: Node, part: Access) -> Access:
+        """All of a tensor of which a part is updated: the rest has to be there, and is the new value's as it is."""
+        tensor = self.graph[part.tensor]
+        count, first = tensor.bytes(1), node.attrs[FIRST] * tensor.bytes(1) // int(tensor.shape[0])  # type: ignore[arg-type]
+        if first + part.bytes > count:
+            raise self.unsafe(f"a part of '{tensor.name}' ends {first + part.bytes - count} bytes behind it", node, "")
+        return Access(part.tensor, part.kind, part.region, part.start - first, count)
 
     def _needs(self, kernel: str, step: Instruction, n: int, run: tuple[int, int, int]) -> Sequence[int] | None:
         """Bytes that the kernel declares for each operand, asked for once: networks repeat their layers."""

@@ -12,7 +12,7 @@ from ..errors import BadShape
 from ..ir import Array, Dim, DType, Tensor, ceil_div, size
 from .elementwise import Draw, Formula, Settings, cases, differentiable, erf, reading, unary
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, N, Param, Spec, case, define, same_shape
-from .traits import EACH, Rows
+from .traits import EACH, Rows, Taken
 
 INF = math.inf
 
@@ -211,6 +211,13 @@ def _bits_dx(dy: Array, bits: Array, inside: float, outside: float) -> Sequence[
     return (_weigh(dy, within != 0, inside, outside),)
 
 
+def _bits_tiled(call: Call, count: int) -> Taken | None:
+    """Where the bits of a pixel begin on a whole byte."""
+    (dy, bits), channels = call.ins, call.outs[0].shape[-1]
+    whole = isinstance(channels, int) and channels % 8 == 0 and bits.size == size((*dy.shape[:-1], channels // 8))
+    return Taken(((0, len(dy.shape) - 1),), packed=(1,)) if whole and count % 8 == 0 else None
+
+
 def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
     return lambda rng, n: rng.integers(0, 256, shape, dtype=np.uint8)
 
@@ -218,7 +225,7 @@ def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
 define(
     "bits_dx", doc="dx = dy · (inside where the bit is set, else outside); bits as `range_bits` packs them",
     infer=same_shape, ref=_bits_dx, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "bits_dx_f32"}, inplace=(0,), rows=_bits_rows,
+    kernels={"f32": "bits_dx_f32"}, inplace=(0,), rows=_bits_rows, tiled=_bits_tiled,
     params=lambda call: [
         call.ins[1].shape[0], _per_row(call.ins[0].size, call.ins[1].shape[0]),
         float(call["inside"]), float(call["outside"]),

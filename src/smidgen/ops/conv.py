@@ -13,7 +13,7 @@ import numpy as np
 
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
 from . import work
-from .matrix import demands
+from .matrix import DX_TILES, demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
 from .traits import Channels, Integer, Rows, Stored, Taken
@@ -298,11 +298,27 @@ def _image_shape(op: str, ins: Sequence[Tensor], attrs: Mapping[str, Any], hw: P
     return x
 
 
+def _dx_tiled(call: Call, count: int) -> Taken | None:
+    """Channels of dx are inputs of w; of a depthwise convolution they are those of dy, too."""
+    groups, (dy, w) = Window.of(call.attrs).groups, call.ins
+    if groups == 1:
+        return Taken(((1, 3),))
+    return Taken(((0, 3), (1, 0)), {"groups": count}) if dy.shape[3] == w.shape[0] == groups else None
+
+
+def _dx_adds(call: Call) -> Taken | None:
+    """Where pixels of dx are those of dy, and there is one tap, it is a product of matrices."""
+    at, (dy, w) = Window.of(call.attrs), call.ins
+    is_pixel = dy.shape[:3] == call.outs[0].shape[:3] and tuple(w.shape[1:3]) == (1, 1) and at.groups == 1
+    is_plain = is_pixel and tuple(at.stride) == (1, 1) and tuple(map(tuple, at.padding)) == ((0, 0), (0, 0))
+    return Taken(((0, 3), (1, 0))) if is_plain else None
+
+
 define(
     "conv2d_dx", doc="gradient of conv2d for its image of size in_hw: dx[N,H,W,C] from dy[N,OH,OW,O] and w",
     infer=_conv2d_dx_infer, ref=_conv2d_dx_ref, vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "conv2d_dx_f32"}, stored=Stored(1, int8="conv2d_dx_w8", slice="conv2d_dx_put"),
-    rows=_transpose_rows,
+    rows=_transpose_rows, tiled=_dx_tiled, adds_tiles=_dx_adds, tiles=DX_TILES,
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),
     macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape), work=work.conv_dx,
     cases=[case(_out(x, w, attrs), w, in_hw=x[1:3], **attrs) for x, w, attrs in _SETTINGS],

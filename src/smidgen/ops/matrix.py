@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -101,6 +101,9 @@ define(
 )  # fmt: skip
 
 
+DX_TILES: Final = ("linear_dx_tile", "linear_dx_add")
+
+
 def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     dy, w = ins
     check = demands("linear_dx", ins)
@@ -113,10 +116,64 @@ define(
     "linear_dx", doc="dx[…,K] = dy[…,O] w[O,K]",
     infer=_linear_dx_infer, ref=lambda dy, w: (dy @ w,), vjp=NOT_DIFFERENTIABLE,
     stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"), rows=each_row,
+    tiled=lambda call, count: Taken(((1, 1),)),
+    adds_tiles=lambda call: Taken(((0, len(call.ins[0].shape) - 1), (1, 0))), tiles=DX_TILES,
     kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear_dx,
     cases=[
         case((N, 4), (4, 10)), case((N, 5, 9), (9, 37)), case((2, N, 3), (3, 8)), case((200,), (200, 21)),
         case((N, 1), (1, 1)),
+    ],
+)  # fmt: skip
+
+
+def _tile_infer(name: str, ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    (dy, w), (o, k), inputs = ins[:2], attrs["at"], attrs["inputs"]
+    check = demands(name, ins)
+    outputs, *fixed = [d for d in (dy.shape[-1], *w.shape) if isinstance(d, int)]
+    check(len(fixed) == len(w.shape) >= 2 and size(w.shape[1:-1]) == 1, "w must be a matrix")
+    fits = 0 <= o <= fixed[0] - outputs and 0 <= k <= fixed[-1] - inputs and inputs > 0
+    check(fits, f"the tile at {o}, {k} is outside")
+    shape = (*dy.shape[:-1], inputs)
+    check(len(ins) == 2 or ins[2].shape == shape, "the sum must have the shape of the result")
+    return [(shape, DType.F32)]
+
+
+def _tile_ref(dy: Array, w: Array, at: tuple[int, int], inputs: int) -> Array:
+    matrix = w.reshape(len(w), -1)
+    return np.asarray(dy @ matrix[at[0] : at[0] + dy.shape[-1], at[1] : at[1] + inputs])
+
+
+def _tile_params(call: Call) -> Sequence[Param]:
+    dy, w = call.ins[:2]
+    return [size(dy.shape[:-1]), dy.shape[-1], call["inputs"], call["at"][0], w.shape[0], call["at"][1], w.shape[-1]]
+
+
+def _tile_macs(call: Call) -> Dim:
+    return size((*call.ins[0].shape, call["inputs"]))
+
+
+define(
+    "linear_dx_tile", doc="dx[…,K] = dy[…,O] of the tile w[o:o+O, k:k+inputs], with (o, k) = at",
+    infer=lambda ins, attrs: _tile_infer("linear_dx_tile", ins, attrs),
+    ref=lambda dy, w, at, inputs: (_tile_ref(dy, w, at, inputs),), vjp=NOT_DIFFERENTIABLE,
+    stored=Stored(1, int8="linear_dx_tile_w8", slice="linear_dx_tile_put"),
+    kernels={"f32": "linear_dx_tile_f32"}, params=_tile_params, macs=_tile_macs, work=work.linear_dx,
+    cases=[
+        case((N, 4), (6, 13), at=(1, 2), inputs=10), case((N, 5, 9), (9, 1, 1, 37), at=(0, 0), inputs=37),
+        case((200,), (270, 41), at=(64, 20), inputs=21), case((N, 1), (1, 1), at=(0, 0), inputs=1),
+    ],
+)  # fmt: skip
+
+define(
+    "linear_dx_add", doc="y = sum + linear_dx_tile(dy, w), as if all had been one sum; sum is the last input",
+    infer=lambda ins, attrs: _tile_infer("linear_dx_add", ins, attrs), inplace=(2,),
+    ref=lambda dy, w, sum, at, inputs: (sum + _tile_ref(dy, w, at, inputs),), vjp=NOT_DIFFERENTIABLE,
+    stored=Stored(1, int8="linear_dx_add_w8", slice="linear_dx_add_put", behind=1),
+    kernels={"f32": "linear_dx_add_f32"}, params=_tile_params, macs=_tile_macs, work=work.linear_dx,
+    cases=[
+        case((N, 4), (6, 13), (N, 10), at=(1, 2), inputs=10),
+        case((N, 5, 9), (9, 37), (N, 5, 37), at=(0, 0), inputs=37),
+        case((200,), (270, 1, 1, 41), (21,), at=(64, 20), inputs=21), case((1,), (1, 1), (1,), at=(0, 0), inputs=1),
     ],
 )  # fmt: skip
 

@@ -194,6 +194,10 @@ class Op:
     bits: Callable[[Attrs], Bits] | None = None
     slices: Slices = ""
     taken: Callable[[Call, int], Mapping[int, Taken]] | None = None  # (call, how many indices) → axis of y → how
+    tiled: Callable[[Call, int], Taken | None] | None = None  # (call, how many channels): the last axis of output 0
+    adds_tiles: Callable[[Call], Taken | None] | None = None  # y is what tiles of these give, 64k indices each, added
+    tiles: tuple[str, ...] = ()  # with that: the op that does a tile of it, and the one that adds it to the last input
+    in_part: bool = False  # `first`, if there is one: what it updates is a part of the first axis, from there on
     sink: bool = False  # a weight gradient that can be consumed tile by tile by an optimizer
     rounded_sink: DType | None = None  # the same, of a weight in integers of this type
     factor: Callable[[Attrs], float] | None = None  # y is x times this number

@@ -77,6 +77,7 @@ class Taken:
 
     inputs: tuple[tuple[int, int], ...]  # input, and its axis
     attrs: Attrs = field(default_factory=dict)  # that are others then
+    packed: tuple[int, ...] = ()  # inputs that hold a bit for each element of the result, as `range_bits` packs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Stored:
 
     input: int
     int8: str | None = None  # q in int8, and a scale for each index of its first axis
+    behind: int = 0  # inputs behind it that are no bias
     slice: str | None = None  # all of it, a slice that replaces a part along the attribute `axis`, its indices
 
 
