@@ -3,7 +3,7 @@ at a time: another way to fit, on top of which results are recomputed and paged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -51,13 +51,13 @@ def by_rows_each(entries: Entries, goal: Goal, room: int | None = None) -> Itera
         if made is graph or any(made.nodes == other.nodes for other in seen):
             continue
         seen.append(made)
-        yield _with(entries, graphs, goal)
+        yield remade(entries, graphs, _decision(entries, made, goal), "stream")
 
 
-def _with(entries: Entries, graphs: dict[str, Graph], goal: Goal) -> Entries:
-    checked(graphs, "stream")
+def remade(entries: Entries, graphs: dict[str, Graph], decision: Decision, after: str) -> Entries:
+    """With these graphs instead of the plain ones."""
+    checked(graphs, after)
     kept = tuple(d for d in entries.decisions if d.kind not in ("cheap", "int8"))
-    decision = _decision(entries, graphs[counts_in(entries)], goal)
     found = replace(
         entries, graphs={**entries.graphs, **graphs}, plain=graphs, decisions=(*kept, decision), const="f32"
     )
@@ -83,9 +83,14 @@ def _span(mark: Marked) -> str:
 
 def streamed(limit: Limit, entries: Entries, goal: Goal, search: Search) -> list[Candidate]:
     """Ever more of the step row by row, until that helps no more."""
+    return each_tried(limit, by_rows_each(entries, goal, max(room_for(limit, entries), 0)), goal, search)
+
+
+def each_tried(limit: Limit, steps: Iterable[Entries], goal: Goal, search: Search) -> list[Candidate]:
+    """One after the other, until that helps no more."""
     found: list[Candidate] = []
     vain = 0
-    for made in by_rows_each(entries, goal, max(room_for(limit, entries), 0)):
+    for made in steps:
         if found and not search.left_s:
             break
         one = squeezed(limit, made, goal, search)
@@ -97,4 +102,4 @@ def streamed(limit: Limit, entries: Entries, goal: Goal, search: Search) -> list
     return found
 
 
-__all__ = ["by_rows_each", "is_streamed", "may_stream", "streamed"]
+__all__ = ["by_rows_each", "each_tried", "is_streamed", "may_stream", "remade", "streamed"]
