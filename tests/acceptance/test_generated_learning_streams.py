@@ -31,6 +31,10 @@ def test_random_parts_of_random_networks_learn_the_same_bits_row_by_row(first: i
     assert sum(sums for _, sums in found) > 3 * len(found)
 
 
+def test_streams_of_a_few_networks_learn_the_same_bits() -> None:
+    assert sum(streams for streams, _ in map(outcome, range(6))) > 12
+
+
 FAULTS: Final[dict[str, Callable[[Held], Held]]] = {
     "one row short": lambda held: replace(held, kept=held.kept + 1),
     "rows come too late": lambda held: replace(held, ahead=held.ahead - 1, kept=held.kept - 1),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.generated_tiles import outcome
 
-COUNT, CHUNK = int(os.environ.get("SMIDGEN_TILED", "300")), 20
+COUNT, CHUNK = int(os.environ.get("SMIDGEN_TILED", "300")), 10
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, CHUNK))

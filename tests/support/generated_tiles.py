@@ -32,10 +32,10 @@ class Block(nn.Module):
         super().__init__()
         wide, k = r.choice([66, 72, 80, 96, 128, 130, 136, 150, 200]), r.choice([1, 3, 5])
         has_norm = r.random() < 0.3
-        self.first = nn.Conv2d(c, wide, r.choice([1, 1, 1, 3]), padding="same", bias=r.random() < 0.7)
+        self.first = nn.Conv2d(c, wide, r.choice([1] * 7 + [3]), padding="same", bias=r.random() < 0.7)
         inner: list[nn.Module] = []
         for _ in range(r.choice([0, 1, 1, 2])):
-            groups = r.choice([wide, wide, wide, 2])
+            groups = r.choice([wide] * 7 + [2])
             inner.append(nn.Conv2d(wide, wide, k, 1, k // 2, groups=groups))
         if r.random() < 0.3:
             inner.append(r.choice([nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.Upsample(scale_factor=1)]))
