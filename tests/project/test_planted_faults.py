@@ -311,8 +311,7 @@ FAULTS = [
     ),
     Fault(
         "a window over what learns is a row short", "ops/traits.py",
-        'Rows("window", self.reach, self.step, self.pad) if k == 1', 'Rows("window", self.reach - 1, self.step, self.pad) if k == 1',
-        LEARNED,
+        'Rows("window", self.reach, self.step', 'Rows("window", self.reach - 1, self.step', LEARNED,
     ),
     Fault(
         "a tile forgets the sum of those before it", "runtime/kernels/matrix.c",
