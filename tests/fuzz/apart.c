@@ -49,10 +49,14 @@ static int64_t rows_until(const int32_t *v, int64_t i) { /* end(i); nothing befo
 }
 static int64_t rows_from(const int32_t *v, int64_t i) { return within(i * v[STEP] / v[PERIOD] + v[KEPT], v[COUNT]); }
 
+static int is_window(const int32_t *rule) {
+    return (rule[KIND] & 15) == SMG_ROWS_WINDOW || (rule[KIND] & 15) == SMG_ROWS_SUM;
+}
+
 /* The first row of the input that row `row` of the result needs, and the one behind the last: counted, not divided. */
 static int64_t reads_from(const int32_t *rule, int64_t row, int64_t count) {
     int64_t at = 0;
-    if ((rule[KIND] & 15) == SMG_ROWS_WINDOW) { return within(row * rule[STRIDE] - rule[PAD], count); }
+    if (is_window(rule)) { return within(row * rule[STRIDE] - rule[PAD], count); }
     if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
         while (at < count && at * rule[STRIDE] - rule[PAD] + rule[REACH] <= row) { at++; }
     } else {
@@ -62,7 +66,7 @@ static int64_t reads_from(const int32_t *rule, int64_t row, int64_t count) {
 }
 static int64_t reads_until(const int32_t *rule, int64_t row, int64_t count) {
     int64_t at = 0;
-    if ((rule[KIND] & 15) == SMG_ROWS_WINDOW) { return within(row * rule[STRIDE] - rule[PAD] + rule[REACH], count); }
+    if (is_window(rule)) { return within(row * rule[STRIDE] - rule[PAD] + rule[REACH], count); }
     if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) {
         while (at < count && at * rule[STRIDE] - rule[PAD] <= row) { at++; }
     } else {
@@ -77,7 +81,8 @@ FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, 
     const unsigned operands = smg_code_operands(code);
     const uint32_t *numbers = smg_code_rows(code);
     const int32_t *out = values + (numbers[0] - 1) * OF_VALUE;
-    const int is_each = (rule[KIND] & 15) == SMG_ROWS_EACH;
+    const int is_each = (rule[KIND] & 15) == SMG_ROWS_EACH, is_sum = (rule[KIND] & 15) == SMG_ROWS_SUM;
+    const unsigned windowed = is_sum ? 2 : 1; /* all other operands have the rows of the result */
     const int64_t from = rows_until(out, i - 1), end = rows_until(out, i);
     FuzzRows r = {.made = (int32_t)(end - from), .is_last = end == out[COUNT]};
     if (i && rule[KIND] & SMG_ROWS_FORGETS && rows_from(out, i) > rows_from(out, i - 1)) {
@@ -88,13 +93,19 @@ FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, 
     if (!r.made) { return r; }
     int64_t first = from, stop = end;
     if (!is_each) {
-        const int64_t count = values[(numbers[1] - 1) * OF_VALUE + COUNT], over = rule[PAD] - from * rule[STRIDE];
+        const int has_window = windowed < operands && numbers[windowed];
+        const int64_t count = has_window ? values[(numbers[windowed] - 1) * OF_VALUE + COUNT] : out[COUNT],
+                      over = rule[PAD] - from * rule[STRIDE];
         first = reads_from(rule, from, count);
         stop = reads_until(rule, end - 1, count);
         r.above = (int32_t)(over > 0 ? over : 0);
         if ((rule[KIND] & 15) == SMG_ROWS_SPREAD) { r.above = (int32_t)(from + rule[PAD] - first * rule[STRIDE]); }
         if ((rule[KIND] & 15) == SMG_ROWS_PLACED) {
             r.above = (int32_t)first;
+            r.from = (int32_t)from;
+            r.is_placed = 1;
+        }
+        if (is_sum) {
             r.from = (int32_t)from;
             r.is_placed = 1;
         }
@@ -105,7 +116,8 @@ FuzzRows fuzz_rows(const uint32_t *table, const uint32_t *code, uint32_t place, 
     for (unsigned k = 0; k < operands; k++) {
         if (!numbers[k]) { continue; }
         const int32_t *v = values + (numbers[k] - 1) * OF_VALUE;
-        const int64_t row = k ? first : from, rows = k ? r.needed : r.made;
+        const int reads_window = !is_each && k == windowed;
+        const int64_t row = reads_window ? first : from, rows = reads_window ? r.needed : r.made;
         if (row < rows_from(v, i) || row + rows > rows_until(v, i)) { fuzz_finding("rows that are not there"); }
         r.moved[k] = (size_t)(row - rows_from(v, i)) * (size_t)v[BYTES];
     }

@@ -6,6 +6,7 @@ The seeds together run every kernel. The networks need torch; running it again g
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +25,7 @@ from smidgen.program.buffer import Buffer
 from smidgen.program.instructions import Entry, Instruction, Operand
 from smidgen.program.program import Program
 from tests.fuzz.build import CORPUS
-from tests.support import small
+from tests.support import generated_learning, small
 from tests.support.encoded import RUNNABLE, chain, encoded, looped, one_op
 from tests.support.op_cases import SAMPLES, inputs_of
 from tests.support.paged import paged
@@ -175,6 +176,13 @@ def programs() -> Iterator[tuple[str, Program]]:
             entries = api.build(model, (image,), optimizer=SGD(0.1), method="last_layer")
             yield f"streams-{name}-{rows}", encode(only(with_all_streams(entries, rows), "train", "infer"))
     yield "streams-bytes", encoded({"infer": streamed(looped(DType.U8, 1)), "train": streamed(looped(per_sample=1))}, 3)
+    for seed in (29, 16):  # every kind of sum over rows
+        yield (
+            f"streams-learning-{seed}",
+            generated_learning.program(
+                generated_learning.streamed(generated_learning.network(seed), random.Random(seed))
+            ),
+        )
     yield "bytes", encoded({"infer": chain(), "train": looped(DType.U8, 1)}, 3)
     graphs = list(op_graphs())
     yield from ((f"op-{name}", encoded({name: graph}, SAMPLES)) for name, graph in graphs if graph.data)

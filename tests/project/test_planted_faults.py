@@ -33,6 +33,11 @@ MEMORY = "tests/runtime/test_memory.py::test"
 PAGES = "tests/train/test_paging.py::test"
 SAFETY = "tests/program/test_paging_safety.py::test"
 STREAMED = "tests/acceptance/test_generated_streams.py::test_random_streams_of_random_networks_give_the_same_bits[0]"
+LEARNED = "tests/acceptance/test_generated_learning_streams.py::test_streams_of_a_few_networks_learn_the_same_bits"
+TILED = (
+    "tests/acceptance/test_generated_tiles.py::test_random_chains_of_random_networks_learn_the_same_bits_in_tiles[0]"
+)
+UPDATED = "tests/passes/test_tiles.py::test"
 FIT = "tests/train/test_fit.py::test"
 LADDER = "tests/train/test_ladder.py::test"
 
@@ -295,9 +300,35 @@ FAULTS = [
         "P = first[i + 1] - first[i];", "P = 1;",
         "tests/place/test_place_search.py::test_a_block_in_parts_lies_as_low_as_they_fit",
     ),
+    # What learns by rows, and in tiles.
+    Fault(
+        "a sum over rows begins anew with each call", "runtime/kernels/going.h",
+        "(Going){sum, part, first == 0,", "(Going){sum, part, 1,", LEARNED,
+    ),
+    Fault(
+        "a sum over rows is told of a wrong first row", "runtime/rows.c",
+        "x->words[rule->above + 1] = turn->from; }", "x->words[rule->above + 1] = turn->from + 1; }", LEARNED,
+    ),
+    Fault(
+        "a window over what learns is a row short", "ops/traits.py",
+        'Rows("window", self.reach, self.step', 'Rows("window", self.reach - 1, self.step', LEARNED,
+    ),
+    Fault(
+        "a tile forgets the sum of those before it", "runtime/kernels/matrix.c",
+        "if (sum) { memcpy(total + old,", "if (0) { memcpy(total + old,", TILED,
+    ),
+    Fault(
+        "random numbers of a part begin anew", "runtime/kernels/rounded.h",
+        "to->first = (uint32_t)v.first;", "to->first = 0;", TILED,
+    ),
+    Fault(
+        "a part of an update is another one", "compiler/encode.py",
+        "found = [node.attrs[FIRST] * graph", "found = [(node.attrs[FIRST] - 4) * graph",
+        f"{UPDATED}_an_update_of_another_part_is_not_safe",
+    ),
     Fault(
         "scratch not kept apart", "compiler/place/arena.py",
-        'Block(f"scratch:{i}", align_up(count, align), i, i)', 'Block(f"scratch:{i}", 0, i, i)',
+        'Block(f"scratch:{i}", align_up(count, align), turns', 'Block(f"scratch:{i}", 0, turns',
         f"{MEMORY}_working_memory_of_a_kernel_is_kept_apart_from_what_is_alive",
     ),
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from smidgen.program.instructions import StreamTable
 from smidgen.runtime.library import library_path
 
-EACH, WINDOW, SPREAD, PLACED, FORGETS = 0, 1, 2, 3, 16
+EACH, WINDOW, SPREAD, PLACED, SUM, FORGETS = 0, 1, 2, 3, 4, 16
 MOST_ROWS, MOST_REACH, MOST_EDGE, MOST_CYCLE = 1 << 15, 256, 64, 256
 
 
@@ -60,7 +60,7 @@ def needed(rule: Rule, begin: int, end: int, count: int) -> tuple[int, int, int]
     """First row and end of the input's rows, and the padding above, for rows begin..end: counted, not divided."""
     if rule.kind == EACH:
         return begin, end, 0
-    if rule.kind == WINDOW:
+    if rule.kind in (WINDOW, SUM):
         read = [row * rule.step - rule.pad + k for row in range(begin, end) for k in range(rule.reach)]
         first, stop = (min(max(row, 0), count) for row in (min(read), max(read) + 1))
         return first, stop, max(0, rule.pad - begin * rule.step)
@@ -74,7 +74,7 @@ def needed(rule: Rule, begin: int, end: int, count: int) -> tuple[int, int, int]
 
 
 def random_case(rng: random.Random) -> tuple[Rule, Value, Value]:
-    kind = rng.choice([EACH, WINDOW, WINDOW, SPREAD, SPREAD, PLACED, PLACED])
+    kind = rng.choice([EACH, WINDOW, WINDOW, SPREAD, SPREAD, PLACED, PLACED, SUM])
     reach = rng.choice([1, 2, 3, 3, 5, 7, rng.randint(1, 40)])
     step = rng.choice([1, 1, 2, 2, 3, rng.randint(1, 5)])
     by = rng.choice([1, 1, 1, 2, 3]) if kind == PLACED else 1
@@ -86,7 +86,7 @@ def random_case(rng: random.Random) -> tuple[Rule, Value, Value]:
     out = Value(rng.choice([1, 2, 5, rng.randint(1, 90)]), slow, period, ahead, ahead - rng.choice([0, 1, 5, 100]), 4)
     if kind == EACH:
         count, fast = out.count, (slow, period)
-    elif kind == WINDOW:
+    elif kind in (WINDOW, SUM):
         count, fast = (
             max(1, (out.count - 1) * step - pad + reach - rng.randint(0, max(pad, 0) + step)),
             (slow * step, period),
@@ -102,6 +102,12 @@ def random_case(rng: random.Random) -> tuple[Rule, Value, Value]:
     )  # fmt: skip
     into.kept = min(into.kept, into.ahead)
     return rule, out, into
+
+
+def flows(library: ctypes.CDLL, rule: Rule, out: Value, into: Value, operand: int = 0) -> bool:
+    """By default as the operand that the rule is about."""
+    operand = operand or (2 if rule.kind == SUM else 1)
+    return bool(library.smg_check_flow(ctypes.byref(rule), ctypes.byref(out), ctypes.byref(into), operand))
 
 
 def turns(library: ctypes.CDLL, rule: Rule, out: Value, count: int) -> Iterator[tuple[int, int, int]]:
@@ -122,13 +128,13 @@ def last_iteration(*values: Value) -> int:
 
 
 def test_what_is_accepted_finds_its_rows_and_does_what_was_checked(library: ctypes.CDLL) -> None:
-    rng, accepted = random.Random(0), dict.fromkeys((EACH, WINDOW, SPREAD, PLACED), 0)
-    for _ in range(40000):
+    rng, accepted = random.Random(0), dict.fromkeys((EACH, WINDOW, SPREAD, PLACED, SUM), 0)
+    for _ in range(45000):
         rule, out, into = random_case(rng)
         iterations = last_iteration(out, into)
         if not is_table(library, iterations, [out, into], [rule]):
             continue
-        if not library.smg_check_flow(ctypes.byref(rule), ctypes.byref(out), ctypes.byref(into)):
+        if not flows(library, rule, out, into):
             continue
         accepted[rule.kind] += 1
         checked, done = set(turns(library, rule, out, into.count)), set()
@@ -153,6 +159,8 @@ def test_an_input_that_is_so_far_behind_is_never_overwritten(library: ctypes.CDL
     rng, looked_at = random.Random(1), dict.fromkeys((EACH, WINDOW, SPREAD, PLACED), 0)
     for _ in range(6000):
         rule, out, into = random_case(rng)
+        if rule.kind == SUM:  # it is there as a whole, and never written over anything
+            continue
         last = rule.reach - 1 - rule.pad
         by, over, low = {
             EACH: (1, 1, 0), WINDOW: (rule.step, 1, -rule.pad), SPREAD: (1, rule.step, rule.step - 1 - last),
@@ -195,7 +203,7 @@ WRONG_VALUES = {
     "a whole value that forgets": value(step=0, ahead=9, kept=-1),
 }  # fmt: skip
 WRONG_RULES = {
-    "an unknown kind": rule(kind=4), "a negative kind": rule(kind=-1), "other bits": rule(kind=32),
+    "an unknown kind": rule(kind=5), "a negative kind": rule(kind=-1), "other bits": rule(kind=32),
     "no reach": rule(reach=0, pad=-1), "too long a reach": rule(reach=MOST_REACH + 1),
     "too long a reach of a spread": rule(kind=SPREAD, reach=MOST_EDGE + 1), "no step": rule(step=0),
     "too long a step": rule(step=MOST_REACH + 1),
@@ -290,9 +298,18 @@ FLOWS = {
 
 @pytest.mark.parametrize("name", WRONG_FLOWS)
 def test_rows_that_are_not_there_are_refused(library: ctypes.CDLL, name: str) -> None:
-    assert not library.smg_check_flow(*map(ctypes.byref, WRONG_FLOWS[name]))
+    assert not flows(library, *WRONG_FLOWS[name])
 
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_rows_that_are_there_are_accepted(library: ctypes.CDLL, name: str) -> None:
-    assert library.smg_check_flow(*map(ctypes.byref, FLOWS[name]))
+    assert flows(library, *FLOWS[name])
+
+
+def test_a_sum_takes_its_own_rows_from_one_operand_and_windows_from_the_next(library: ctypes.CDLL) -> None:
+    one, late = rule(kind=SUM), value(ahead=0)
+    assert flows(library, one, value(), late, 2)
+    assert flows(library, one, value(), value(), 1)
+    assert not flows(library, one, value(), value(), 2)  # a row of the window is missing
+    assert not flows(library, one, value(), value(ahead=-2), 1)
+    assert not flows(library, one, value(), value(count=8), 1)

@@ -28,7 +28,7 @@ BATCH = 2
 
 
 @dataclass
-class _Net:
+class Net:
     rng: random.Random
     b: Builder
     values: Any  # numpy's generator
@@ -187,7 +187,7 @@ def network(seed: int) -> Graph:
     """An entry point `infer`, in a loop over samples."""
     rng, b = random.Random(seed), Builder()
     flat = rng.random() < 0.25
-    net = _Net(rng, b, np.random.default_rng(seed), flat)
+    net = Net(rng, b, np.random.default_rng(seed), flat)
     h, w, c = 1 if flat else rng.randint(5, 17), rng.randint(6, 19), rng.randint(1, 4)
     x = feed(b, "x", (N, c, h, w), perm=(0, 2, 3, 1))
     for _ in range(rng.randint(2, 9)):

@@ -31,7 +31,8 @@ COMPILER: dict[str, str] = {
     "verify_rows": "graph place",
     "verify": "graph place verify_rows",
     "assemble": "effort place encode planner replay entries plan_facts loss_facts verify",
-    "fit": "effort optimizers options place passes planner replay entries pipeline plan_facts loss_facts assemble",
+    "fit": "effort graph optimizers options place passes planner replay entries pipeline plan_facts loss_facts "
+    "assemble",
 }
 """What each part of compiler/ imports of the others."""
 

@@ -15,6 +15,8 @@ LONG: Final = {
     "acceptance/test_generated_budget.py::test_random_networks_within": 4,
     "acceptance/test_generated_slices.py::test_random_slices": 20,
     "acceptance/test_generated_streams.py::test_random_streams": 5,
+    "acceptance/test_generated_learning_streams.py::test_random_parts": 5,
+    "acceptance/test_generated_tiles.py::test_random_chains": 5,
     "acceptance/test_int8_generated.py::test_random_networks_in_int8": 3,
     "acceptance/test_large_nets.py::test_training_equals_pytorch": 6,
     "acceptance/test_parity.py::test_training_equals_pytorch": 4,

@@ -13,6 +13,7 @@ from .. import ops
 from ..errors import BadShape, DoesNotFit, Internal
 from ..ir import Array, Batch, Graph, Node, Role, Tensor, at
 from ..ops.build import typed
+from ..ops.optim import FIRST
 from ..ops.registry import Param
 from ..ops.traits import Rows
 from ..program.buffer import MAX_RANK, Buffer
@@ -28,10 +29,22 @@ from ..program.instructions import (
 )
 from ..program.program import Program, checked_meta, trimmed
 from ..program.reader import REGION_BYTES
-from .graph.rows import Held, Stream, of_rows, row_bytes, rows_of, rule_of, shared_rows, streamed_inputs, streams
+from .graph.rows import (
+    Held,
+    Marked,
+    Stream,
+    marked,
+    of_rows,
+    row_bytes,
+    rows_of,
+    rule_of,
+    shared_rows,
+    streamed_inputs,
+    streams,
+)  # fmt: skip
 from .place.layout import Layout, Slot
 
-KINDS: Final = ("each", "window", "spread", "placed")
+KINDS: Final = ("each", "window", "spread", "placed", "adds")
 FORGETS: Final = 16  # as in runtime/rows.h: rows that nobody needs are forgotten before new ones are made
 
 
@@ -91,6 +104,9 @@ class EntryCoder:
         self.name, self.graph, self.layout, self.batch = name, graph, layout, batch
         self.outside = {t: i for i, t in enumerate((*graph.inputs, *graph.outputs))}
         self.held: dict[str, Held] = {}
+        self.marks = {mark.nodes.start: mark for mark in marked(graph)}
+        if self.marks and batch != 1:
+            raise Internal("a stream of one sample in a program for several", at=name)
 
     def entry(self) -> Entry:
         feeds = [node for node in self.graph.nodes if ops.border(node) == "in"]
@@ -121,9 +137,21 @@ class EntryCoder:
                     yield Instruction("", body=len(inner), count=int(bool(node.attrs.get("once"))))
                     yield from inner
                 position += len(body)
+            elif ops.is_stream(node):
+                yield from self._one_sample(self.marks[position + 1])
+                position += node.attrs["body"]
             else:
                 yield from self._step(position, False)
             position += 1
+
+    def _one_sample(self, mark: Marked) -> Iterator[Instruction]:
+        """A stream outside of loops: streams are in loops over samples, of which there is one."""
+        coder = EntryCoder(self.name, mark.graph, self.layout, self.batch)
+        coder.held = dict(mark.stream.values)
+        inner = list(coder._stream(mark.nodes, mark.stream))
+        if inner:
+            yield Instruction("", body=len(inner))
+            yield from inner
 
     def _body(self, body: range, found: Sequence[Stream]) -> Iterator[Instruction]:
         """Of the loop: streams, and nodes between them."""
@@ -139,11 +167,8 @@ class EntryCoder:
 
     def _stream(self, nodes: range, stream: Stream) -> Iterator[Instruction]:
         values: dict[tuple[int, ...], int] = {}
-        rules, steps, shared = (
-            [],
-            list[Instruction](),
-            dict(shared_rows(self.graph, [self.graph.nodes[i] for i in nodes])),
-        )
+        shared = dict(shared_rows(self.graph, [self.graph.nodes[i] for i in nodes]))
+        rules, steps = [], list[Instruction]()
         for i in nodes:
             node = self.graph.nodes[i]
             for step in self._step(i, True):
@@ -152,9 +177,10 @@ class EntryCoder:
                 moves = self._moves(node, rule, stream)
                 operands = [replace(o, rows=values.setdefault(m, len(values)) + 1 if m else 0)
                             for o, m in zip_longest(step.operands, moves)]  # fmt: skip
-                steps.append(replace(step, operands=tuple(operands), params=self._row_params(i, rule, step)))
-                kind = KINDS.index(rule.kind) | (0 if node.outs[0] in shared else FORGETS)
-                rules.append((kind, rule.reach, rule.step, rule.by, rule.pad, *rule.words))
+                params, kernel = self._row_params(i, rule, step), rule.kernel or step.kernel
+                steps.append(replace(step, kernel=kernel, operands=tuple(operands), params=params))
+                keeps = node.outs[0] in shared or rule.kind == "adds"
+                rules.append((KINDS.index(rule.kind) | (0 if keeps else FORGETS), *rule.plain))
         if steps:
             table = StreamTable(stream.iterations, tuple(values), tuple(rules)).words
             yield Instruction("", body=len(steps), table=table)
@@ -170,6 +196,7 @@ class EntryCoder:
             step = rule.outside_bytes if name in self.outside else row_bytes(self.graph[name])
             v = stream.values.get(name)
             if v is not None:
+                step = 0 if rule.kind == "adds" and not k else step
                 found.append((v.count, v.step, v.period, v.ahead, v.kept, step))
             else:
                 rows = rows_of(self.graph[node.outs[0] if name in self.outside else name])
@@ -178,6 +205,8 @@ class EntryCoder:
 
     def _row_params(self, position: int, rule: Rows, step: Instruction) -> tuple[Word, ...]:
         """A window is told of rows when it is run; all else is done for rows as for samples."""
+        if rule.kind == "adds" and rule.params is not None:
+            return tuple(self._word(p, position) for p in rule.params)
         if rule.kind != "each":
             return step.params
         record, call = ops.get(self.graph.nodes[position].op), of_rows(self.graph, self.graph.nodes[position])
@@ -198,12 +227,18 @@ class EntryCoder:
         call = typed(self.graph, node)
         kept = [i for k, i in enumerate(node.ins) if k not in record.shares.values()]
         operands = [self._operand(node, t, in_loop) for t in (*node.outs, *kept)]
+        if behind := part_bytes(self.graph, node):
+            operands[: len(node.outs)] = [
+                replace(o, offset=o.offset + b) for o, b in zip(operands, behind, strict=False)
+            ]
         scratch = int(at(record.scratch(call), self.batch)) if record.has_scratch else 0
         if scratch:
             slot = self.layout.scratch[position]
             if slot.bytes < scratch:
                 raise Internal(f"{slot.bytes} bytes of scratch, {scratch} needed", at=self._where(position))
             operands.append(_at_slot(slot))
+        elif position in self.layout.scratch and self.held:  # what a sum keeps from call to call
+            operands.append(_at_slot(self.layout.scratch[position]))
         params = tuple(self._word(p, position) for p in record.params(call))
         if len(params) > MAX_PARAMS or len(operands) > MAX_OPERANDS:
             raise BadShape(
@@ -219,7 +254,8 @@ class EntryCoder:
             region: OperandRegion = "input" if tensor.role is Role.INPUT else "output"
             return Operand(region, self.outside[name], tensor.bytes(1) if sample else 0)
         slot = self._slot(name)
-        wanted = self.held[name].bytes if name in self.held else tensor.bytes(self.batch)
+        held = self.held.get(name)
+        wanted = held.bytes if held and held.row_bytes else tensor.bytes(self.batch)
         if slot.bytes < wanted:
             raise Internal(f"'{name}' needs {wanted} bytes, its slot has {slot.bytes}")
         found = _at_slot(slot)
@@ -245,6 +281,16 @@ class EntryCoder:
     def _where(self, position: int) -> str:
         node = self.graph.nodes[position]
         return f"{node.src or node.op} ({self.name}, node {position} '{node.op}')"
+
+
+def part_bytes(graph: Graph, node: Node) -> list[int]:
+    """Of an update in part: how many bytes behind the beginning of each result its part begins."""
+    if not ops.get(node.op).in_part or FIRST not in node.attrs:
+        return []
+    found = [node.attrs[FIRST] * graph[out].bytes(1) // int(graph[out].shape[0]) for out in node.outs]  # type: ignore[arg-type]
+    if any(behind % 4 for behind in found):
+        raise Internal(f"a part that begins {found} bytes behind", at=node.op, why="operands begin at multiples of 4")
+    return found
 
 
 def _at_slot(slot: Slot) -> Operand:

@@ -105,14 +105,16 @@ class _Drawn:
         body = self.families.body
         heads = {span[0] for span in self.families.streams}  # their first nodes
         for i, node in enumerate(self.graph.nodes):
+            if ops.is_stream(node):  # in the file a loop over one sample
+                self.moments.append(Moment("loop", LOOP, node.stage, 0))
             if i in heads:
                 self.moments.append(Moment("stream", STREAM, node.stage, 0))
             if ops.is_loop(node):
                 working = sum(not ops.get(self.graph.nodes[k].op).is_view for k in body)
-                working += len(heads) if working else 0
+                working += len(heads.intersection(body)) if working else 0
                 if working:
                     self.loop = (len(self.moments), working)
-            elif ops.get(node.op).is_view:
+            elif ops.get(node.op).is_view or ops.is_stream(node):
                 continue
             if not ops.is_loop(node) or self.loop:
                 self.when[i] = len(self.moments)
@@ -131,10 +133,9 @@ class _Drawn:
 
     def timeline(self) -> Timeline:
         spans = self._spans()
-        spans += [
-            Span("scratch", "scratch", slot.offset, slot.bytes, self.when[i], self.when[i], self.when[i])
-            for i, slot in self.layout.scratch.items()
-        ]
+        for i, slot in self.layout.scratch.items():
+            turns = self._turns(i) if i in self.families.carries else [self.when[i]]
+            spans.append(Span("scratch", "scratch", slot.offset, slot.bytes, turns[0], turns[-1], self.when[i]))
         spans = _written_over([s for s in spans if s.bytes])
         spans.sort(key=lambda s: (s.first, s.offset, s.last))
         return Timeline(self.layout.align, self.loop, tuple(self.moments), tuple(spans))
@@ -167,6 +168,10 @@ class _Drawn:
             for top in first
             if self._is_drawn(top)
         ]
+
+    def _turns(self, node: int) -> list[int]:
+        """Instructions that run by turns with that of a node."""
+        return [self.when[k] for k in self.families.turns(node) if k in self.when]
 
     def _outlives(self, top: str, node: int) -> bool:
         """Touched in the loop, but alive outside it: stays until the last iteration ends."""

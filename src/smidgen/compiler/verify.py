@@ -16,10 +16,11 @@ from .. import ops
 from ..errors import UnsafeLayout
 from ..ir import Graph, Node, Role, Tensor, samples
 from ..ops.build import typed
+from ..ops.optim import FIRST
 from ..program.instructions import Instruction, Word
 from ..program.program import Program
 from ..runtime import library
-from .graph.rows import streams
+from .graph.rows import of_one, streams
 from .place.arena import CHECKSUM, align_up
 from .place.layout import Layout
 from .verify_rows import Stream
@@ -126,6 +127,9 @@ class Replay:
                 body = self.graph.nodes[position + 1 : position + 1 + node.attrs["body"]]
                 cursor = self._loop(node, body, steps, cursor)
                 position += len(body)
+            elif ops.is_stream(node):
+                cursor = self._one_sample(node, position, steps, cursor)
+                position += node.attrs["body"]
             elif not self._view(node):
                 self._step(node, self._at(steps, cursor, node), self.n)
                 cursor += 1
@@ -176,7 +180,7 @@ class Replay:
             self.index, at_, k = index, cursor + 1, 0
             while k < len(body):
                 if k in found:
-                    at_ = self._stream(body, k, found[k], steps, at_)
+                    at_ = self._stream(self.graph, body, k, found[k], steps, at_)
                     k += found[k]
                     continue
                 if not self._view(body[k]):
@@ -188,15 +192,30 @@ class Replay:
         self.index = -1
         return cursor + 1 + working
 
-    def _stream(self, body: Sequence[Node], first: int, count: int, steps: Sequence[Instruction], at_: int) -> int:
+    def _one_sample(self, node: Node, position: int, steps: Sequence[Instruction], cursor: int) -> int:
+        """A stream outside of loops: in a loop over the one sample that there is."""
+        graph = of_one(self.graph)
+        body = graph.nodes[position + 1 : position + 1 + node.attrs["body"]]
+        working = 1 + sum(not ops.get(one.op).is_view for one in body)
+        if self.n != 1 or self._at(steps, cursor, node) != Instruction("", body=working):
+            raise self.unsafe("the program's loop is not the graph's", node)
+        self.index = 0
+        cursor = self._stream(graph, body, 0, len(body), steps, cursor + 1)
+        self.index = -1
+        return cursor
+
+    def _stream(
+        self, graph: Graph, body: Sequence[Node], first: int, count: int, steps: Sequence[Instruction], at_: int
+    ) -> int:  # fmt: skip
         """Row by row for the first sample and the last one; those between them move by the same strides."""
         nodes = body[first : first + count]
         working = [node for node in nodes if not self._view(node)]
-        self.position = self.graph.nodes.index(nodes[0])
+        self.position = graph.nodes.index(nodes[0])
         head = self._at(steps, at_, nodes[0])
-        stream = Stream(self, working, head, steps[at_ + 1 : at_ + 1 + len(working)])
+        stream = Stream(self, graph, working, head, steps[at_ + 1 : at_ + 1 + len(working)])
         made = {node.outs[0] for node in nodes if self.base(node.outs[0]) in {n.outs[0] for n in working}}
-        others = [n for n in self.graph.nodes if not any(n is node for node in nodes)]
+        inside = {out for node in nodes for out in node.outs}
+        others = [n for n in self.graph.nodes if not inside.intersection(n.outs)]
         wholes = [t for t in made if self.graph[t].role is Role.VALUE
                   and any(t in n.ins or t in n.attrs.get("yields", ()) for n in others)]  # fmt: skip
         if self.index in (0, self.n - 1):
@@ -297,10 +316,21 @@ class Replay:
         if step.guard or step.unit or any(op.outer for op in step.operands):
             raise self.unsafe(f"kernel '{kernel}' has a guard, a unit or strides of outer loops", node, "")
         index = max(self.index, 0)
-        return [
+        found = [
             Access(name, kind, op.region, op.offset + index * op.stride, need)
             for name, kind, op, need in zip(names, kinds, step.operands, needs, strict=True)
         ]
+        if record.in_part and FIRST in node.attrs:
+            found[: len(node.outs)] = [self._whole(node, a) for a in found[: len(node.outs)]]
+        return found
+
+    def _whole(self, node: Node, part: Access) -> Access:
+        """All of a tensor of which a part is updated: the rest has to be there, and is the new value's as it is."""
+        tensor = self.graph[part.tensor]
+        count, first = tensor.bytes(1), node.attrs[FIRST] * tensor.bytes(1) // int(tensor.shape[0])  # type: ignore[arg-type]
+        if first + part.bytes > count:
+            raise self.unsafe(f"a part of '{tensor.name}' ends {first + part.bytes - count} bytes behind it", node, "")
+        return Access(part.tensor, part.kind, part.region, part.start - first, count)
 
     def _needs(self, kernel: str, step: Instruction, n: int, run: tuple[int, int, int]) -> Sequence[int] | None:
         """Bytes that the kernel declares for each operand, asked for once: networks repeat their layers."""

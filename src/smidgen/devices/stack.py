@@ -60,6 +60,7 @@ POINTERS = {
     "qconv2d_i8_run": ("conv", "smg_qdepthwise"),  # with qconv in it
     "qconv2d_put_i8_run": ("conv", "smg_qdepthwise"),
     "qconv2d_dw": ("conv_dw_int8", "smg_depthwise_dw_int8"),
+    "conv2d_dw_rows_f32_run": ("conv_dw_rows", "smg_depthwise_dw_rows"),
     "page_out_run": ("write_blocks",),
     "page_in_run": ("read_blocks",),
     "page_start_run": ("read_blocks",),
@@ -80,6 +81,8 @@ STORED_POINTERS = {
     "dot_rows": ("weights_rows_stored",),
     "conv_dx": ("weights_panel_stored",),
     "linear_dx": ("weights_panel_stored",),
+    "linear_dx_tile": ("weights_panel_stored",),
+    "weights_panel": ("weights_panel_stored",),
     "smg_depthwise": ("weights_taps_stored",),
     "smg_depthwise_dx": ("weights_taps_stored",),
     "weights_taps": ("weights_taps_stored",),

@@ -20,11 +20,12 @@ from .registry import (
     find,
     get,
     is_loop,
+    is_stream,
     losses,
 )
 from .traits import Layout, Loss
 
 __all__ = [
     "NOT_DIFFERENTIABLE", "Bits", "Call", "Case", "Layout", "Loss", "N", "Op", "Run", "all_ops", "border", "define",
-    "find", "get", "is_loop", "losses",
+    "find", "get", "is_loop", "is_stream", "losses",
 ]  # fmt: skip

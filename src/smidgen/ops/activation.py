@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Dim, DType, Tensor, ceil_div
+from ..ir import Array, Dim, DType, Tensor, ceil_div, size
 from .elementwise import Draw, Formula, Settings, cases, differentiable, erf, reading, unary
 from .registry import NOT_DIFFERENTIABLE, Bits, Call, Integers, N, Param, Spec, case, define, same_shape
-from .traits import EACH
+from .traits import EACH, Rows, Taken
 
 INF = math.inf
 
@@ -177,13 +177,22 @@ def _per_row(size: Dim, rows: Dim) -> int:
     return per_row
 
 
+def _bits_rows(call: Call, axis: int) -> Rows | None:
+    """Where every row of the image has whole bytes of its own."""
+    makes_bits = call.outs[0].dtype is DType.U8
+    image, bits = (call.ins[0], call.outs[0]) if makes_bits else call.ins
+    row = next((i for i, dim in enumerate(image.shape) if dim != 1), 0)
+    by_row = bits.shape[0] == size(image.shape[: row + 1]) == image.shape[row] != 1
+    return Rows("each", sources=1 if makes_bits else 2) if by_row and axis == (0 if makes_bits else row) else None
+
+
 define(
     "range_bits", doc="bit i of a row, least significant first, is lo < x < hi (closed: ≤); rows start on whole bytes",
     infer=_range_bits_infer, vjp=NOT_DIFFERENTIABLE,
     ref=lambda x, lo, hi, closed, rows: (
         np.packbits(_within(x, lo, hi, closed).reshape(rows, -1), axis=1, bitorder="little"),
     ),
-    kernels={"u8": "range_bits_u8", "i8->u8": "range_bits_i8"},
+    kernels={"u8": "range_bits_u8", "i8->u8": "range_bits_i8"}, rows=_bits_rows,
     params=lambda call: [
         call.outs[0].shape[0], _per_row(call.ins[0].size, call.outs[0].shape[0]),
         float(call["lo"]), float(call["hi"]), int(call["closed"]),
@@ -202,6 +211,13 @@ def _bits_dx(dy: Array, bits: Array, inside: float, outside: float) -> Sequence[
     return (_weigh(dy, within != 0, inside, outside).astype(dy.dtype),)
 
 
+def _bits_tiled(call: Call, count: int) -> Taken | None:
+    """Where the bits of a pixel begin on a whole byte."""
+    (dy, bits), channels = call.ins, call.outs[0].shape[-1]
+    whole = isinstance(channels, int) and channels % 8 == 0 and bits.size == size((*dy.shape[:-1], channels // 8))
+    return Taken(((0, len(dy.shape) - 1),), packed=(1,)) if whole and count % 8 == 0 else None
+
+
 def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
     return lambda rng, n: rng.integers(0, 256, shape, dtype=np.uint8)
 
@@ -209,7 +225,7 @@ def _bytes(*shape: int) -> Callable[[np.random.Generator, int], Array]:
 define(
     "bits_dx", doc="dx = dy · (inside where the bit is set, else outside); bits as `range_bits` packs them",
     infer=same_shape, ref=_bits_dx, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "bits_dx_f32", "i16,u8->i16": "bits_dx16_i16"}, inplace=(0,),
+    kernels={"f32": "bits_dx_f32", "i16,u8->i16": "bits_dx16_i16"}, inplace=(0,), rows=_bits_rows, tiled=_bits_tiled,
     params=lambda call: [
         call.ins[1].shape[0], _per_row(call.ins[0].size, call.ins[1].shape[0]),
         float(call["inside"]), float(call["outside"]),

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..errors import BatchStatistics
 from ..ir import Array, DType, Node, Shape, Tensor, size
-from .matrix import split_rows
+from .matrix import each_row, row_sum, split_rows
 from .norm import channels, floats, like, macs, standardised, standardised_dx, vectors
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Spec, case, define
-from .traits import Layout
+from .traits import Layout, Rows, Taken
 
 
 def _batch_infer(op: str, images: int = 1, out: str = "x") -> Infer:
@@ -97,17 +97,31 @@ define(
     cases=[_batch_cases(x, 1, 4) for x in _BATCH_SHAPES],
 )  # fmt: skip
 
+
+def _channels_tiled(call: Call, count: int) -> Taken:
+    """Each channel for itself, with numbers of its own."""
+    return Taken(tuple((k, len(t.shape) - 1) for k, t in enumerate(call.ins)))
+
+
 define(
     "batch_norm_dx", doc="dx = dy · gamma / sqrt(var + eps): the gradient of batch_norm with given statistics",
     infer=_batch_infer("batch_norm_dx"), ref=lambda dy, gamma, var, eps: (dy * (gamma / np.sqrt(var + eps)),),
-    vjp=NOT_DIFFERENTIABLE,
+    vjp=NOT_DIFFERENTIABLE, rows=each_row, tiled=_channels_tiled,
     kernels={"f32": "batch_norm_dx_f32"}, params=_flat_params, macs=macs(1), inplace=(0,),
     cases=[_batch_cases(x, 1, 2) for x in _BATCH_SHAPES],
 )  # fmt: skip
 
+
+def _dgamma_sums(call: Call, axis: int) -> Rows | None:
+    own = (call.ins[0].shape[-1], float(call["eps"]))
+    inside = axis < len(call.ins[0].shape) - 1
+    return row_sum(call, axis, "batch_norm_dgamma_rows_f32", *own, sources=2) if inside else None
+
+
 define(
     "batch_norm_dgamma", doc="dgamma = sum over rows of dy · (x - mean) / sqrt(var + eps)",
     infer=_batch_infer("batch_norm_dgamma", images=2, out="c"), vjp=NOT_DIFFERENTIABLE, sink=True,
+    row_sums=_dgamma_sums,
     ref=lambda dy, x, mean, var, eps: ((dy * ((x - mean) / np.sqrt(var + eps))).sum(axis=_all_but_last(x)),),
     kernels={"f32": "batch_norm_dgamma_f32"}, params=_rows_params, macs=macs(2),
     cases=[*[_batch_cases(x, 2, 2) for x in _BATCH_SHAPES], _batch_cases((N, 9, 11, 20), 2, 2)],
@@ -184,6 +198,7 @@ define(
     "batch_norm_batch_dx", doc="gradient of batch_norm_batch for x, through the statistics too; "
     "dx = gamma/s · (dy - mean(dy) - z · mean(dy · z)) with z = (x - mean)/s, s = sqrt(var + eps)",
     infer=_own_infer("batch_norm_batch_dx", images=2), ref=_batch_norm_batch_dx_ref, vjp=NOT_DIFFERENTIABLE,
+    tiled=_channels_tiled,
     kernels={"f32": "batch_norm_batch_dx_f32"}, params=_flat_params, macs=macs(6), inplace=(0, 1), batchwise=True,
     cases=_own_cases(2, 1),
 )  # fmt: skip

@@ -6,14 +6,14 @@ Padding is ((top, bottom), (left, right)); a negative value crops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, size
 from . import work
-from .matrix import demands
+from .matrix import DX_TILES, demands
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
 from .strides import show
 from .traits import Channels, Integer, Rows, Stored, Taken
@@ -105,6 +105,18 @@ def _transpose_rows(call: Call, axis: int) -> Rows | None:
     reach = max(found.reach, found.step, made + found.pad - found.step * (rows - 1))
     x, y, above = found.words
     return Rows("spread", reach, found.step, found.pad, (y, x, above))
+
+
+def _dw_sums(call: Call, axis: int) -> Rows | None:
+    """Row r of dy meets the window of x; parameters as of conv2d, then rows of dy and of x in all, padding above all of
+    them and above those at hand, and the first row of dy."""
+    at, (dy, x), w = Window.of(call.attrs), (call.ins[0].shape, call.ins[1].shape), call.outs[0].shape
+    found = _rows(Call((call.ins[1], call.outs[0]), call.ins[:1], call.attrs), axis)
+    if found is None or axis != 1:
+        return None
+    params = [*_params(x, w, dy, call.attrs), dy[1], x[1], at.padding[0][0], at.padding[0][0], 0]
+    return replace(found, kind="adds", words=(*found.words[:2], len(params) - 2), params=params, sources=2,
+                   kernel="conv2d_dw_rows_f32", carry_bytes=call.outs[0].bytes(1))  # fmt: skip
 
 
 # The numpy meaning: windows as a strided view, then one product of matrices per group; depthwise tap by tap.
@@ -286,10 +298,27 @@ def _image_shape(op: str, ins: Sequence[Tensor], attrs: Mapping[str, Any], hw: P
     return x
 
 
+def _dx_tiled(call: Call, count: int) -> Taken | None:
+    """Channels of dx are inputs of w; of a depthwise convolution they are those of dy, too."""
+    groups, (dy, w) = Window.of(call.attrs).groups, call.ins
+    if groups == 1:
+        return Taken(((1, 3),))
+    return Taken(((0, 3), (1, 0)), {"groups": count}) if dy.shape[3] == w.shape[0] == groups else None
+
+
+def _dx_adds(call: Call) -> Taken | None:
+    """Where pixels of dx are those of dy, and there is one tap, it is a product of matrices."""
+    at, (dy, w) = Window.of(call.attrs), call.ins
+    is_pixel = dy.shape[:3] == call.outs[0].shape[:3] and tuple(w.shape[1:3]) == (1, 1) and at.groups == 1
+    is_plain = is_pixel and tuple(at.stride) == (1, 1) and tuple(map(tuple, at.padding)) == ((0, 0), (0, 0))
+    return Taken(((0, 3), (1, 0))) if is_plain else None
+
+
 define(
     "conv2d_dx", doc="gradient of conv2d for its image of size in_hw: dx[N,H,W,C] from dy[N,OH,OW,O] and w",
     infer=_conv2d_dx_infer, ref=_conv2d_dx_ref, vjp=NOT_DIFFERENTIABLE,
     kernels={"f32": "conv2d_dx_f32"}, stored=Stored(1, int8="conv2d_dx_w8", slice="conv2d_dx_put"),
+    rows=_transpose_rows, tiled=_dx_tiled, adds_tiles=_dx_adds, tiles=DX_TILES,
     params=lambda call: _params(call.outs[0].shape, call.ins[1].shape, call.ins[0].shape, call.attrs),
     macs=lambda call: _macs(call.ins[0].shape, call.ins[1].shape), work=work.conv_dx,
     cases=[case(_out(x, w, attrs), w, in_hw=x[1:3], **attrs) for x, w, attrs in _SETTINGS],
@@ -317,7 +346,7 @@ def _dw_taken(call: Call, count: int) -> Mapping[int, Taken]:
 define(
     "conv2d_dw", doc="gradient of conv2d for its weight of size kernel: dw[O,kh,kw,C/groups] from dy[N,OH,OW,O] and x",
     infer=_conv2d_dw_infer, ref=_conv2d_dw_ref, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
-    kernels={"f32": "conv2d_dw_f32"}, taken=_dw_taken,
+    kernels={"f32": "conv2d_dw_f32"}, taken=_dw_taken, row_sums=_dw_sums,
     params=lambda call: _params(call.ins[1].shape, call.outs[0].shape, call.ins[0].shape, call.attrs),
     macs=lambda call: _macs(call.ins[0].shape, call.outs[0].shape), work=work.conv_dw,
     cases=[case(_out(x, w, attrs), x, kernel=w[1:3], **attrs) for x, w, attrs in _SETTINGS],

@@ -1,4 +1,5 @@
-"""Crossing the border: `feed` and `fetch` copy between the caller's buffers and the arena; `loop` repeats a body."""
+"""Crossing the border: `feed` and `fetch` copy between the caller's buffers and the arena; `loop` repeats a body,
+`stream` runs one row by row."""
 
 from __future__ import annotations
 
@@ -97,4 +98,9 @@ def _loop_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spe
 define(
     "loop", doc="runs the next `body` nodes once per sample; outputs gather the tensors named in `yields`",
     infer=_loop_infer, ref=lambda **_: (), vjp=NOT_DIFFERENTIABLE, loops=True,
+)  # fmt: skip
+
+define(
+    "by_rows", doc="the next `body` nodes run row by row, as `rows` says, in a program for one sample at a time",
+    infer=lambda ins, attrs: [], ref=lambda **_: (), vjp=NOT_DIFFERENTIABLE, streams=True,
 )  # fmt: skip

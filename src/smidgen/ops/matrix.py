@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Shape, Tensor, batch_axis, size
 from . import work
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, N, Param, Spec, case, define
-from .traits import Channels, Int16, Integer, Layout, Stored, Taken
+from .traits import Channels, Int16, Integer, Layout, Rows, Stored, Taken
 
 
 def demands(op: str, ins: Sequence[Tensor], *dtypes: DType) -> Callable[[bool, str], None]:
@@ -34,6 +34,21 @@ def split_rows(shape: Shape) -> tuple[Dim, Dim, Dim]:
     batch = shape[axis]
     assert isinstance(batch, Batch)
     return size(shape[:axis]), N, size((batch.times, *shape[axis + 1 :]))
+
+
+def row_sum(call: Call, axis: int, kernel: str, *own: Param, sources: int) -> Rows:
+    """Of what is summed position by position: parameters are rows, positions of each, `own`, rows in all, padding above
+    (there is none), and the first row."""
+    dy = call.ins[0].shape
+    params = [dy[axis], size(dy[axis + 1 : -1]), *own, dy[axis], 0, 0]
+    words = (0, 0, len(params) - 2)
+    carry = call.outs[0].bytes(1)
+    return Rows("adds", words=words, params=params, sources=sources, kernel=kernel, carry_bytes=carry)
+
+
+def each_row(call: Call, axis: int) -> Rows | None:
+    """Rows of the last axis, whatever the others are."""
+    return Rows("each") if axis < len(call.outs[0].shape) - 1 else None
 
 
 # y = x wᵀ + b
@@ -86,6 +101,9 @@ define(
 )  # fmt: skip
 
 
+DX_TILES: Final = ("linear_dx_tile", "linear_dx_add")
+
+
 def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     dy, w = ins
     check = demands("linear_dx", ins)
@@ -97,11 +115,65 @@ def _linear_dx_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
 define(
     "linear_dx", doc="dx[…,K] = dy[…,O] w[O,K]",
     infer=_linear_dx_infer, ref=lambda dy, w: (dy @ w,), vjp=NOT_DIFFERENTIABLE,
-    stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"),
+    stored=Stored(1, int8="linear_dx_w8", slice="linear_dx_put"), rows=each_row,
+    tiled=lambda call, count: Taken(((1, 1),)),
+    adds_tiles=lambda call: Taken(((0, len(call.ins[0].shape) - 1), (1, 0))), tiles=DX_TILES,
     kernels={"f32": "linear_dx_f32"}, params=_linear_params, macs=_linear_macs, work=work.linear_dx,
     cases=[
         case((N, 4), (4, 10)), case((N, 5, 9), (9, 37)), case((2, N, 3), (3, 8)), case((200,), (200, 21)),
         case((N, 1), (1, 1)),
+    ],
+)  # fmt: skip
+
+
+def _tile_infer(name: str, ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    (dy, w), (o, k), inputs = ins[:2], attrs["at"], attrs["inputs"]
+    check = demands(name, ins)
+    outputs, *fixed = [d for d in (dy.shape[-1], *w.shape) if isinstance(d, int)]
+    check(len(fixed) == len(w.shape) >= 2 and size(w.shape[1:-1]) == 1, "w must be a matrix")
+    fits = 0 <= o <= fixed[0] - outputs and 0 <= k <= fixed[-1] - inputs and inputs > 0
+    check(fits, f"the tile at {o}, {k} is outside")
+    shape = (*dy.shape[:-1], inputs)
+    check(len(ins) == 2 or ins[2].shape == shape, "the sum must have the shape of the result")
+    return [(shape, DType.F32)]
+
+
+def _tile_ref(dy: Array, w: Array, at: tuple[int, int], inputs: int) -> Array:
+    matrix = w.reshape(len(w), -1)
+    return np.asarray(dy @ matrix[at[0] : at[0] + dy.shape[-1], at[1] : at[1] + inputs])
+
+
+def _tile_params(call: Call) -> Sequence[Param]:
+    dy, w = call.ins[:2]
+    return [size(dy.shape[:-1]), dy.shape[-1], call["inputs"], call["at"][0], w.shape[0], call["at"][1], w.shape[-1]]
+
+
+def _tile_macs(call: Call) -> Dim:
+    return size((*call.ins[0].shape, call["inputs"]))
+
+
+define(
+    "linear_dx_tile", doc="dx[…,K] = dy[…,O] of the tile w[o:o+O, k:k+inputs], with (o, k) = at",
+    infer=lambda ins, attrs: _tile_infer("linear_dx_tile", ins, attrs),
+    ref=lambda dy, w, at, inputs: (_tile_ref(dy, w, at, inputs),), vjp=NOT_DIFFERENTIABLE,
+    stored=Stored(1, int8="linear_dx_tile_w8", slice="linear_dx_tile_put"),
+    kernels={"f32": "linear_dx_tile_f32"}, params=_tile_params, macs=_tile_macs, work=work.linear_dx,
+    cases=[
+        case((N, 4), (6, 13), at=(1, 2), inputs=10), case((N, 5, 9), (9, 1, 1, 37), at=(0, 0), inputs=37),
+        case((200,), (270, 41), at=(64, 20), inputs=21), case((N, 1), (1, 1), at=(0, 0), inputs=1),
+    ],
+)  # fmt: skip
+
+define(
+    "linear_dx_add", doc="y = sum + linear_dx_tile(dy, w), as if all had been one sum; sum is the last input",
+    infer=lambda ins, attrs: _tile_infer("linear_dx_add", ins, attrs), inplace=(2,),
+    ref=lambda dy, w, sum, at, inputs: (sum + _tile_ref(dy, w, at, inputs),), vjp=NOT_DIFFERENTIABLE,
+    stored=Stored(1, int8="linear_dx_add_w8", slice="linear_dx_add_put", behind=1),
+    kernels={"f32": "linear_dx_add_f32"}, params=_tile_params, macs=_tile_macs, work=work.linear_dx,
+    cases=[
+        case((N, 4), (6, 13), (N, 10), at=(1, 2), inputs=10),
+        case((N, 5, 9), (9, 37), (N, 5, 37), at=(0, 0), inputs=37),
+        case((200,), (270, 1, 1, 41), (21,), at=(64, 20), inputs=21), case((1,), (1, 1), (1,), at=(0, 0), inputs=1),
     ],
 )  # fmt: skip
 
@@ -115,6 +187,12 @@ def _linear_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequenc
     return [((dy.shape[-1], x.shape[-1]), DType.F32)]
 
 
+def _linear_dw_sums(call: Call, axis: int) -> Rows | None:
+    inside = axis < len(call.ins[0].shape) - 1
+    own = call.outs[0].shape
+    return row_sum(call, axis, "linear_dw_rows_f32", *own, sources=2) if inside else None
+
+
 def _linear_dw_params(call: Call) -> Sequence[Param]:
     dy, x = call.ins
     return [*split_rows(dy.shape[:-1]), dy.shape[-1], x.shape[-1]]
@@ -123,7 +201,7 @@ def _linear_dw_params(call: Call) -> Sequence[Param]:
 define(
     "linear_dw", doc="dw[O,K] = Σ over rows of dyᵀ[…,O] x[…,K]",
     taken=lambda call, count: {i: Taken(((i, len(call.ins[i].shape) - 1),)) for i in range(2)},
-    infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True,
+    infer=_linear_dw_infer, vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, row_sums=_linear_dw_sums,
     ref=lambda dy, x: (dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1]),),
     kernels={"f32": "linear_dw_f32"}, params=_linear_dw_params,
     macs=lambda call: size((*call.ins[0].shape, call.ins[1].shape[-1])), work=work.linear_dw,
@@ -141,11 +219,16 @@ def _bias_dw_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[
     return [(dy.shape[-1:], DType.F32)]
 
 
+def _bias_dw_sums(call: Call, axis: int) -> Rows | None:
+    inside = axis < len(call.ins[0].shape) - 1
+    return row_sum(call, axis, "bias_dw_rows_f32", *call.outs[0].shape, sources=1) if inside else None
+
+
 define(
     "bias_dw", doc="db[C] = Σ over all axes but the last of dy[…,C]",
     taken=lambda call, count: {0: Taken(((0, len(call.ins[0].shape) - 1),))},
     infer=_bias_dw_infer, ref=lambda dy: (dy.reshape(-1, dy.shape[-1]).sum(0),),
-    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32,
+    vjp=NOT_DIFFERENTIABLE, batchwise=True, sink=True, rounded_sink=DType.I32, row_sums=_bias_dw_sums,
     kernels={"f32": "bias_dw_f32"}, int16=Int16("bias_dw16"),
     params=lambda call: [*split_rows(call.ins[0].shape[:-1]), call.ins[0].shape[-1]],
     cases=[case((N, 7)), case((N, 9, 10, 20)), case((2, N, 16)), case((1,)), case((130, 37))],

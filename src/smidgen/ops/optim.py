@@ -10,12 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadShape, Internal
-from ..ir import Array, Dim, DType, Shape, Tensor, at
+from ..ir import Array, Dim, DType, Node, Shape, Tensor, at
 from .registry import NOT_DIFFERENTIABLE, Call, Case, Op, Param, Spec, all_ops, case, declared, define
 
 MAX_SCALARS = 23
@@ -111,12 +112,43 @@ SINKS = (
 )  # fmt: skip
 
 
-def _check_operands(name: str, sink: Sink, gradient: Shape, extra: Sequence[Tensor]) -> None:
+FIRST = "first"
+"""The attribute of an update whose gradient is that of some outputs: the first of them, of all that the state has."""
+
+
+def state_shape(name: str, state: Shape, gradient: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Of what is updated: that of the gradient, unless it is the gradient of some outputs."""
+    if FIRST not in attrs:
+        return gradient
+    first, whole = attrs[FIRST], state[0] if state else 0
+    fits = bool(gradient) and isinstance(whole, int) and 0 <= first <= whole - int(gradient[0])  # type: ignore[arg-type]
+    if not fits:
+        raise BadShape(f"{name}: a gradient of {gradient} from output {first} on", why=f"the state is {state}")
+    return (whole, *gradient[1:])
+
+
+def updated(arrays: Sequence[Array], step: Callable[..., tuple[Array, ...]], states: int, count: int, first: int
+) -> tuple[Array, ...]:  # fmt: skip
+    """State and settings, after a step of the outputs from `first` on alone."""
+    rows = slice(first, first + count)
+    made = step(*[a[rows] for a in arrays[:states]], *arrays[states:])
+    found = [np.array(a, new.dtype) for a, new in zip(arrays, made, strict=False)]
+    for whole, new in zip(found, made, strict=True):
+        whole[rows] = new
+    return tuple(found)
+
+
+def _check_operands(
+    name: str, sink: Sink, gradient: Shape, extra: Sequence[Tensor], attrs: Mapping[str, Any]
+) -> Shape:  # fmt: skip
+    """The shape of the state."""
+    state = state_shape(name, extra[0].shape, gradient, attrs)
     for role, tensor in zip((*sink.state, *sink.settings), extra, strict=True):
-        wanted: Shape = {"lr": (), "counter": (2,)}.get(role, gradient)
+        wanted: Shape = {"lr": (), "counter": (2,)}.get(role, state)
         kind = DType.I32 if role == "counter" else DType.F32
         if tensor.shape != wanted or tensor.dtype is not kind:
             raise BadShape(f"{name}: {role} is {tensor}", why=f"it is {kind.value} of shape {wanted} here")
+    return state
 
 
 def _example(role: str, shape: Shape) -> Any:
@@ -142,7 +174,7 @@ def _define_alone(sink: Sink) -> None:
 
     def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
         g, extra = split(ins)
-        _check_operands(sink.alone, sink, g.shape, extra)
+        _check_operands(sink.alone, sink, g.shape, extra, {})
         return [(g.shape, DType.F32)] * len(sink.state)
 
     def ref(*arrays: Array, **attrs: Any) -> Sequence[Array]:
@@ -170,25 +202,56 @@ def fused_op(gradient: str, consumer: str) -> str:
     return f"{gradient}_{consumer}"
 
 
+_FUSED: dict[str, tuple[Op, Sink]] = {}
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a fused op is made of: its own inputs are those of the gradient op, `states` tensors that it updates, and
+    settings, of which `each` have a number for each output, in their last axis."""
+
+    gradient: Op
+    states: int
+    settings: tuple[str, ...]
+    each: tuple[str, ...] = ()
+
+
+FUSED: dict[str, Fused] = {}
+
+
+def unfused(node: Node, gradient: str) -> tuple[Node, Node] | None:
+    """The gradient, under this name, and its consumer; None if the node is not both in one."""
+    if node.op not in _FUSED or FIRST in node.attrs:
+        return None
+    op, sink = _FUSED[node.op]
+    own, (first, *rest) = node.ins[: -sink.extra], node.ins[-sink.extra :]
+    attrs = {k: v for k, v in node.attrs.items() if k not in sink.attrs}
+    consumed = {k: v for k, v in node.attrs.items() if k in sink.attrs}
+    return (node.with_(op=op.name, ins=own, outs=(gradient,), attrs=attrs, stage="backward"),
+            node.with_(op=sink.alone, ins=(first, gradient, *rest), attrs=consumed))  # fmt: skip
+
+
 def _define_fused(op: Op, sink: Sink) -> None:
     name, consumed = fused_op(op.name, sink.name), sink.attrs
+    _FUSED[name] = op, sink
+    FUSED[name] = Fused(op, len(sink.state), sink.settings)
 
     def own_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in attrs.items() if k not in consumed}
+        return {k: v for k, v in attrs.items() if k not in consumed and k != FIRST}
 
     def own_call(call: Call) -> Call:
-        """The gradient op as if it stood alone."""
-        g = Tensor("g", call.outs[0].shape)
-        return Call(call.ins[: -sink.extra], (g,), own_attrs(call.attrs))
+        return gradient_call(op, call, sink.extra, own_attrs(call.attrs))
 
     def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
         [(gradient, _)] = op.infer(ins[: -sink.extra], own_attrs(attrs))
-        _check_operands(name, sink, gradient, ins[-sink.extra :])
-        return [(gradient, DType.F32)] * len(sink.state)
+        state = _check_operands(name, sink, gradient, ins[-sink.extra :], attrs)
+        return [(state, DType.F32)] * len(sink.state)
 
     def ref(*arrays: Array, **attrs: Any) -> Sequence[Array]:
         (g,) = op.ref(*arrays[: -sink.extra], **own_attrs(attrs))
-        return sink.step(g, *arrays[-sink.extra :], **{k: v for k, v in attrs.items() if k in sink.attrs})
+        step = partial(sink.step, g, **{k: v for k, v in attrs.items() if k in sink.attrs})
+        extra = arrays[-sink.extra :]
+        return updated(extra, step, len(sink.state), len(g), attrs[FIRST]) if FIRST in attrs else step(*extra)
 
     def scratch(call: Call) -> Dim:
         return op.scratch(own_call(call))
@@ -200,8 +263,15 @@ def _define_fused(op: Op, sink: Sink) -> None:
         name, doc=f"{sink.doc}, g = {op.name}(…) tile by tile, never whole",
         infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={"f32": f"{name}_f32"},
         params=params, scratch=scratch, macs=lambda call: op.macs(own_call(call)), work=op.work,
-        shares=_shares(op, sink), batchwise=True, needs_run=op.needs_run, cases=_fused_cases(op, sink),
+        shares=_shares(op, sink), batchwise=True, needs_run=op.needs_run, cases=_fused_cases(op, sink), in_part=True,
     )  # fmt: skip
+
+
+def gradient_call(op: Op, call: Call, extra: int, attrs: Mapping[str, Any]) -> Call:
+    """The gradient op as if it stood alone."""
+    own = call.ins[:-extra]
+    shape = op.infer(own, attrs)[0][0] if FIRST in call.attrs else call.outs[0].shape
+    return Call(own, (Tensor("g", shape),), attrs)
 
 
 def _shares(op: Op, sink: Sink) -> dict[int, int]:

@@ -18,7 +18,7 @@ from .fixed_point import of_mean
 from .movement import as_shape
 from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Infer, N, Param, Run, Running, Spec, case, define
 from .strides import batch_reduce_params, broadcast_strides, merged, reduce_params, show
-from .traits import Int16, Integer, Layout
+from .traits import Int16, Integer, Layout, Taken
 
 Dys = Sequence[str | None]
 Axes = tuple[int, ...]
@@ -231,10 +231,19 @@ def _mean_dx16(b: Builder, node: Node, dy: str) -> tuple[str, str]:
     return b.add("expand", kept, shape=shape, name=node.outs[0]), exponent
 
 
+def _mean_dx_tiled(call: Call, count: int) -> Taken | None:
+    """Unless the channels are what was averaged."""
+    (dy,), shape = call.ins, call.outs[0].shape
+    if not dy.shape or dy.shape[-1] != shape[-1] or len(shape) - 1 in call["axes"]:
+        return None
+    return Taken(((0, len(dy.shape) - 1),), {"shape": (*shape[:-1], count)})
+
+
 define(
     "mean_dx", doc="dx = dy / count, repeated along axes",
     infer=_mean_dx_infer("mean_dx", across=False), ref=_mean_dx_ref, vjp=NOT_DIFFERENTIABLE,
-    kernels={"f32": "mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(WITHIN), int16=Int16(write=_mean_dx16),
+    kernels={"f32": "mean_dx_f32"}, params=_mean_dx_params, cases=_dx_cases(WITHIN), tiled=_mean_dx_tiled,
+    int16=Int16(write=_mean_dx16),
 )  # fmt: skip
 
 define(

@@ -180,7 +180,9 @@ class Op:
     page: Page = ""
     border: Border = ""
     loops: bool = False  # repeats the next nodes for each sample
+    streams: bool = False  # the next nodes run row by row
     rows: Callable[[Call, int], Rows | None] | None = None  # (call, axis of the rows) → how it makes some of them
+    row_sums: Callable[[Call, int], Rows | None] | None = None  # (call, axis of input 0) → how it sums over its rows
     # What passes may do with it.
     layout: Layout | None = None  # with axes in another order
     rearranges: Callable[[Attrs], Step] | None = None  # the step by which a stored tensor is laid out like the result
@@ -194,6 +196,10 @@ class Op:
     bits: Callable[[Attrs], Bits] | None = None
     slices: Slices = ""
     taken: Callable[[Call, int], Mapping[int, Taken]] | None = None  # (call, how many indices) → axis of y → how
+    tiled: Callable[[Call, int], Taken | None] | None = None  # (call, how many channels): the last axis of output 0
+    adds_tiles: Callable[[Call], Taken | None] | None = None  # y is what tiles of these give, 64k indices each, added
+    tiles: tuple[str, ...] = ()  # with that: the op that does a tile of it, and the one that adds it to the last input
+    in_part: bool = False  # `first`, if there is one: what it updates is a part of the first axis, from there on
     sink: bool = False  # a weight gradient that can be consumed tile by tile by an optimizer
     rounded_sink: DType | None = None  # the same, of a weight in integers of this type
     factor: Callable[[Attrs], float] | None = None  # y is x times this number
@@ -213,7 +219,7 @@ class Op:
     @property
     def is_view(self) -> bool:
         """Occupies no time and no memory of its own."""
-        return not self.kernels
+        return not self.kernels and not self.streams
 
     @property
     def has_scratch(self) -> bool:
@@ -288,6 +294,11 @@ def losses() -> dict[str, Op]:
 def is_loop(node: Node) -> bool:
     """Also of nodes that may be wrong: an op that does not exist is no loop."""
     return node.op in _OPS and _OPS[node.op].loops
+
+
+def is_stream(node: Node) -> bool:
+    """As `is_loop`, for what runs row by row outside of loops."""
+    return node.op in _OPS and _OPS[node.op].streams
 
 
 def border(node: Node) -> Border:

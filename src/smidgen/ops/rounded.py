@@ -13,13 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from ..errors import BadShape
-from ..ir import Array, Dim, DType, Shape, Tensor
-from .optim import SINKS, Sink, _example_tensor, _shares, fused_op
+from ..ir import Array, Dim, DType, Shape, Tensor, size
+from .optim import (
+    FIRST,
+    FUSED,
+    SINKS,
+    Fused,
+    Sink,
+    _example_tensor,
+    _shares,
+    fused_op,
+    gradient_call,
+    state_shape,
+    updated,
+)
 from .random import hashed
 from .registry import NOT_DIFFERENTIABLE, Call, Case, Op, Param, Spec, all_ops, case, define
 
@@ -96,8 +109,9 @@ class Rounded:
         return frozenset(self.examples[0])
 
     def step(
-        self, g: Array, q: Array, *rest: Array, draws: int, rounding: str, factor: float, **attrs: Any
+        self, g: Array, q: Array, *rest: Array, draws: int, rounding: str, factor: float, first: int = 0, **attrs: Any
     ) -> tuple[Array, ...]:  # fmt: skip
+        """Of outputs from `first` on: random numbers are those of the whole."""
         *state, table, lr, counter = rest
         with np.errstate(all="ignore"):
             per = (len(q), *[1] * (q.ndim - 1))
@@ -106,21 +120,23 @@ class Rounded:
             decay = F32(0 if attrs.get("decoupled") else attrs["weight_decay"])
             d = gain * (F32(factor) * g.astype(F32)) + decay * w
             by, *state = self.change(d, w, *[s.astype(F32) for s in state], F32(lr), counter, **attrs)
-            steps = _floored(np.where(scale != 0, by / scale, F32(0)), counter, draws, rounding)
+            steps = _floored(np.where(scale != 0, by / scale, F32(0)), counter, draws, rounding, first * g[0].size)
         limit = LIMITS[DType.of_numpy(q.dtype)]
         return np.clip(q.astype(np.int64) - steps, -limit, limit).astype(q.dtype), *[s.astype(g.dtype) for s in state]
 
-    def params(self, outputs: int, attrs: Mapping[str, Any]) -> Sequence[Param]:
+    def params(self, gradient: Shape, attrs: Mapping[str, Any]) -> Sequence[Param]:
+        outputs, each = int(gradient[0]), int(size(gradient[1:]))  # type: ignore[arg-type]
         key = int(np.array(attrs["draws"] & 0xFFFFFFFF, np.uint32).view(np.int32))
-        return [outputs, key, ROUNDING.index(attrs["rounding"]), float(attrs["factor"]), *self.sink.params(attrs)]
+        own = [outputs, key, attrs.get(FIRST, 0) * each, ROUNDING.index(attrs["rounding"]), float(attrs["factor"])]
+        return [*own, *self.sink.params(attrs)]
 
 
-def _floored(x: Array, counter: Array, key: int, rounding: str) -> Array:
-    """floor(x + r), 0 for NaN."""
+def _floored(x: Array, counter: Array, key: int, rounding: str, first: int) -> Array:
+    """floor(x + r), 0 for NaN; x begins with number `first`."""
     if rounding == "nearest":
         r: Any = F32(0.5)
     else:
-        index = np.arange(x.size, dtype=np.uint64).astype(np.uint32)
+        index = np.arange(first, first + x.size, dtype=np.uint64).astype(np.uint32)
         r = (hashed(counter, key, index) >> np.uint32(8)).astype(F32).reshape(x.shape) * F32(2.0**-24)
     total = x + r
     limited = np.clip(np.where(np.isnan(total), F32(0), total), F32(-(2.0**30)), F32(2.0**30))
@@ -130,14 +146,19 @@ def _floored(x: Array, counter: Array, key: int, rounding: str) -> Array:
 ALL: Final = tuple(Rounded(sink, CHANGES[sink.name]) for sink in SINKS if sink.name in CHANGES)
 
 
-def _check(name: str, rounded: Rounded, kind: DType, gradient: Shape, extra: Sequence[Tensor]) -> None:
+def _check(
+    name: str, rounded: Rounded, kind: DType, gradient: Shape, extra: Sequence[Tensor], attrs: Mapping[str, Any]
+) -> Shape:  # fmt: skip
+    """The shape of the state."""
+    state = state_shape(name, extra[0].shape, gradient, attrs)
     roles = (*rounded.sink.state, *SETTINGS)
     outputs = gradient[0] if gradient else 0
     for role, tensor in zip(roles, extra, strict=True):
-        wanted: Shape = {"lr": (), "counter": (2,), "map": (3, outputs)}.get(role, gradient)
+        wanted: Shape = {"lr": (), "counter": (2,), "map": (3, outputs)}.get(role, state)
         types = {"counter": DType.I32, rounded.sink.state[0]: kind}
         if tensor.shape != wanted or tensor.dtype is not types.get(role, DType.F32):
             raise BadShape(f"{name}: {role} is {tensor}", why=f"it is {types.get(role, DType.F32).value}{wanted} here")
+    return state
 
 
 def _check_attrs(name: str, attrs: Mapping[str, Any]) -> None:
@@ -173,7 +194,7 @@ def _define_alone(rounded: Rounded) -> None:
         g, extra = split(ins)
         if extra[0].dtype not in LIMITS:
             raise BadShape(f"{rounded.name}: {first} is {extra[0]}", why="it is i8 or i32 here")
-        _check(rounded.name, rounded, extra[0].dtype, g.shape, extra)
+        _check(rounded.name, rounded, extra[0].dtype, g.shape, extra, {})
         _check_attrs(rounded.name, attrs)
         return [(g.shape, extra[0].dtype), *[(g.shape, DType.F32)] * len(rest)]
 
@@ -189,7 +210,7 @@ def _define_alone(rounded: Rounded) -> None:
         rounded.name, doc=f"{rounded.sink.doc}, of w = scale·q + offset; the change is rounded to whole q",
         infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE,
         kernels={kind.value: f"step_{rounded.name}_{kind.value}" for kind in LIMITS},
-        params=lambda call: [call.outs[0].size, *rounded.params(int(call.outs[0].shape[0]), call.attrs)],  # type: ignore[arg-type]
+        params=lambda call: [call.outs[0].size, *rounded.params(call.outs[0].shape, call.attrs)],
         shares={0: 0} | {k: k + 1 for k in range(1, len(rounded.sink.state))}, batchwise=True,
         cases=[example(shape, kind, attrs) for shape in ((3, 5), (1,), (67,)) for kind in LIMITS
                for attrs in rounded.examples],
@@ -201,34 +222,38 @@ def _define_alone(rounded: Rounded) -> None:
 
 def _define_fused(op: Op, rounded: Rounded, kind: DType) -> None:
     name, consumed = fused_op(op.name, rounded.name), rounded.attrs
+    FUSED[name] = Fused(op, len(rounded.sink.state), SETTINGS, ("map",))
 
     def own_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in attrs.items() if k not in consumed}
+        return {k: v for k, v in attrs.items() if k not in consumed and k != FIRST}
 
     def own_call(call: Call) -> Call:
-        return Call(call.ins[: -rounded.extra], (Tensor("g", call.outs[0].shape),), own_attrs(call.attrs))
+        return gradient_call(op, call, rounded.extra, own_attrs(call.attrs))
 
     def infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Spec]:
         [(gradient, _)] = op.infer(ins[: -rounded.extra], own_attrs(attrs))
-        _check(name, rounded, kind, gradient, ins[-rounded.extra :])
+        state = _check(name, rounded, kind, gradient, ins[-rounded.extra :], attrs)
         _check_attrs(name, attrs)
-        return [(gradient, kind), *[(gradient, DType.F32)] * (len(rounded.sink.state) - 1)]
+        return [(state, kind), *[(state, DType.F32)] * (len(rounded.sink.state) - 1)]
 
     def ref(*arrays: Array, **attrs: Any) -> Sequence[Array]:
         (g,) = op.ref(*arrays[: -rounded.extra], **own_attrs(attrs))
-        return rounded.step(g, *arrays[-rounded.extra :], **{k: v for k, v in attrs.items() if k in consumed})
+        step = partial(rounded.step, g, **{k: v for k, v in attrs.items() if k in consumed or k == FIRST})
+        extra = arrays[-rounded.extra :]
+        return updated(extra, step, len(rounded.sink.state), len(g), attrs[FIRST]) if FIRST in attrs else step(*extra)
 
     def scratch(call: Call) -> Dim:
         return op.scratch(own_call(call))
 
     def params(call: Call) -> Sequence[Param]:
-        return [*op.params(own_call(call)), *rounded.params(int(call.outs[0].shape[0]), call.attrs)]  # type: ignore[arg-type]
+        own = own_call(call)
+        return [*op.params(own), *rounded.params(own.outs[0].shape, call.attrs)]
 
     define(
         name, doc=f"{rounded.name} with sum = {op.name}(…) tile by tile, never whole",
         infer=infer, ref=ref, vjp=NOT_DIFFERENTIABLE, kernels={kind.value: f"{name}_{kind.value}"},
         params=params, scratch=scratch, macs=lambda call: op.macs(own_call(call)), work=op.work,
-        shares=_shares(op, rounded.sink), batchwise=True, needs_run=op.needs_run,
+        shares=_shares(op, rounded.sink), batchwise=True, needs_run=op.needs_run, in_part=True,
         cases=_fused_cases(op, rounded, kind),
     )  # fmt: skip
 

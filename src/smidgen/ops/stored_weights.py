@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from . import conv, gather, matrix
 from .gradients16 import channel_scales, layer_scales
 from .registry import NOT_DIFFERENTIABLE, Call, N, Op, Param, Spec, case, define, get
 from .strides import show
-from .traits import Int16, Rows, Stored, signature
+from .traits import Int16, Rows, Stored, Taken, signature
 
 PANEL: Final = 2048
 """Numbers of a panel of columns, if four of them have no more; runtime/kernels/weights.h."""
@@ -158,13 +158,37 @@ class _Reading:
     def rows(self, call: Call, axis: int) -> Rows | None:
         return None if self.op.rows is None else self.op.rows(self._own(call), axis)
 
+    def tiled(self, call: Call, count: int) -> Taken | None:
+        """Not along the axis of a slice, whose indices would be others, but where a product reads tiles of all."""
+        how = None if self.op.tiled is None else self.op.tiled(self._own(call), count)
+        along = self.form.slice and how is not None and (self.at, call["axis"]) in how.inputs
+        return None if along and self.adds_tiles(call) is None else self._in_tiles(how)
+
+    def adds_tiles(self, call: Call) -> Taken | None:
+        return None if self.op.adds_tiles is None else self._in_tiles(self.op.adds_tiles(self._own(call)))
+
+    def _in_tiles(self, how: Taken | None) -> Taken | None:
+        """Of the weight, every operand that has the axis."""
+        if how is None:
+            return None
+        found = list[tuple[int, int]]()
+        for k, axis in how.inputs:
+            if k != self.at:
+                found.append((k if k < self.at else k + len(self.form.types) - 1, axis))
+                continue
+            own = ("q", "w", "learned", *(("scale",) if axis == 0 else ()))
+            found += [(self.at + i, axis) for i, name in enumerate(self.form.names) if name in own]
+        return replace(how, inputs=tuple(found))
+
     def macs(self, call: Call) -> Dim:
         return self.op.macs(self._own(call))
 
     def scratch(self, call: Call) -> Dim:
         """A convolution with one input channel a group needs none."""
         w, groups = [int(d) for d in call.ins[self.at].shape], int(call.attrs.get("groups", 1))  # type: ignore[arg-type]
-        return 0 if len(w) == 4 and w[-1] == 1 else self._room(w, groups)
+        if "at" in call.attrs:
+            w[0] = int(call.ins[0].shape[-1])  # type: ignore[arg-type]
+        return 0 if len(w) == 4 and w[-1] == 1 and "at" not in call.attrs else self._room(w, groups)
 
     def kernel(self) -> Mapping[str, str]:
         own = _operands(self.op)
@@ -179,7 +203,7 @@ def _without_axis(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def _operands(op: Op) -> list[DType]:
     """All that the op may have: with a bias, if it has one."""
     assert op.stored is not None
-    return [DType.F32] * (op.stored.input + (2 if op.operand("bias") is not None else 1))
+    return [DType.F32] * (op.stored.input + (2 if op.operand("bias") is not None else 1) + op.stored.behind)
 
 
 Example = tuple[Any, tuple[int, ...], Mapping[str, Any]]
@@ -203,6 +227,10 @@ def _define(
             infer=reading.infer, ref=reading.named_ref(), vjp=NOT_DIFFERENTIABLE, kernels=reading.kernel(),
             params=reading.params, macs=reading.macs, work=op.work, scratch=reading.scratch,
             rows=None if op.rows is None else reading.rows,
+            tiled=None if op.tiled is None else reading.tiled,
+            adds_tiles=None if op.adds_tiles is None else reading.adds_tiles,
+            tiles=tuple(tile + form.suffix for tile in op.tiles),
+            inplace=tuple(k + len(form.types) - 1 for k in op.inplace),
             stored=_stored(name, reading.at, form, has_int8_slice),
             int16=int16 if form == FORMS[0] else None,
             cases=[c for i, example in enumerate(cases) for c in _cases(op, form, i, *example)],
@@ -218,7 +246,9 @@ def _stored(name: str, at: int, form: Form, has_int8_slice: bool) -> Stored | No
 
 def _cases(op: Op, form: Form, i: int, x: Any, w: tuple[int, ...], attrs: Mapping[str, Any]) -> list[Any]:
     """Of a slice: outputs and inputs, and sometimes an axis between them; one index, some, or all."""
-    bias = [] if op.operand("bias") is None else [(_width(op, x, w, attrs),)]
+    bias: list[Any] = [] if op.operand("bias") is None else [(_width(op, x, w, attrs),)]
+    assert op.stored is not None
+    bias += [(*x[:-1], attrs["inputs"])] * op.stored.behind if op.stored.behind else []
     fixed = [_int8(*w), (w[0],)] if form.int8 else [w]
     if not form.slice:
         return [case(x, *fixed, *bias, **attrs)]
@@ -259,6 +289,11 @@ _ROWS_BACK: list[Example] = [
     ((N, 1), (1, 1), {}),
 ]  # fmt: skip
 
+_TILES_BACK: list[Example] = [
+    ((N, 4), (6, 13), {"at": (1, 2), "inputs": 10}), ((N, 3, 64), (130, 1, 1, 37), {"at": (64, 16), "inputs": 21}),
+    ((N, 1), (1, 1), {"at": (0, 0), "inputs": 1}),
+]  # fmt: skip
+
 
 def _layer16(op: str, scales: Callable[[Any, Any], Any] = layer_scales) -> Int16:
     return Int16(op, starts=True, delayed=True, constant=scales)
@@ -272,6 +307,8 @@ _define(
 )  # fmt: skip
 _define("linear", _rows_room, _ROWS)
 _define("linear_dx", _panel_room, _ROWS_BACK, (*FORMS, INT8_SLICE), _layer16("qlinear_dx16"))
+for _tile in matrix.DX_TILES:
+    _define(_tile, _panel_room, _TILES_BACK, (*FORMS, INT8_SLICE))
 
 
 # The gradient of a depthwise layer in the place of the one that it is made of.
@@ -302,6 +339,7 @@ define(
     infer=_over_infer, ref=_BACK_W8.named_ref(), vjp=NOT_DIFFERENTIABLE, params=_BACK_W8.params, macs=_BACK_W8.macs,
     kernels={signature([DType.F32, *FORMS[0].types], [DType.F32]): "depthwise_dx_w8_f32"},
     work=get("conv2d_dx").work, scratch=_over_scratch, inplace=(0,), int16=_layer16("qdepthwise_dx16", channel_scales),
+    tiled=_BACK_W8.tiled,
     cases=[
         case((N, h, w, c), _int8(c, k, k, 1), (c,), in_hw=(h, w), groups=c, **attrs)
         for (h, w, c), k, attrs in zip(((7, 5, 19), (6, 6, 8), (5, 9, 3)), (3, 5, 3), _SAME, strict=True)

@@ -77,6 +77,7 @@ class Taken:
 
     inputs: tuple[tuple[int, int], ...]  # input, and its axis
     attrs: Attrs = field(default_factory=dict)  # that are others then
+    packed: tuple[int, ...] = ()  # inputs that hold a bit for each element of the result, as `range_bits` packs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Stored:
 
     input: int
     int8: str | None = None  # q in int8, and a scale for each index of its first axis
+    behind: int = 0  # inputs behind it that are no bias
     slice: str | None = None  # all of it, a slice that replaces a part along the attribute `axis`, its indices
 
 
@@ -147,9 +149,13 @@ class Rows:
     spread  the inverse: row r of input 0 reaches rows r·step - pad to r·step - pad + reach - 1
     placed  rows ⌊(r·by - pad)/step⌋ to ⌊(r·by - pad + reach - 1)/step⌋ of input 0; the kernel is told how many rows it
             has of x and of y, which is the first of x and, in the parameter behind, which the first of y
+    adds    the result adds up over the rows of input 0, in their order, each together with rows r·step - pad to
+            r·step - pad + reach - 1 of input 1 if that is a source, too. A kernel of its own goes on where the call
+            before has ended, and keeps the result and `carry_bytes` beside it between calls; it is told how many rows
+            it has of the inputs, the padding, and in the parameter behind which row is the first
     """
 
-    kind: Literal["each", "window", "spread", "placed"]
+    kind: Literal["each", "window", "spread", "placed", "adds"]
     reach: int = 1
     step: int = 1
     pad: int = 0
@@ -158,6 +164,20 @@ class Rows:
     alone: bool = False  # windows in the padding alone are computed too
     params: Sequence[Any] | None = None  # of the kernel for N rows, if they are not those for N samples
     outside_bytes: int = 0  # from row to row of the caller's buffer
+    kernel: str = ""  # of a sum
+    sources: int = 0  # so many inputs come row by row; 0: input 0, of `each` those that have as many rows
+    carry_bytes: int = 0
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """As a stream's table has it, without the kind."""
+        return (self.reach, self.step, self.by, self.pad, *self.words)
+
+    def of_input(self, k: int) -> Rows:
+        """Which rows of one input it needs."""
+        if self.kind != "adds":
+            return self
+        return Rows("window", self.reach, self.step, self.pad) if k == 1 else BY_ROWS
 
     @property
     def needs(self) -> tuple[int, int, int, int]:

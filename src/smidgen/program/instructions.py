@@ -13,7 +13,7 @@ MAX_PARAMS: Final = 96
 MAX_OPERANDS: Final = 24
 # Of a stream's table, as in runtime/rows.h: sizes, kinds of rules, and that old rows are forgotten before new are made.
 VALUE_WORDS, RULE_WORDS = 6, 8
-EACH, WINDOW, SPREAD, PLACED, FORGETS = 0, 1, 2, 3, 16
+EACH, WINDOW, SPREAD, PLACED, SUM, FORGETS = 0, 1, 2, 3, 4, 16
 
 OperandRegion = Literal["const", "state", "arena", "page", "input", "output", "list", "none"]
 Word = int | Batch

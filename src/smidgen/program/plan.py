@@ -20,6 +20,8 @@ KINDS: Final = {
     "stream": "what does not learn runs row by row, so that its maps never exist as a whole",
     "cheap": "activations that cost next to nothing are recomputed, whatever the limit",
     "recompute": "rematerialisation: results are recomputed instead of kept",
+    "tile": "gradients inside of blocks exist for some channels at a time",
+    "stream_learning": "parts of what learns run row by row, forward and back, and make again what they need",
     "page": "tensors leave RAM for a while",
     "page_state": "state lives in pages, each step fetches and returns it",
     "split": "a step runs in micro-batches, gradients accumulate",
@@ -36,7 +38,7 @@ KINDS: Final = {
     "stopped": "the clock stopped planning",
 }
 """Decision → what it means."""
-TO_FIT: Final = frozenset({"recompute", "page", "page_state", "split", "statistics", "fill"})
+TO_FIT: Final = frozenset({"recompute", "tile", "stream_learning", "page", "page_state", "split", "statistics", "fill"})
 
 
 @dataclass(frozen=True, slots=True)

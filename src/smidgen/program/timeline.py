@@ -27,6 +27,7 @@ MOST_BYTES: Final = 2**31
 _WORDS: Final = (
     (re.compile(r"(.*)>(.*)"), "{} over {}"),  # while it is written over it, row by row
     (re.compile(r"(.*):acc"), "summed gradient of {}"),
+    (re.compile(r"(.*)':gradient"), "gradient of {}"),
     (re.compile(r"(.*):sum"), "sum of {}"),
     (re.compile(r"(.*)@1"), "{} of one sample"),
     (re.compile(r"(.*)~\d+"), "{}, recomputed"),

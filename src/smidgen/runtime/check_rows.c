@@ -28,11 +28,13 @@ static const SmgRowValue *row_value(const SmgCheck *c, const uint32_t *code, uns
 SmgStatus smg_check_moves(const SmgCheck *c, const uint32_t *code, unsigned operand, uint64_t *need) {
     const SmgRowValue *v = row_value(c, code, operand);
     if (!v || *need == SMG_TOO_MUCH) { return SMG_OK; }
+    if (!operand && smg_rows_kind(c->rule) == SMG_ROWS_SUM) { return SMG_OK; } /* there as a whole */
     /* Words are read at multiples of four bytes. */
     if (v->bytes % 4 && !(c->single >> operand & 1)) {
         return smg_refuse_operand(c, operand, RULE("has rows of an odd size"));
     }
-    const int32_t before = smg_rows_most(v) - (operand ? c->turn.rows : c->turn.n);
+    const int is_windowed = operand && operand == smg_rows_windowed(c->rule);
+    const int32_t before = smg_rows_most(v) - (is_windowed ? c->turn.rows : c->turn.n);
     if (before > 0) { *need = smg_add(*need, (uint64_t)before * (uint64_t)v->bytes); }
     /* Forgetting moves whole rows, whatever the kernel touches of them. */
     const uint64_t rows = (uint64_t)smg_rows_most(v) * (uint64_t)v->bytes;
@@ -57,7 +59,7 @@ static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t pa
     const SmgRowRule *rule = c->rule;
     const uint32_t *numbers = smg_code_rows(code);
     const unsigned operands = smg_code_operands(code);
-    const int is_each = smg_rows_kind(rule) == SMG_ROWS_EACH;
+    const int is_each = smg_rows_kind(rule) == SMG_ROWS_EACH, is_sum = smg_rows_kind(rule) == SMG_ROWS_SUM;
     if (!operands || !numbers || !numbers[0] || roles[0].letter != 'o') {
         return smg_refuse(c, RULE("a stream around what makes no rows"));
     }
@@ -70,10 +72,12 @@ static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t pa
         if (roles[i].letter != 'i' && (roles[i].letter != 's' || numbers[i])) {
             return smg_refuse_operand(c, i, RULE("cannot be in a stream"));
         }
-        const int fits = !numbers[i] || ((is_each || i == 1) &&
-                                         smg_check_flow(rule, &s.value[numbers[0] - 1], &s.value[numbers[i] - 1]));
+        const int may = is_each || i == 1 || (is_sum && i == 2);
+        const int fits =
+            !numbers[i] || (may && smg_check_flow(rule, &s.value[numbers[0] - 1], &s.value[numbers[i] - 1], i));
         if (!fits) { return smg_refuse_operand(c, i, RULE("does not have the rows that are needed")); }
     }
+    if (is_sum && s.value[numbers[0] - 1].bytes) { return smg_refuse(c, RULE("a sum that moves by rows")); }
     if (!s.value[numbers[0] - 1].step) { return smg_refuse(c, RULE("makes rows that are there already")); }
     if (!is_each && params > SMG_MAX_WORDS) {
         return smg_refuse_as(c, SMG_FAULT_ROOM, "more parameters than this build has room for");
@@ -83,7 +87,7 @@ static SmgStatus check_flow(const SmgCheck *c, const uint32_t *code, uint32_t pa
         !(c->flags & SMG_PLACED && (above == SMG_TALL || above == SMG_WIDE))) {
         return smg_refuse(c, RULE("is not told so where its rows are"));
     }
-    if (!is_each && (in >= params || out >= params || above >= params)) {
+    if (!is_each && (in >= params || out >= params || above >= params || (is_sum && above + 1 >= params))) {
         return smg_refuse(c, RULE("a window with parameters that do not exist"));
     }
     return SMG_OK;
@@ -95,7 +99,10 @@ SmgStatus smg_check_rows(SmgCheck *c, const uint32_t *code, const uint32_t *bloc
     SmgStatus status = check_flow(c, code, params, roles);
     if (status) { return status; }
     c->single = smg_single_bytes(c, code, block);
-    const SmgRowValue *out = row_value(c, code, 0), *in = is_each ? out : row_value(c, code, 1);
+    const unsigned windowed = smg_rows_windowed(c->rule);
+    const SmgRowValue *out = row_value(c, code, 0);
+    const SmgRowValue *in = windowed < smg_code_operands(code) ? row_value(c, code, windowed) : NULL;
+    if (!in) { in = out; } /* nothing but rows of its own */
     SmgTurns state = {0, 0, 0};
     while (!status && smg_next_turn(c->rule, out, in->count, &state, &c->turn)) {
         if (c->turn.n < 1) { return smg_refuse(c, RULE("a stream that makes no rows")); }

@@ -21,6 +21,7 @@ typedef struct {
 static Needs needs_of(const SmgRowRule *r) {
     const int32_t last = r->reach - 1 - r->pad;
     switch (smg_rows_kind(r)) {
+    case SMG_ROWS_SUM:
     case SMG_ROWS_WINDOW: return (Needs){r->step, 1, -r->pad, last};
     case SMG_ROWS_SPREAD: return (Needs){1, r->step, r->step - 1 - last, r->pad};
     case SMG_ROWS_PLACED: return (Needs){r->by, r->step, -r->pad, last};
@@ -36,7 +37,7 @@ SmgTurn smg_turn(const SmgRowRule *rule, int32_t from, int32_t n, int32_t count)
     t.rows = smg_rows_within(end, count) - t.first; /* none in the padding alone */
     if (smg_rows_kind(rule) == SMG_ROWS_SPREAD) {
         t.above = rule->pad + from - t.first * rule->step;
-    } else if (smg_rows_kind(rule) == SMG_ROWS_WINDOW && from * v.by + v.low < 0) {
+    } else if (smg_rows_kind(rule) != SMG_ROWS_PLACED && from * v.by + v.low < 0) {
         t.above = rule->pad - from * rule->step;
     }
     return t;
@@ -52,6 +53,7 @@ const int32_t *smg_put_turn(SmgContext *x, const uint32_t *block, const int32_t 
         x->words[rule->above + 1] = turn->from;
     } else {
         x->words[rule->above] = turn->above;
+        if (smg_rows_kind(rule) == SMG_ROWS_SUM) { x->words[rule->above + 1] = turn->from; }
     }
     return x->words;
 }
@@ -137,10 +139,11 @@ static int32_t cycle_of(const Needs *v, const SmgRowValue *out) {
  * result is at X, a multiple of step / period, the input is at X * by / over. The last row that is needed is
  * floor(((floor(X) + ahead - 1) * by + high) / over), and X * by / over has a rest of rest / whole at most; the first
  * one is floor(((floor(X) + ahead) * by + low) / over), and floor(X) * by is `late` behind floor(X * by) at most. */
-int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in) {
+int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in, unsigned operand) {
     if (!out->step) { return 0; }
-    const Needs v = needs_of(rule);
-    if (smg_rows_kind(rule) == SMG_ROWS_EACH) {
+    const int is_each = operand != smg_rows_windowed(rule);
+    const Needs v = is_each ? (Needs){1, 1, 0, 0} : needs_of(rule);
+    if (is_each) {
         if (in->count != out->count) { return 0; }
     } else if (out->count - bottom_of(&v, in->count) > SMG_MAX_EDGE) {
         return 0;

@@ -10,7 +10,8 @@
  *
  * A stream is SMG_STREAM | 1 << 16, body, table. The table is a block of parameters: iterations, values, a SmgRowValue
  * for each of them, a SmgRowRule for each instruction of the body. Operands say which value they are part of. Operand 0
- * is what an instruction makes, at most ceil(step / period) rows of it at a time. */
+ * is what an instruction makes, at most ceil(step / period) rows of it at a time. A sum over rows is there as a whole:
+ * its rows, of 0 bytes, are those that it has taken in. */
 #ifndef SMG_ROWS_H
 #define SMG_ROWS_H
 #include "format.h"
@@ -24,9 +25,20 @@ typedef struct {
  *     spread  the inverse: those whose windows hold r
  *     placed  floor((r * by - pad) / step) .. floor((r * by - pad + reach - 1) / step)
  *     each    r, of all inputs that move; the kernel takes rows for samples
+ *     sum     r of operand 1 and, if operand 2 moves, the window of r over that: they are added to operand 0, each row
+ *             once and in order
  * as far as there are such. The kernel is told in its parameters how many rows it has of its input, how many to make,
- * and the padding above them; or, placed, the first row of the input that it has and the first to make. */
-enum { SMG_ROWS_EACH, SMG_ROWS_WINDOW, SMG_ROWS_SPREAD, SMG_ROWS_PLACED, SMG_ROWS_KINDS, SMG_ROWS_FORGETS = 16 };
+ * and the padding above them; or, placed, the first row of the input that it has and the first to make. That of a sum is
+ * told of its window, for the rows of operand 1, and the first of these. */
+enum {
+    SMG_ROWS_EACH,
+    SMG_ROWS_WINDOW,
+    SMG_ROWS_SPREAD,
+    SMG_ROWS_PLACED,
+    SMG_ROWS_SUM,
+    SMG_ROWS_KINDS,
+    SMG_ROWS_FORGETS = 16
+};
 typedef struct {
     int32_t kind; /* | SMG_ROWS_FORGETS: before it makes rows, old ones are forgotten; not where it works in place */
     int32_t reach, step, by, pad; /* by is 1 unless placed */
@@ -59,7 +71,7 @@ static inline int32_t smg_rows_most(const SmgRowValue *v) {
 typedef struct {
     int32_t from, n;     /* rows to make */
     int32_t first, rows; /* rows of the input that they need */
-    int32_t above;       /* parameter of a window or spread, else 0 */
+    int32_t above;       /* padding, where the kernel is told of it */
 } SmgTurn;
 /* For rows from..from+n of the result, of an input with `count` rows. */
 SmgTurn smg_turn(const SmgRowRule *rule, int32_t from, int32_t n, int32_t count);
@@ -76,8 +88,14 @@ SmgStream smg_stream_of(const uint32_t *table);
 
 /* The table of a stream with `body` instructions, `words` behind its start: 0, or -1 if it cannot be one. */
 int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body);
-/* Has an instruction with this rule, in every iteration, the rows of `in` that it needs for those of `out`? */
-int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in);
+/* Has an instruction with this rule, in every iteration, the rows of `in`, which is this operand, that it needs for
+ * those of `out`? */
+int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in, unsigned operand);
+/* The operand whose rows are those of the window; all others that move have the rows of the result. 0: there is none. */
+static inline unsigned smg_rows_windowed(const SmgRowRule *rule) {
+    const int32_t kind = smg_rows_kind(rule);
+    return kind == SMG_ROWS_EACH ? 0 : kind == SMG_ROWS_SUM ? 2 : 1;
+}
 /* So many bytes behind a result, an input that is there as a whole is not overwritten by rows that are made from it. */
 int64_t smg_rows_apart(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in);
 /* Every different way in which an instruction makes rows of `out` from those of an input with `count` rows, one after

@@ -228,12 +228,13 @@ static SmgFault make_rows(SmgContext *x, const uint32_t *code, const Outside *ou
     }
     if (from == end) { return SMG_NO_FAULT; }
     const int is_each = smg_rows_kind(rule) == SMG_ROWS_EACH;
-    const int32_t count = is_each ? out->count : s->value[numbers[1] - 1].count;
+    const unsigned windowed = smg_rows_windowed(rule);
+    const int32_t count = windowed < operands && numbers[windowed] ? s->value[numbers[windowed] - 1].count : out->count;
     const SmgTurn turn = smg_turn(rule, from, end - from, count);
     size_t rows[SMG_MAX_OPERANDS];
     for (unsigned k = 0; k < operands; k++) {
         const SmgRowValue *v = numbers[k] ? &s->value[numbers[k] - 1] : NULL;
-        const int32_t row = k ? turn.first : from;
+        const int32_t row = k && k == windowed ? turn.first : from;
         rows[k] = v ? (size_t)(row - smg_rows_begin(v, i)) * (size_t)v->bytes : 0;
     }
     const Where w = {is_each ? end - from : 1, sample, rule, &turn, rows};

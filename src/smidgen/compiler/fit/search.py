@@ -21,15 +21,18 @@ from ..pipeline import Lowering
 from ..planner.cost import Spent
 from ..planner.goal import QUICK, Goal, Search
 from . import lower_bound
-from .candidate import Candidate, candidate, cheapest, eased, infer_spent, is_large, room_for, step_spent
+from .candidate import Candidate, candidate, cheapest, eased, infer_spent, is_large, plain_cost, room_for, step_spent
 from .choices import tried
+from .learning_rows import each_tried, is_streamed, may_stream, streamed
 from .micro_batch import ever_smaller, for_caches, micro_batched, other_statistics, patient
 from .misfit import ANSWER_S, Option, TooLate, has_effort, over_limit, too_late
 from .paged_state import has_paged_state, movable, paged_state
 from .single_technique import SCHEDULED, alone
 from .smallest import Smallest
 from .squeeze import may_be_cheaper, may_fit, searched, squeezed
+from .tiles import is_tiled, may_tile, tiled_each
 
+DEAR: Final = 1.1  # of the time of a step without a limit: parts of what learns are tried row by row
 MOST_ASKED: Final = 2  # times that a placement above its bound asks for a lower bound, for what only a message needs
 PATIENCE_S: Final = 5.0  # of effort while nothing fits, or as much as there is in all
 UNPAGED: Final = 0.6  # of it, for what has all state in RAM
@@ -91,6 +94,8 @@ def _priced(
         limit, lowering, options, replace(goal, split=split), enough=goal.cost(best.step), known=best.bounds,
         effort_s=min(search.effort_s, lower_bound.BOUND_S),
     )  # fmt: skip
+    if is_streamed(best.entries) or is_tiled(best.entries):  # the bound is that of layers as a whole
+        least = goal.cost(free)
     return replace(best, price=Price(best.step, goal.objective, free, min(least, goal.cost(best.step)), infer))
 
 
@@ -159,6 +164,34 @@ def _split(case: Case) -> None:
     case.others += ever_smaller(case.limit, case.lowering, case.options, case.entries.batch, case.goal, search)
 
 
+def _is_dear(case: Case) -> bool:
+    """Other forms of the step take time themselves: not worth a try where little is to be gained."""
+    fits = case.best.fits(case.limit)
+    return not fits or case.goal.cost(case.best.step) > DEAR * plain_cost(case.entries, case.goal)
+
+
+def _may_stream(case: Case) -> bool:
+    return _is_dear(case) and any(may_stream(one.given) for one in case.quick)
+
+
+def _stream(case: Case) -> None:
+    """What learns, row by row."""
+    search = patient(case.limit, case.goal, case.quickly, case.quick)
+    for one in [c for c in case.quick if may_stream(c.given)]:
+        case.others += streamed(case.limit, one.given, case.goal, search)
+
+
+def _may_tile(case: Case) -> bool:
+    return _is_dear(case) and any(may_tile(one.given) for one in case.quick)
+
+
+def _tile(case: Case) -> None:
+    """Gradients inside of blocks, some channels at a time."""
+    search = patient(case.limit, case.goal, case.quickly, case.quick)
+    for one in [c for c in case.quick if may_tile(c.given)]:
+        case.others += each_tried(case.limit, tiled_each(one.given, case.goal), case.goal, search)
+
+
 def _may_page_state(case: Case) -> bool:
     return case.goal.page and (bool(case.search.effort_s) or not any(c.fits(case.limit) for c in case.quick))
 
@@ -196,6 +229,8 @@ def _single(case: Case) -> None:
 
 STRATEGIES: Final = (
     Strategy("micro-batches", _may_split, _split),
+    Strategy("tiles", _may_tile, _tile),
+    Strategy("streams", _may_stream, _stream),
     Strategy("state in pages", _may_page_state, _page_state),
     Strategy("search for the optimum", lambda case: bool(case.search.effort_s), _search),
     Strategy("single techniques", lambda case: True, _single),

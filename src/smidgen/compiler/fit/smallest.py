@@ -30,15 +30,18 @@ from ..planner.problem import Problem, Schedule, problem_of, profile
 from ..planner.varied import LOWER, any_price
 from ..planner.within import applied
 from .candidate import Candidate, counts_in, is_large, step_spent
+from .learning_rows import by_rows_each
 from .micro_batch import fewest_together, one_by_one
 from .paged_state import with_paged_state
 from .squeeze import rewritten, squeezed
+from .tiles import tiled_each
 
 SEARCH_S: Final = 1.0  # of effort for the lowest peak of one graph,
 SHARE: Final = 0.2  # or of the effort that the user gives, if that is more
 VARIED: Final = 0.2  # of it for the greedy by other prices
 MOST_LOWER: Final = 8  # budgets that are a unit of alignment smaller
 MOST_GRAPHS: Final = 3  # of a program that are searched, the largest first
+FEW: Final = 2  # steps in tiles, and by rows, that are searched
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,9 @@ class Smallest:
 
     def _tight(self, steps: Sequence[Entries]) -> list[Candidate]:
         found = [self._tightest(entries) for entries in steps]
+        for way in (tiled_each, by_rows_each):
+            other = [self._tightest(made) for entries in steps for made in way(entries, self._goal)]
+            found += sorted(other, key=self._rank)[:FEW]
         if self._goal.page:
             paged = [some for step in found for some in with_paged_state(self.limit, step, self._goal)]
             found += [self._tightest(entries) for some in paged for entries in some]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Graph, Role
-from .rows import Held, Stream, shared_rows, streams
+from .rows import Held, Stream, marked, shared_rows, streams
 
 
 def loop_range(graph: Graph) -> range:
@@ -27,6 +27,16 @@ def ascends(graph: Graph, name: str) -> bool:
     return bool(places[0] >= 0 and (np.diff(places) > 0).all())
 
 
+def regions(graph: Graph) -> list[range]:
+    """Nodes that run by turns, with the node in front that says so: the loop, and streams outside of it. Nothing else
+    comes between them."""
+    found = []
+    for i, node in enumerate(graph.nodes):
+        if ops.is_loop(node) or ops.is_stream(node):
+            found.append(range(i, i + 1 + node.attrs["body"]))
+    return found
+
+
 class Families:
     """Tensors that are the same memory, each family named by one: what is stored, an accumulator, or what the loop
     gathers, wins."""
@@ -39,12 +49,18 @@ class Families:
         self.streams: dict[range, Stream] = {}  # by their nodes
         self._stream: dict[int, range] = {}  # node of a stream → all of them
         for one in streams(graph, graph.nodes[self.body.start - 1]) if self.body else ():
-            self.held |= one.values
-            nodes = range(self.body.start + one.first, self.body.start + one.first + one.nodes)
-            self.streams[nodes] = one
-            self._stream |= dict.fromkeys(nodes, nodes)
+            self._streams(range(self.body.start + one.first, self.body.start + one.first + one.nodes), one)
+        self.carries: dict[int, int] = {}  # node of a stream → bytes that it keeps beside its result
+        for mark in marked(graph):
+            self._streams(mark.nodes, mark.stream)
+            self.carries |= mark.carries
         self._passing: set[str] = set()
         self._parent: dict[str, str] = {}
+
+    def _streams(self, nodes: range, stream: Stream) -> None:
+        self.held |= stream.values
+        self.streams[nodes] = stream
+        self._stream |= dict.fromkeys(nodes, nodes)
 
     def root(self, name: str) -> str:
         top = name
@@ -66,8 +82,11 @@ class Families:
     def touched(self, position: int, name: str) -> range:
         """When a value is alive, as far as this node knows that touches it: while it runs; or with a stream around it
         all the time that this takes, unless nothing of the value is there between two iterations."""
-        passing = position not in self._stream or self.root(name) in self._passing
-        return range(position, position + 1) if passing else self._stream[position]
+        return range(position, position + 1) if self.root(name) in self._passing else self.turns(position)
+
+    def turns(self, position: int) -> range:
+        """Nodes that run by turns with this one."""
+        return self._stream.get(position, range(position, position + 1))
 
     def is_streamed(self, position: int) -> bool:
         return position in self._stream
@@ -77,13 +96,14 @@ class Families:
         for nodes in self.streams:
             for out, source in shared_rows(self.graph, [self.graph.nodes[i] for i in nodes]):
                 self.join(out, source)
-        stay = {self.root(name) for name, held in self.held.items() if not held.passes}
+        stay = {self.root(name) for name, held in self.held.items() if not held.passes or name not in self.in_body}
         self._passing = {self.root(name) for name in self.held} - stay
 
     def bytes(self, name: str, n: int) -> int:
         """What a tensor takes, for n samples."""
-        inside = name in self.held and self.root(name) in self.in_body
-        return self.held[name].bytes if inside else self.graph[name].bytes(n)
+        held = self.held.get(name)
+        inside = held is not None and self.root(name) in (self.in_body if name in self.in_body else self.held)
+        return held.bytes if held and inside and held.row_bytes else self.graph[name].bytes(n)
 
     def stride(self, name: str) -> int:
         """Bytes from one sample to the next, for a tensor inside the loop that is part of one outside it."""

@@ -14,6 +14,7 @@ from ...errors import Internal
 from ...ir import Graph, Node, Role, batch_axis
 from ...ops.traits import PAGE_READERS, PAGE_WRITERS
 from ..effort import NODE, spend
+from .rows import marked
 
 
 def check(graph: Graph, after: str) -> None:
@@ -51,6 +52,8 @@ class _Walk:
             if ops.is_loop(node):
                 self.loop(node)
             else:
+                if ops.is_stream(node):
+                    self.stream(node)
                 self.node(node)
                 self.assign(node)
             self.position += 1
@@ -278,6 +281,28 @@ class _Walk:
             batched = name in self.graph.tensors and batch_axis(self.graph[name].shape) is not None
             if batched and not node.attrs.get("sample"):
                 raise self.here(f"'{name}' holds all samples inside a loop over single ones")
+
+    def stream(self, node: Node) -> None:
+        """Its nodes make values by rows, or sum over them, and what others read of it is there as a whole."""
+        rows, start = node.attrs.get("rows"), self.position + 1
+        if rows is None or "body" not in node.attrs:
+            raise self.here("a stream without 'rows' or 'body'")
+        end = start + node.attrs["body"]
+        if not start < end <= len(self.graph.nodes) or rows[:2] != (0, end - start):
+            raise self.here(f"a stream of the next {node.attrs['body']} nodes", why="there are not that many")
+        body = self.graph.nodes[start:end]
+        made = [out for inner in body for out in inner.outs]
+        if [name for name, *_ in rows[3]] != made:
+            raise self.here("a stream with other values than its nodes make")
+        if wrong := [n.op for n in body if ops.find(n.op) is None or ops.is_loop(n) or ops.is_stream(n) or _updates(n)]:
+            raise self.here(f"'{wrong[0]}' is in a stream")
+        read = {name for k, n in enumerate(self.graph.nodes) if not start <= k < end for name in n.ins}
+        if unknown := [name for n in body for name in (*n.ins, *n.outs) if name not in self.graph.tensors]:
+            raise self.here(f"tensor '{unknown[0]}' is not declared")
+        (mark,) = [m for m in marked(self.graph) if m.nodes.start == start]
+        for name, held in mark.stream.values.items():
+            if name in read and held.row_bytes and held.most < held.count:
+                raise self.here(f"'{name}' is read outside of its stream", why=f"{held.most} rows of it are there")
 
     # Rules about several nodes.
 

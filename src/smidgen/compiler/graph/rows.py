@@ -7,21 +7,23 @@ In iteration i every value gets its next rows, and forgets those that nobody wil
 
 A value's rate is the number of rows that an iteration makes of it: halved behind a stride of 2, doubled in front of it.
 `ahead` is what its readers look forward, `kept` what they look back. What nobody reads outside the stream takes memory
-for `held` rows; all else is there as a whole. The stream is written in the `loop` node (attribute `streams`); nodes and
-their meaning are the same with and without it.
+for `held` rows; all else is there as a whole, sums over rows too, whose rows are those that they have taken in. The
+stream is written in the `loop` node (`streams`), or, in a program for one sample at a time, in a node before its own
+(`rows`); nodes and their meaning are the same with and without it.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from ... import ops
-from ...ir import Graph, Node, Role, Tensor
+from ...ir import Graph, Node, Role, Tensor, at
 from ...ops.build import typed
 from ...ops.registry import Call, N, Op
 from ...ops.traits import BY_ROWS, LayoutRule, Rows
@@ -48,6 +50,16 @@ class Held:
 
     def begin(self, i: int) -> int:
         return min(max(i * self.step // self.period + self.kept, 0), self.count)
+
+    @property
+    def turn(self) -> int:
+        """Rows that an iteration makes, at most."""
+        return -(-self.step // self.period)
+
+    @property
+    def turns(self) -> int:
+        """Iterations that make some, about."""
+        return -(-self.count // max(self.turn, 1))
 
     @property
     def most(self) -> int:
@@ -79,15 +91,63 @@ class Stream:
 
 def streams(graph: Graph, loop: Node) -> tuple[Stream, ...]:
     """Of a loop, in order."""
+    return tuple(_stream(graph, plain, ()) for plain in loop.attrs.get("streams", ()))
+
+
+def _stream(graph: Graph, plain: Plain, sums: Collection[str]) -> Stream:
+    first, nodes, iterations, values = plain
+    return Stream(first, nodes, iterations, {
+        name: Held(n, step, period, ahead, kept, 0 if name in sums else _bytes(graph[name]))
+        for name, n, step, period, ahead, kept in values
+    })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A stream outside of loops: its nodes, and the graph as they see it."""
+
+    nodes: range
+    stream: Stream
+    graph: Graph
+
+    @property
+    def carries(self) -> dict[int, int]:
+        """Node → bytes that a sum keeps beside its result."""
+        rules = {i: rule_of(self.graph, self.graph.nodes[i]) for i in self.nodes}
+        return {i: rule.carry_bytes for i, rule in rules.items() if rule is not None and rule.carry_bytes}
+
+
+def marked(graph: Graph) -> tuple[Marked, ...]:
+    """Of a graph for one sample at a time, in order."""
     found = []
-    for first, nodes, iterations, values in loop.attrs.get("streams", ()):
-        held = {name: Held(n, step, period, ahead, kept, _bytes(graph[name]))
-                for name, n, step, period, ahead, kept in values}  # fmt: skip
-        found.append(Stream(first, nodes, iterations, held))
+    for i, node in enumerate(graph.nodes):
+        if ops.is_stream(node):
+            one, span = of_one(graph), range(i + 1, i + 1 + node.attrs["body"])
+            sums = {n.outs[0] for n in graph.nodes[i + 1 : span.stop] if ops.get(n.op).row_sums}
+            found.append(Marked(span, _stream(one, node.attrs["rows"], sums), one))
     return tuple(found)
 
 
-# -- rows of a tensor --------------------------------------------------------------------------------------------------
+def renamed(attrs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Attributes of a stream node of values that have other names."""
+    new = tuple((names.get(name, name), *figures) for name, *figures in attrs["rows"][3])
+    return {**attrs, "rows": (*attrs["rows"][:3], new)}
+
+
+_ones: dict[int, tuple[weakref.ref[Graph], Graph]] = {}  # what `of_one` made of graphs that still exist, by their id
+
+
+def of_one(graph: Graph) -> Graph:
+    """The same with the sizes of one sample, which a stream outside of loops works on."""
+    if (key := id(graph)) not in _ones:
+        tensors = {name: replace(t, shape=at(t.shape, 1)) for name, t in graph.tensors.items()}
+        made = graph.with_(tensors=tensors, nodes=tuple(map(_for_one, graph.nodes)))
+        _ones[key] = weakref.ref(graph, lambda _: _ones.pop(key, None)), made
+    return _ones[key][1]
+
+
+def _for_one(node: Node) -> Node:
+    return node.with_(attrs={**at(dict(node.attrs), 1), **({"sample": True} if ops.border(node) else {})})
 
 
 def row_axis(shape: Sequence[Any]) -> int:
@@ -112,8 +172,8 @@ def streamed_inputs(graph: Graph, node: Node) -> list[int]:
     rule = rule_of(graph, node)
     if rule is None:
         return []
-    if rule.kind != "each" or ops.border(node) or ops.get(node.op).is_view:
-        return [0]
+    if rule.sources or rule.kind != "each" or ops.border(node) or ops.get(node.op).is_view:
+        return list(range(rule.sources or 1))
     out = graph[node.outs[0]]
     axis, rows = row_axis(out.shape), rows_of(out)
     found = []
@@ -129,10 +189,16 @@ def streamed_inputs(graph: Graph, node: Node) -> list[int]:
 def rule_of(graph: Graph, node: Node) -> Rows | None:
     """How a node makes some rows of its result; None if it cannot."""
     record = ops.get(node.op)
-    inside = graph[node.ins[0]] if ops.border(node) == "out" else graph[node.outs[0]]
-    if len(node.outs) != 1 or record.batchwise or not inside.shape or rows_of(inside) > MOST_ROWS:
+    if len(node.outs) != 1:
+        return None
+    inside = graph[_walked(node)]
+    if not inside.shape or rows_of(inside) > MOST_ROWS:
         return None
     axis = row_axis(inside.shape)
+    if record.row_sums is not None:
+        return record.row_sums(typed(graph, node), axis)
+    if record.batchwise:
+        return None
     if record.rows is not None:
         return record.rows(typed(graph, node), axis)
     if record.is_view:
@@ -163,6 +229,11 @@ def _leaves_rows(graph: Graph, node: Node, rule: LayoutRule, axis: int) -> bool:
     return rule == "repeat"
 
 
+def _walked(node: Node) -> str:
+    """The tensor whose rows a node goes through: mostly those that it makes."""
+    return node.ins[0] if ops.border(node) == "out" or ops.get(node.op).row_sums else node.outs[0]
+
+
 def _joins(record: Op) -> bool:
     return record.layout is not None and record.layout.rule == "join"
 
@@ -183,35 +254,38 @@ def _as_sample(tensor: Tensor) -> Tensor:
 
 
 class Body:
-    """The nodes of a loop, and what streams of them have in common."""
+    """The nodes of a loop, or others that follow each other, and what streams of them have in common. What is read
+    `elsewhere` is there as a whole."""
 
-    def __init__(self, graph: Graph, body: range) -> None:
-        self.graph, self.body = graph, body
+    def __init__(self, graph: Graph, body: range, elsewhere: Collection[str] = ()) -> None:
+        self.graph, self.body, self.elsewhere = graph, body, elsewhere
         self.nodes = [graph.nodes[i] for i in body]
         self.rules = [rule_of(graph, node) for node in self.nodes]
         self.needs = [rule.needs if rule is not None else (1, 1, 0, 0) for rule in self.rules]
         self.made = {node.outs[0]: k for k, node in enumerate(self.nodes) if node.outs}
-        reads = [[node.ins[i] for i in streamed_inputs(graph, node)] for node in self.nodes]
-        self.reads = [[name for name in some if name in self.made] for some in reads]  # row by row
-        self.blocked = [self._is_blocked(node, some) for node, some in zip(self.nodes, self.reads, strict=True)]
+        reads = [[(i, node.ins[i]) for i in streamed_inputs(graph, node)] for node in self.nodes]
+        self.reads = [[(i, name) for i, name in some if name in self.made] for some in reads]  # row by row
+        self.blocked = [self._is_blocked(k) for k in range(len(self.nodes))]
         self.last = self._last()
-        inside = [graph[node.ins[0] if ops.border(node) == "out" else node.outs[0]] for node in self.nodes]
-        self.count = [rows_of(tensor) for tensor in inside]
-        self.bytes = [_bytes(graph[node.outs[0]]) for node in self.nodes]  # of a row
+        self.count = [rows_of(graph[_walked(node)]) if node.outs else 1 for node in self.nodes]
+        self.bytes = [0 if rule is None or rule.kind == "adds" else _bytes(graph[node.outs[0]])  # of a row
+                      for node, rule in zip(self.nodes, self.rules, strict=True)]  # fmt: skip
         self._rate, self._odd = self._rates()
 
-    def _is_blocked(self, node: Node, reads: Sequence[str]) -> bool:
+    def _is_blocked(self, k: int) -> bool:
         """It reads a value of the loop as a whole, or makes something else than a value."""
+        node, rule = self.nodes[k], self.rules[k]
         makes = ops.border(node) == "out" or all(self.graph[out].role is Role.VALUE for out in node.outs)
-        return not makes or not self._sees_rows(node) or rule_of(self.graph, node) is None
+        if not makes or rule is None:
+            return True
+        return not all(self._sees_rows(node, rule.of_input(i), i) for i in streamed_inputs(self.graph, node))
 
-    def _sees_rows(self, node: Node) -> bool:
+    def _sees_rows(self, node: Node, rule: Rows, k: int) -> bool:
         """Every row that is made needs a row of the input, unless windows in the padding alone are computed too; and it
         is told within the limits of the runtime."""
-        rule = rule_of(self.graph, node)
-        if rule is None or rule.kind == "each":
+        if rule.kind == "each":
             return True
-        source, out = self.graph[node.ins[0]], self.graph[node.outs[0]]
+        source, out = self.graph[node.ins[k]], self.graph[_walked(node)]
         rows, made = rows_of(source), rows_of(out)
         if row_axis(source.shape) != row_axis(out.shape):
             return False
@@ -226,7 +300,7 @@ class Body:
 
     def _last(self) -> dict[str, int]:
         """Value → its last reader; the place behind all of them if somebody outside the loop reads it."""
-        found = dict.fromkeys(self.made, -1)
+        found = {name: len(self.nodes) if name in self.elsewhere else -1 for name in self.made}
         for i, node in enumerate(self.graph.nodes):
             for name in (*node.ins, *node.attrs.get("yields", ())):
                 if name in found:
@@ -241,8 +315,8 @@ class Body:
             rule = self.rules[k]
             if rule is None or not node.outs:
                 continue
-            by, over, _, _ = self.needs[k]
-            rates = {known[name] * over / by for name in self.reads[k] if name in known}
+            seen = [(known[name], rule.of_input(i).needs) for i, name in self.reads[k] if name in known]
+            rates = {rate * over / by for rate, (by, over, _, _) in seen}
             if len(rates) > 1:
                 odd.add(k)
             known[node.outs[0]] = min(rates, default=Fraction(self.count[k]))  # what begins here: by its size
@@ -258,7 +332,8 @@ class Body:
         for k in span:  # what is made here is read by rows here; a view has the rows of what it shows
             if ops.get(self.nodes[k].op).is_view and self.made.get(self.nodes[k].ins[0], -1) < first:
                 return None
-            if any(name not in self.reads[k] and first <= self.made.get(name, -1) < k for name in self.nodes[k].ins):
+            by_rows = {name for _, name in self.reads[k]}
+            if any(name not in by_rows and first <= self.made.get(name, -1) < k for name in self.nodes[k].ins):
                 return None
         names = {self.nodes[k].outs[0]: k for k in span}
         fastest = max(self._rate[name] for name in names)
@@ -282,9 +357,9 @@ class Body:
         for out, k in reversed(list(names.items())):
             rule = self.rules[k]
             assert rule is not None
-            for name in self.reads[k]:
+            for i, name in self.reads[k]:
                 if name in names:
-                    ahead[name] = max(ahead[name], needs_ahead(rule, ahead[out], rates[out]))
+                    ahead[name] = max(ahead[name], needs_ahead(rule.of_input(i), ahead[out], rates[out]))
         lag = math.lcm(*(rate.denominator for rate in rates.values()))
         delay = max(-(-a * rates[name].denominator // (rates[name].numerator * lag)) for name, a in ahead.items()) * lag
         kept: dict[str, int] = {}
@@ -294,22 +369,29 @@ class Body:
         for out, k in names.items():
             rule = self.rules[k]
             assert rule is not None
-            for name in self.reads[k]:
+            for i, name in self.reads[k]:
                 if name in names:
-                    kept[name] = min(kept[name], looks_back(rule, ahead[out], rates[out]))
-        count = {name: self.count[k] for name, k in names.items()}
-        iterations = max(-((ahead[n] - count[n]) * rate.denominator // rate.numerator) for n, rate in rates.items())
+                    kept[name] = min(kept[name], looks_back(rule.of_input(i), ahead[out], rates[out]))
+        iterations = max(
+            -((ahead[n] - self.count[names[n]]) * rate.denominator // rate.numerator) for n, rate in rates.items()
+        )
         end = first + len(names)
         values: dict[str, Held] = {}
         for name, rate in rates.items():
             is_whole = self.last[name] >= end or ops.border(self.nodes[names[name]]) == "out" or self.last[name] < 0
-            low = -iterations * rate.numerator // rate.denominator if is_whole else kept[name]
-            bytes_ = self.bytes[names[name]]
-            values[name] = Held(count[name], rate.numerator, rate.denominator, ahead[name], low, bytes_)
-        for out, source in reversed(shared_rows(self.graph, [self.nodes[k] for k in names.values()], self.readers)):
-            a, b = values[out], values[source]  # what works in place, or is a view, keeps the rows of both
-            low = min(a.kept, b.kept)
-            values[out], values[source] = replace(a, kept=low), replace(b, kept=low)
+            is_sum = (rule := self.rules[names[name]]) is not None and rule.kind == "adds"
+            # The loader asks for what readers look back, also where nothing was forgotten.
+            all_ = -iterations * rate.numerator // rate.denominator
+            low = min(kept[name], all_) if is_whole and not is_sum else kept[name]
+            values[name] = Held(self.count[names[name]], rate.numerator, rate.denominator, ahead[name], low,
+                                self.bytes[names[name]])  # fmt: skip
+        shared = shared_rows(self.graph, [self.nodes[k] for k in names.values()], self.readers)
+        for pair in (
+            *reversed(shared),
+            *shared,
+        ):  # what works in place, or is a view, keeps the rows of all in one place
+            low = min(values[name].kept for name in pair)
+            values |= {name: replace(values[name], kept=low) for name in pair}
         return Stream(first, len(names), iterations, values)
 
     @functools.cached_property
@@ -321,9 +403,7 @@ def needs_ahead(rule: Rows, out: int, rate: Fraction) -> int:
     """What `ahead` the input has at least, for that of the result, and its rate."""
     by, over, _, high = rule.needs
     grain = Fraction(math.gcd(rate.numerator * by, over * rate.denominator), rate.denominator)
-    return (
-        math.floor(((out - 1) * by + high + over - grain) / over) + 1
-    )  # the rest of X·by / over is (over - grain)/over
+    return math.floor(((out - 1) * by + high + over - grain) / over) + 1
 
 
 def looks_back(rule: Rows, ahead: int, rate: Fraction) -> int:
@@ -366,5 +446,5 @@ def shared_rows(graph: Graph, nodes: Sequence[Node], known: Mapping[str, int] | 
     return found
 
 
-__all__ = ["Body", "Held", "Stream", "looks_back", "needs_ahead", "of_rows", "row_axis", "row_bytes", "rows_of",
-           "rule_of", "shared_rows", "streamed_inputs", "streams"]  # fmt: skip
+__all__ = ["Body", "Held", "Marked", "Stream", "looks_back", "marked", "needs_ahead", "of_one", "of_rows", "renamed",
+           "row_axis", "row_bytes", "rows_of", "rule_of", "shared_rows", "streamed_inputs", "streams"]  # fmt: skip

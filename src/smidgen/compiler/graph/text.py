@@ -27,6 +27,7 @@ import numpy as np
 
 from ... import ops
 from ...ir import Array, Batch, DType, Graph, Node, Quant, Role, Step, Tensor
+from .rows import renamed
 
 _PLAIN_NAME = re.compile(r"[\w.%/@~-][\w.%/@~'-]*(?::[\w.%/@~'-]+)*")  # a colon that ends a name has a space behind it
 _CALL = re.compile(r"[A-Za-z_]\w*\(")
@@ -69,7 +70,8 @@ def to_text(graph: Graph, literals: int = 8) -> str:
     inside = 0
     for node in graph.nodes:
         lines.append("  " * (inside > 0) + _node(graph, node))
-        inside = node.attrs["body"] if ops.is_loop(node) else max(0, inside - 1)
+        repeats = ops.is_loop(node) or ops.is_stream(node)
+        inside = node.attrs["body"] if repeats else max(0, inside - 1)
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +87,8 @@ def canonical(graph: Graph) -> str:
         attrs = dict(node.attrs)
         if ops.is_loop(node):
             attrs["yields"] = tuple(new.get(y, y) for y in attrs["yields"])
+        if ops.is_stream(node):
+            attrs = renamed(attrs, new)
         ins, outs = (tuple(new.get(t, t) for t in names) for names in (node.ins, node.outs))
         return node.with_(ins=ins, outs=outs, attrs=attrs)
 

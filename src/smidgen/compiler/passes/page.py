@@ -1,7 +1,7 @@
 """Paging: rewrites that move values, or state, to PAGE and back. What to page is decided elsewhere.
 
 The bits do not change. Between `page_start` and `page_wait` other nodes run; no more than `MOST_STARTED` pages are on
-their way at a time, and nothing is paged inside a loop over samples.
+their way at a time, and nothing is paged inside a loop over samples or a stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from ... import ops
 from ...errors import Internal
 from ...ir import Graph, Node, Role, Tensor, unnamed_removed
-from ..graph.alias import loop_range
+from ..graph.alias import loop_range, regions
 
 MOST_STARTED: Final = 4  # SMG_MAX_STARTED in runtime/smidgen.h
 
@@ -112,7 +112,7 @@ class _Work:
         self.reads = _Reads(graph)
         self.nodes = list(graph.nodes)
         self.tensors = dict(graph.tensors)
-        self.body = self.reads.body
+        self.regions = {i: region for region in regions(graph) for i in region}
         self.made = {out for node in graph.nodes for out in node.outs}
         self.turn = next((i for i, node in enumerate(graph.nodes) if node.stage == "backward"), len(self.nodes))
         self.slots: dict[int, _Slot] = {}
@@ -201,13 +201,12 @@ class _Work:
         return self.slots.setdefault(position, _Slot())
 
     def before(self, position: int) -> int:
-        """The last slot before this node that is not inside the loop."""
-        return self.body[0] - 1 if position in self.body else position
+        """The last slot before this node that is not inside the loop or a stream."""
+        return self.regions[position].start if position in self.regions else position
 
     def after(self, position: int) -> int:
-        """The first slot after this node that is not inside the loop; a loop's results are there when it ends."""
-        loop = range(self.body[0] - 1, self.body[-1] + 1) if self.body else range(0)
-        return loop[-1] + 1 if position in loop else position + 1
+        """The first slot behind this node, or behind the loop or stream that it is in: its results are there then."""
+        return self.regions[position].stop if position in self.regions else position + 1
 
     def transfer(self, home: str, copy: str, earliest: int, wait: int, stage: str, src: str, views: list[Node]) -> None:
         start = max(earliest, self.before(max(wait - self.ahead, 0)))

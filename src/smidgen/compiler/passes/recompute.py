@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ... import ops
 from ...ir import Graph, Node, Role, Tensor, unnamed_removed
+from ..graph.rows import renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class In:
 
 
 Doing = int | Out | In
-"""The position of a node to repeat, or a page to write or to bring back."""
+"""The position of a node to repeat, of a stream with all of its nodes; or a page to write or to bring back."""
 
 
 def recompute(graph: Graph, again: Mapping[int, Sequence[Doing]]) -> Graph:
@@ -55,11 +56,36 @@ class _Rewrite:
                 elif isinstance(what, In):
                     self._in(what.tensor)
                 else:
-                    self._repeat(self.graph.nodes[what])
+                    self._repeat(what)
+            if ops.is_stream(node):
+                self._read_before(self._body(position))
             self.nodes.append(self._redirected(node))
         return unnamed_removed(self.graph.with_(nodes=tuple(self.nodes), tensors=self.tensors), state=False)
 
-    def _repeat(self, node: Node) -> None:
+    def _body(self, position: int) -> Sequence[Node]:
+        return self.graph.nodes[position + 1 : position + 1 + self.graph.nodes[position].attrs["body"]]
+
+    def _read_before(self, body: Sequence[Node]) -> None:
+        """Views that a stream reads are made in front of it."""
+        made = {out for node in body for out in node.outs}
+        for name in dict.fromkeys(name for node in body for name in node.ins if name not in made):
+            self._read(name)
+
+    def _repeat(self, position: int) -> None:
+        node = self.graph.nodes[position]
+        if not ops.is_stream(node):
+            self._again(node)
+            return
+        body = self._body(position)
+        self._read_before(body)
+        at = len(self.nodes)
+        for one in body:
+            self._again(one)
+        names = {old: new for one, copy in zip(body, self.nodes[at:], strict=True)
+                 for old, new in zip(one.outs, copy.outs, strict=True)}  # fmt: skip
+        self.nodes.insert(at, node.with_(attrs=renamed(node.attrs, names)))
+
+    def _again(self, node: Node) -> None:
         node = self._redirected(node)
         outs = tuple(self._copy(name) for name in node.outs)
         self.nodes.append(node.with_(outs=outs))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ... import ops
-from ...ir import Dim, Graph, Node, Role, Shape, Tensor, batch_axis, size
+from ...ir import Dim, Graph, Node, Role, Shape, Tensor, at, batch_axis, size
+from ..graph.rows import row_axis
 
 
 def save_bits(graph: Graph) -> Graph:
@@ -44,9 +45,14 @@ def save_bits(graph: Graph) -> Graph:
 
 
 def _rows(shape: Shape) -> Dim:
-    """Rows of packed bits: each sample starts on a whole byte, so that the size is a multiple of the batch."""
+    """Rows of packed bits: each sample starts on a whole byte, so that the size is a multiple of the batch; and each
+    row of an image, where that takes no bit more, so that it can be made row by row."""
     axis = batch_axis(shape)
-    return size(shape[: axis + 1]) if axis is not None else 1
+    if axis is None:
+        return 1
+    row = row_axis(at(shape, 1)) + 1
+    by_row = row < len(shape) and int(at(size(shape[row:]), 1)) % 8 == 0
+    return size(shape[: max(row, axis + 1) if by_row else axis + 1])
 
 
 def _kept_for(graph: Graph) -> tuple[dict[str, str], dict[str, set[int]]]:

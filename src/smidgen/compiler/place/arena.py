@@ -13,6 +13,7 @@ from ...ir import ALIGN, Graph, Node, Role, at
 from ...ops.build import typed
 from ..graph.alias import Families, ascends
 from ..graph.joint import Pair, pairs
+from ..graph.rows import marked
 from .first_fit import Block, FirstFits, Part, first_fit, hasty, peak
 from .layout import Layout, Region, Slot
 from .solver import nearer, within
@@ -133,12 +134,14 @@ def outside_loop(graph: Graph, batch: int, align: int = ALIGN) -> int:
 
 
 def _scratch(graph: Graph, batch: int) -> dict[int, int]:
-    """Position → bytes of working memory that the node's kernel asks for."""
+    """Position → bytes of working memory that the node's kernel asks for, or keeps while its stream runs."""
     sizes = {
         i: int(at(record.scratch(typed(graph, node)), batch))
         for i, node in enumerate(graph.nodes)
         if (record := ops.get(node.op)).has_scratch
     }
+    for mark in marked(graph):
+        sizes |= mark.carries
     return {i: count for i, count in sizes.items() if count}
 
 
@@ -247,7 +250,9 @@ def _blocks(
         block = Block(top, align_up(families.bytes(top, batch), align), birth[top], death[top])
         (pinned if tensor.role is Role.ACCUM else blocks).append(block)
     merged = [b for b in blocks if families.root(b.name) == b.name]
-    merged += [Block(f"scratch:{i}", align_up(count, align), i, i) for i, count in scratch.items()]
+    for i, count in scratch.items():
+        turns = families.turns(i) if i in families.carries else range(i, i + 1)
+        merged.append(Block(f"scratch:{i}", align_up(count, align), turns[0], turns[-1]))
     return sorted(pinned, key=lambda b: b.name), merged
 
 

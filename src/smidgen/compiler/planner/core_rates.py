@@ -45,13 +45,18 @@ class CoreRates:
 
     def instructions(self, op: str, call: ops.Call, n: int) -> float:
         record = ops.get(op)
-        if record.is_view or record.loops:
+        if not record.kernels:
             return 0.0
         counts = features(op, call, n)
         if record.border:
             return self.dispatch + counts.written * self.channel_byte
         rate = self.rates.get(core_family(op, call, n), self.rest)
         return self.dispatch + sum(count * each for count, each in zip(counts, rate, strict=True))
+
+    def again(self, op: str, call: ops.Call, again_bytes: int) -> float:
+        """Of starting a kernel once more, which reads so many bytes again."""
+        rate = self.rates.get(core_family(op, call, 1), self.rest)
+        return self.dispatch + rate.calls + again_bytes * max(rate.read, self.rest.read)
 
 
 def work_of(op: str, call: ops.Call, n: int) -> Work:

@@ -11,9 +11,10 @@ from typing import Final
 from ... import ops
 from ...devices.device import Device, Paging
 from ...errors import Internal
-from ...ir import Graph, at
+from ...ir import Graph, Role, at
 from ...ops.build import typed
 from ..graph.alias import loop_range
+from ..graph.rows import Marked, marked, streamed_inputs
 from .core_rates import CoreRates, rates_of
 
 PAGES_OUT: Final = ("out", "write")
@@ -44,7 +45,7 @@ class Prices:
 
     def seconds(self, op: str, call: ops.Call, n: int) -> float:
         record = ops.get(op)
-        if record.is_view:
+        if not record.kernels:
             return 0.0
         if record.page:
             return self._page_seconds(op, call.outs[0].bytes(n))
@@ -54,6 +55,12 @@ class Prices:
         if rate is not None:
             return rate.call_s + macs * rate.mac_s + traffic * rate.byte_s
         return self.call_s + macs / self.macs_per_s + traffic / self.bytes_per_s
+
+    def again_seconds(self, op: str, call: ops.Call, again_bytes: int) -> float:
+        """What it takes to start a kernel once more for a part of its work, which reads so many bytes again."""
+        rate = self.rates.get(family(op, call))
+        byte_s = 1 / self.bytes_per_s if rate is None else max(rate.byte_s, 1 / self.bytes_per_s)
+        return max(self.call_s, rate.call_s if rate else 0.0) + again_bytes * byte_s
 
     def joules(self, op: str, call: ops.Call, n: int) -> float:
         return self.seconds(op, call, n) * self.watts_of(op)
@@ -89,7 +96,28 @@ def spent(graph: Graph, batch: int, prices: Prices) -> Spent:
         n, times = (1, batch) if i in body else (batch, 1)
         seconds = prices.seconds(node.op, typed(graph, node), n)
         found = found.plus(Spent(seconds, seconds * prices.watts_of(node.op)), times)
+    for mark in marked(graph):
+        seconds = by_rows_seconds(mark, prices)
+        found = found.plus(Spent(seconds, seconds * prices.watts))
     return found
+
+
+def by_rows_seconds(mark: Marked, prices: Prices) -> float:
+    """What a stream takes more than its nodes as a whole: kernels are started for each few rows, and read weights and
+    sums again; rows that are still needed are moved."""
+    extra = 0.0
+    for i in mark.nodes:
+        node = mark.graph.nodes[i]
+        if ops.get(node.op).is_view:
+            continue
+        call, held = typed(mark.graph, node), mark.stream.values[node.outs[0]]
+        by_rows = streamed_inputs(mark.graph, node)
+        again = sum(t.bytes(1) for k, t in enumerate(call.ins) if k not in by_rows and t.role is not Role.INPUT)
+        if not held.row_bytes and call.outs[0].role is Role.VALUE:  # a sum is read and written, with what is beside it
+            again += 4 * call.outs[0].bytes(1)
+        moved = max(held.most - held.turn, 0) * held.row_bytes if held.most < held.count else 0
+        extra += (held.turns - 1) * (prices.again_seconds(node.op, call, again) + 2 * moved / prices.bytes_per_s)
+    return extra
 
 
 def family(op: str, call: ops.Call) -> str:
@@ -125,6 +153,11 @@ class CorePrices(Prices):
         if self.core is None or ops.get(op).page:
             return Prices.seconds(self, op, call, n)
         return self.core.instructions(op, call, n) / self.hz
+
+    def again_seconds(self, op: str, call: ops.Call, again_bytes: int) -> float:
+        if self.core is None:
+            return Prices.again_seconds(self, op, call, again_bytes)
+        return self.core.again(op, call, again_bytes) / self.hz
 
 
 def prices_of(device: Device | None) -> Prices:

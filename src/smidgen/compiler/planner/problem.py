@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -26,9 +26,10 @@ from ...ir import ALIGN, Array, Graph, Node, Role, at
 from ...ops.build import typed
 from ..effort import NODE, PROFILE, PROFILE_STEP, spend
 from ..graph.alias import Families, loop_range
+from ..graph.rows import Marked, marked
 from ..passes.recompute import Doing, In, Out
 from ..place.arena import align_up
-from .cost import Prices
+from .cost import Prices, by_rows_seconds
 
 NEVER = -1
 
@@ -63,6 +64,7 @@ class Step:
     own_bytes: int  # scratch, and what a loop needs inside
     takes: tuple[int, ...]  # values whose memory the first result may take if they die here
     limit: int
+    made: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,18 @@ class _Reader:
 
     def problem(self) -> Problem:
         body = loop_range(self.graph)
+        streams = {mark.nodes.start - 1: mark for mark in marked(self.graph)}
+        inside = {*body, *(i for mark in streams.values() for i in mark.nodes)}
         steps: list[Step] = []
         number: dict[int, int] = {}  # node → step
         for i, node in enumerate(self.graph.nodes):
-            if i in body or (ops.get(node.op).is_view and not ops.is_loop(node)):
+            if i in inside or (ops.get(node.op).is_view and not ops.is_loop(node)):
                 continue
             number[i] = len(steps)
-            steps.append(self._loop(i, node, body) if ops.is_loop(node) else self._step(i, node))
+            if i in streams:
+                steps.append(self._stream(i, streams[i]))
+            else:
+                steps.append(self._loop(i, node, body) if ops.is_loop(node) else self._step(i, node))
         steps = [self._limited(step, number) for step in steps]
         maker = [0] * len(self.value)
         for k, step in enumerate(steps):
@@ -231,6 +238,28 @@ class _Reader:
         reads = self._values([n for one in inner for n in one.ins if n not in self.families.in_body])
         return Step(i, reads, self._values(node.outs), seconds, inside, (), NEVER)
 
+    def _stream(self, i: int, mark: Marked) -> Step:
+        """One step, which can be repeated as a whole. What exists within it alone is there a few rows at a time."""
+        nodes = [self.graph.nodes[k] for k in mark.nodes]
+        seconds, scratch = by_rows_seconds(mark, self.prices), 0
+        for k, node in zip(mark.nodes, nodes, strict=True):
+            call = typed(self.graph, node)
+            seconds += self.prices.seconds(node.op, call, self.batch)
+            if k not in self.families.carries:
+                scratch = max(scratch, align_up(int(at(ops.get(node.op).scratch(call), self.batch)), self.align))
+        outside = {n for k, node in enumerate(self.graph.nodes) if k not in mark.nodes for n in (*node.ins, *node.outs)}
+        touched = {self.families.root(n) for n in outside}
+        inner = {self.families.root(o) for node in nodes for o in node.outs} - touched
+        own = sum(align_up(self.families.bytes(r, self.batch), self.align) for r in inner) + scratch
+        own += sum(align_up(self.families.carries[k], self.align) for k in mark.nodes if k in self.families.carries)
+        made = {o for node in nodes for o in node.outs}
+        reads = self._values([n for node in nodes for n in node.ins if n not in made])
+        last = {self.families.root(o): o for node in nodes for o in node.outs
+                if o in outside and self.graph[o].role is Role.VALUE}  # fmt: skip
+        once = any(self.graph[o].role is not Role.VALUE or self.families.root(o) in self.overwritten for o in made)
+        return Step(i, reads, self._values(list(last)), seconds, own, (), NEVER if once else len(self.graph.nodes),
+                    tuple(last.values()))  # fmt: skip
+
     def _overwrites(self) -> dict[str, int]:
         """State, or a value that came from PAGE → the first node that changes it."""
         found: dict[str, int] = {}
@@ -245,10 +274,11 @@ class _Reader:
         """Nodes become steps in `limit`."""
         if step.limit == NEVER:
             return step
-        node = self.graph.nodes[step.node]
-        ends = [self.overwritten[r] for r in map(self.families.root, node.ins) if r in self.overwritten]
+        body = self.graph.nodes[step.node].attrs.get("body", 0)
+        read = {n for node in self.graph.nodes[step.node : step.node + 1 + body] for n in node.ins}
+        ends = [self.overwritten[r] for r in map(self.families.root, read) if r in self.overwritten]
         limit = min((number[e] for e in ends), default=len(number))
-        return Step(step.node, step.reads, step.writes, step.seconds, step.own_bytes, step.takes, limit)
+        return replace(step, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -394,7 +424,7 @@ def doings(graph: Graph, problem: Problem, schedule: Schedule) -> dict[int, list
     def tensor(value: int) -> str:
         """Where it is made, a value has a name that is no view's."""
         step = problem.steps[problem.maker[value]]
-        made = [o for o in graph.nodes[step.node].outs if graph[o].role is Role.VALUE]
+        made = step.made or [o for o in graph.nodes[step.node].outs if graph[o].role is Role.VALUE]
         return made[step.writes.index(value)]
 
     def one(action: Action) -> Doing:

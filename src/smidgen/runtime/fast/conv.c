@@ -133,11 +133,9 @@ FAST_WEIGHT_KERNELS(conv2d_dx, conv2d_dx, CONV_PARAMS, conv_filter, 0)
 FAST_WEIGHT_KERNELS(conv_transpose2d, conv2d_dx, CONV_PARAMS, conv_filter, 1)
 
 /* Weights are [O][KH][KW][C / G], so the gradient of a group is one block dw[O / G][KH * KW * C / G] of them. */
-static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
-    const Conv v = conv_of(c->p);
-    const float *dy = SINK_IN(sink, 0), *x = SINK_IN(sink, 1);
+static SmgFault conv_dw(const SmgWork *work, Conv v, const Sink *sink, const float *dy, const float *x) {
     if (conv_is_depthwise(&v)) {
-        SMG_LOCAL(depthwise_dw)(smg_work(c), &v, sink, dy, x);
+        SMG_LOCAL(depthwise_dw)(work, &v, sink, dy, x);
         return SMG_NO_FAULT;
     }
     const int32_t Cg = v.C / v.G, Og = v.O / v.G;
@@ -155,8 +153,18 @@ static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
         g.at = (size_t)i * (size_t)Og * (size_t)g.J;
         g.channel = i * Cg;
         if (!g.v) { g.x = x + (ptrdiff_t)i * Cg; }
-        SMG_LOCAL(gradient)(smg_work(c), &g, sink);
+        SMG_LOCAL(gradient)(work, &g, sink);
     }
     return SMG_NO_FAULT;
 }
+static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
+    return conv_dw(smg_work(c), conv_of(c->p), sink, SINK_IN(sink, 0), SINK_IN(sink, 1));
+}
 FAST_SINK_KERNELS(conv2d_dw, 2, CONV_PARAMS)
+
+/* Some rows at a time: what kernels/going.h keeps apart, these add up at once. */
+FAST_KERNEL(conv2d_dw_rows_f32) {
+    const ConvRows r = conv_rows_of(c->p);
+    const Sink sink = {.mode = r.first ? SMG_ACC : SMG_STORE, .w = OUT(0)};
+    return conv_dw(smg_work(c), r.v, &sink, IN(1), IN(2));
+}

@@ -73,6 +73,15 @@ static SmgFault linear_dw(const SmgCall *c, const Sink *sink) {
 }
 FAST_SINK_KERNELS(linear_dw, 2, 5)
 
+FAST_KERNEL(linear_dw_rows_f32) {
+    const LinearDwRows v = linear_dw_rows_of(c->p);
+    const Sink sink = {.mode = v.first ? SMG_ACC : SMG_STORE, .w = OUT(0)};
+    const Gradient g = {
+        .M = (ptrdiff_t)v.rows * v.width, .O = v.O, .J = v.K, .dy = IN(1), .x = IN(2), .dy_row = v.O, .x_row = v.K};
+    SMG_LOCAL(gradient)(smg_work(c), &g, &sink);
+    return SMG_NO_FAULT;
+}
+
 #define FAR 192 /* floats between neighbours in a row of a, when it is [K][M]: beyond, packing them repays */
 
 /* A batch of products; p is the first. */
@@ -186,3 +195,12 @@ static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
     return SMG_NO_FAULT;
 }
 FAST_SINK_KERNELS(bias_dw, 1, 4)
+
+FAST_KERNEL(bias_dw_rows_f32) {
+    const BiasDwRows v = bias_dw_rows_of(c->p);
+    const Sink sink = {.mode = v.first ? SMG_ACC : SMG_STORE, .w = OUT(0)};
+    Sums job = {smg_work(c), &sink, IN(1), (ptrdiff_t)v.rows * v.width, v.C, 1};
+    if (job.rows * job.columns > 1 << 15) { job.threads = job.work->threads; }
+    smg_parallel(job.work, sums, &job, job.threads);
+    return SMG_NO_FAULT;
+}

@@ -1,4 +1,5 @@
 /* Batch normalisation: each channel, the last axis, over all rows; with given statistics or with those of x itself. */
+#include "going.h"
 #include "rows.h"
 #include "sink.h"
 
@@ -77,6 +78,46 @@ static SmgFault batch_norm_dgamma(const SmgCall *c, const Sink *sink) {
     return SMG_NO_FAULT;
 }
 SINK_KERNELS(batch_norm_dgamma, 4, "iiii", PARAMS(RowsNorm), "")
+
+/* Some rows of one sample, `width` positions each; a partial sum is kept from call to call. */
+typedef struct {
+    int32_t rows, width, C;
+    float eps;
+    int32_t count, above, first;
+} DgammaRows;
+UNPACK(dgamma_rows_of, DgammaRows)
+EXTENT(batch_norm_dgamma_rows_f32) {
+    const DgammaRows v = dgamma_rows_of(p);
+    const uint64_t positions = smg_mul((uint64_t)v.rows, (uint64_t)v.width);
+    if (v.rows < 1 || v.width < 1 || positions > 1 << 28 || v.C < 1 || v.C > WIDEST) { return -1; }
+    if (v.first < 0 || v.count < 1) { return -1; }
+    need[0] = need[3] = need[4] = need[5] = smg_mul((uint64_t)v.C, 4);
+    need[1] = need[2] = smg_mul(positions, need[0]);
+    return 0;
+}
+KERNEL(batch_norm_dgamma_rows_f32, "oiiiis", PARAMS(DgammaRows)) {
+    const DgammaRows v = dgamma_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(5), v.first, v.rows, v.count);
+    const size_t R = (size_t)v.rows * (size_t)v.width, C = (size_t)v.C;
+    float sum[LANES], part[LANES], inverse[LANES];
+    for (int32_t c0 = 0; c0 < v.C; c0 += LANES) {
+        const int32_t count = lanes_at(c0, v.C);
+        const float *mean = IN(3) + c0, *var = IN(4) + c0;
+        int32_t pending = going_pending(v.first, v.width);
+        for (int32_t l = 0; l < count; l++) { inverse[l] = inverse_root(var[l], v.eps); }
+        going_begin(&going, sum, part, (size_t)c0, (size_t)count);
+        for (size_t r = 0; r < R; r++) {
+            const float *d = IN(1) + r * C + c0, *x = IN(2) + r * C + c0;
+            for (int32_t l = 0; l < count; l++) { part[l] += d[l] * ((x[l] - mean[l]) * inverse[l]); }
+            if (++pending < SMG_BLOCK) { continue; }
+            smg_flush(sum, part, count);
+            pending = 0;
+        }
+        if (going.is_last) { smg_flush(sum, part, count); }
+        going_end(&going, sum, part, (size_t)c0, (size_t)count);
+    }
+    return SMG_NO_FAULT;
+}
 
 /* ---- The statistics of x itself. Where few values are alike their mean cancels almost everything: all sums and
  * differences are in double, and every kernel takes the statistics anew, so that they are never rounded. ---- */

@@ -195,26 +195,29 @@ SOURCE_CODE void row_dw(Tile *t, const Conv *v, const float *dy, Source x, int64
     }
 }
 
-/* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. */
-SOURCE_CODE void tile_dw(Tile *t, const Conv *v, const float *dy, Source x, int32_t kh, int64_t q) {
+/* All samples into a tile of kernel row kh; dy points at the tile's first output, q is as above. A sum that goes on is
+ * within its one sample. */
+SOURCE_CODE void tile_dw(Tile *t, const Conv *v, int goes_on, const float *dy, Source x, int32_t kh, int64_t q) {
     /* outputs that meet all columns of the tile: 0 <= q + ow * step <= room */
     const int64_t step = (int64_t)v->SW * v->C, room = (int64_t)v->W * v->C - t->columns;
     const int64_t first = q >= 0 ? 0 : smg_div(step - 1 - q, step), last = room < q ? 0 : smg_div(room - q, step) + 1;
     const int32_t begin = first < v->OW ? (int32_t)first : v->OW, end = last < v->OW ? (int32_t)last : v->OW;
     for (int32_t n = 0; n < v->N; n++) {
-        tile_sample_begin(t);
+        if (!goes_on) { tile_sample_begin(t); }
         for (int32_t oh = 0; oh < v->OH; oh++) {
             const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
             if (ih < 0 || ih >= v->H) { continue; }
             const Source xr = source_at(x, ((ptrdiff_t)n * v->H + ih) * v->W * v->C);
             row_dw(t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O, xr, q, begin, end);
         }
-        tile_sample_end(t);
+        if (!goes_on) { tile_sample_end(t); }
     }
 }
 
-/* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. */
-SOURCE_CODE void dense_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
+/* As in `pixel`, a row of the window is one axis of the tiles where it is one run of memory. Into the sink, or as a sum
+ * that goes on, with rows r. */
+SOURCE_CODE void dense_dw(const Conv *v, const Sink *sink, const ConvRows *r, const Going *going, const float *dy,
+                          Source x) {
     const int32_t Cg = v->C / v->G, Og = v->O / v->G, fused = v->DW == 1 && v->G == 1;
     const int32_t taps = fused ? v->KW : 1, run = taps * Cg;
     const size_t filter = (size_t)v->KH * (size_t)v->KW * (size_t)Cg;
@@ -228,14 +231,27 @@ SOURCE_CODE void dense_dw(const Conv *v, const Sink *sink, const float *dy, Sour
                         tile_columns(&t, &k, run);
                         const size_t tap = (size_t)kh * (size_t)v->KW + (size_t)kw;
                         const size_t at = (size_t)(g * Og + o) * filter + tap * (size_t)Cg + (size_t)k;
-                        tile_begin(&t, sink, at, filter);
-                        tile_dw(&t, v, dy + g * Og + o, x, kh, ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k);
-                        tile_end(&t, sink, at, filter);
+                        const int64_t q = ((int64_t)kw * v->DW - v->PL) * v->C + g * Cg + k;
+                        if (going) {
+                            tile_go_on(&t, going, at, filter, conv_pending(r, kh, SMG_BLOCK));
+                        } else {
+                            tile_begin(&t, sink, at, filter);
+                        }
+                        tile_dw(&t, v, going != NULL, dy + g * Og + o, x, kh, q);
+                        if (going) {
+                            tile_stop(&t, going, at, filter);
+                        } else {
+                            tile_end(&t, sink, at, filter);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+static void conv_dw_rows(const ConvRows *r, const Going *going, const float *dy, const float *x) {
+    dense_dw(&r->v, NULL, r, going, dy, source_f32(x));
 }
 
 static void conv2d(const int32_t *p, float *y, const float *x, const Weights *w, const float *b) {
@@ -320,7 +336,7 @@ static int conv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     return 0;
 }
 static void conv_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
-    dense_dw(v, sink, dy, source_f32(x));
+    dense_dw(v, sink, NULL, NULL, dy, source_f32(x));
 }
 static SmgFault conv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
@@ -344,7 +360,7 @@ static int qconv2d_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) 
     return 0;
 }
 static void conv_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero) {
-    dense_dw(v, sink, dy, source_int8(x, zero));
+    dense_dw(v, sink, NULL, NULL, dy, source_int8(x, zero));
 }
 static SmgFault qconv2d_dw(const SmgCall *c, const Sink *sink) {
     const Conv v = conv_of(c->p);
@@ -355,3 +371,19 @@ static SmgFault qconv2d_dw(const SmgCall *c, const Sink *sink) {
 SINK_KERNEL_(qconv2d_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QConvDw), "")
 SINK_KERNEL_(qconv2d_dw, _acc_f32, SMG_ACC, "u", 2, "ii", "", PARAMS(QConvDw), "")
 ROUNDED_KERNELS(qconv2d_dw, 2, "ii", PARAMS(QConvDw), i8)
+/* The same for some rows of dy[OH][OW][O]; a partial sum is kept from call to call. */
+EXTENT(conv2d_dw_rows_f32) {
+    const ConvRows r = conv_rows_of(p);
+    const int32_t limit = 1 << 28;
+    if (r.v.N != 1 || r.first < 0 || r.count < 1 || r.height < 1 || r.height > limit) { return -1; }
+    if (r.pad > limit || r.pad < -limit || r.above > limit || r.above < -limit) { return -1; }
+    if (conv_need(p, &need[2], &need[0], &need[1])) { return -1; }
+    need[3] = need[0];
+    return 0;
+}
+KERNEL(conv2d_dw_rows_f32, "oiis", PARAMS(ConvRows)) {
+    const ConvRows r = conv_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(3), r.first, r.v.OH, r.count);
+    (r.v.C == r.v.G ? smg_depthwise_dw_rows : conv_dw_rows)(&r, &going, IN(1), IN(2));
+    return SMG_NO_FAULT;
+}

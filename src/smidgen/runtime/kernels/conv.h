@@ -3,6 +3,7 @@
  * Where padding ends at the bottom and right follows from OH and OW. Images NHWC, weights [O][KH][KW][C/G]. */
 #ifndef SMG_CONV_H
 #define SMG_CONV_H
+#include "going.h"
 #include "sink.h"
 #include "source.h"
 #include "weights.h"
@@ -55,6 +56,30 @@ static inline void conv_clip(int32_t at, int32_t kernel, int32_t dilation, int32
     }
 }
 
+/* Rows of dy from `first` on, of `count`, for a sum that goes on (going.h). The convolution has the size of what is at
+ * hand: x begins `above` rows below the first tap. All of x has `height` rows, below `pad` rows of padding. */
+typedef struct {
+    Conv v;
+    int32_t count, height, pad, above, first;
+} ConvRows;
+UNPACK(conv_rows_given, ConvRows)
+static inline ConvRows conv_rows_of(const int32_t *p) {
+    ConvRows r = conv_rows_given(p);
+    r.v.PT = r.above;
+    return r;
+}
+
+/* How many positions of kernel row kh have not moved on when the rows before `first` have been added: those outside the
+ * image are left out, and others move on at the end of the row in which they become SMG_BLOCK. */
+static inline int32_t conv_pending(const ConvRows *r, int32_t kh, int32_t block) {
+    const int64_t top = (int64_t)r->pad - (int64_t)kh * r->v.DH; /* row oh meets row oh * SH - top */
+    const int64_t from = top > 0 ? (top + r->v.SH - 1) / r->v.SH : 0, end = r->height + top;
+    const int64_t to = end > 0 ? (end + r->v.SH - 1) / r->v.SH : 0;
+    const int64_t rows = (to < r->first ? to : r->first) - from;
+    if (rows <= 0) { return 0; }
+    return r->v.OW < block ? (int32_t)(rows % ((block + r->v.OW - 1) / r->v.OW)) * r->v.OW : r->v.OW % block;
+}
+
 /* The outputs that one input coordinate meets: tap `first` meets output `out` (perhaps outside 0..OH or 0..OW), and
  * every tap_step taps later comes the output out_step earlier. first = taps if it meets none. */
 typedef struct {
@@ -90,4 +115,6 @@ void smg_depthwise_dx_over(const Conv *v, float *dx, const float *dy, const Weig
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x);
 #define smg_depthwise_dw_int8 SMG_EXTERN(depthwise_dw_int8)
 void smg_depthwise_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero);
+#define smg_depthwise_dw_rows SMG_EXTERN(depthwise_dw_rows)
+void smg_depthwise_dw_rows(const ConvRows *r, const Going *going, const float *dy, const float *x);
 #endif

@@ -301,12 +301,14 @@ SOURCE_CODE void row_dw(Tile *t, const Conv *v, const float *dy, Source x, int32
     }
 }
 
-/* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. */
-SOURCE_CODE void depthwise_dw(const Conv *v, const Sink *sink, const float *dy, Source x) {
+/* A tile holds up to three taps (rows) of eight outputs (columns); in memory the taps of an output are neighbours. Into
+ * the sink, or as a sum that goes on, with rows r. */
+SOURCE_CODE void depthwise_dw(const Conv *v, const Sink *sink, const ConvRows *r, const Going *going, const float *dy,
+                              Source x) {
     const int32_t M = v->O / v->C;
     const size_t filter = (size_t)v->KH * (size_t)v->KW;
     int32_t from[8];
-    float taps[3];
+    float taps[3], parts[3];
     Tile t;
     for (int32_t o = 0; o < v->O; o += t.columns) {
         tile_columns(&t, &o, v->O);
@@ -320,31 +322,50 @@ SOURCE_CODE void depthwise_dw(const Conv *v, const Sink *sink, const float *dy, 
                 if (last > v->OW) { last = v->OW; }
                 if (!WIDE) { last = 0; }
                 memset(t.tile, 0, sizeof t.tile);
-                for (int l = t.old_columns; sink->mode == SMG_ACC && l < t.columns; l++) {
+                for (int l = t.old_columns; !going && sink->mode == SMG_ACC && l < t.columns; l++) {
                     smg_sink_begin(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
                     for (int k = 0; k < t.rows; k++) { t.tile[8 * k + l] = taps[k]; }
                 }
                 for (int32_t n = 0; n < v->N; n++) {
                     tile_sample_begin(&t);
+                    for (int l = 0; going && l < t.columns; l++) {
+                        going_begin(going, taps, parts, at + (size_t)l * filter, (size_t)t.rows);
+                        for (int k = 0; k < t.rows; k++) {
+                            t.sample[8 * k + l] = taps[k];
+                            t.part[8 * k + l] = parts[k];
+                        }
+                    }
+                    if (going) { t.pending = conv_pending(r, kh, SMG_BLOCK); }
                     for (int32_t oh = 0; oh < v->OH; oh++) {
                         const int32_t ih = oh * v->SH - v->PT + kh * v->DH;
                         if (ih < 0 || ih >= v->H) { continue; }
                         row_dw(&t, v, dy + ((ptrdiff_t)n * v->OH + oh) * v->OW * v->O + o,
                                source_at(x, ((ptrdiff_t)n * v->H + ih) * v->W * v->C), kw, from, first, last);
                     }
-                    tile_sample_end(&t);
+                    if (!going) { tile_sample_end(&t); }
                 }
+                if (going && going->is_last && t.pending) { smg_flush(t.sample, t.part, 32); }
                 for (int l = t.old_columns; l < t.columns; l++) {
-                    for (int k = 0; k < t.rows; k++) { taps[k] = t.tile[8 * k + l]; }
-                    smg_sink_end(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
+                    for (int k = 0; k < t.rows; k++) {
+                        taps[k] = going ? t.sample[8 * k + l] : t.tile[8 * k + l];
+                        if (going) { parts[k] = t.part[8 * k + l]; }
+                    }
+                    if (going) {
+                        going_end(going, taps, parts, at + (size_t)l * filter, (size_t)t.rows);
+                    } else {
+                        smg_sink_end(sink, taps, at + (size_t)l * filter, (size_t)t.rows);
+                    }
                 }
             }
         }
     }
 }
 void smg_depthwise_dw(const Conv *v, const Sink *sink, const float *dy, const float *x) {
-    depthwise_dw(v, sink, dy, source_f32(x));
+    depthwise_dw(v, sink, NULL, NULL, dy, source_f32(x));
 }
 void smg_depthwise_dw_int8(const Conv *v, const Sink *sink, const float *dy, const int8_t *x, int32_t zero) {
-    depthwise_dw(v, sink, dy, source_int8(x, zero));
+    depthwise_dw(v, sink, NULL, NULL, dy, source_int8(x, zero));
+}
+void smg_depthwise_dw_rows(const ConvRows *r, const Going *going, const float *dy, const float *x) {
+    depthwise_dw(&r->v, NULL, r, going, dy, source_f32(x));
 }

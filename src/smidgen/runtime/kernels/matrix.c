@@ -1,5 +1,6 @@
 /* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
+#include "going.h"
 #include "params.h"
 #include "rounded.h"
 #include "source.h"
@@ -27,16 +28,21 @@ static void dot_rows(float *y, const float *x, const Weights *w, const float *b,
     }
 }
 
-/* total[l] = sum over t of a[t * a_step] * b[t * b_step + l] */
-static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
+/* total[l] += sum over t of a[t * a_step] * b[t * b_step + l], a block at a time: another call with a multiple of
+ * SMG_BLOCK before it is one call with all of them. */
+static void add_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                      int32_t T) {
     float part[16] = {0};
-    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
     for (int32_t t = 0; t < T; t += SMG_BLOCK) {
         const int32_t count = T - t < SMG_BLOCK ? T - t : SMG_BLOCK;
         smg_rows(part, width, a + t * a_step, a_step, b + t * b_step, b_step, count);
         smg_flush(total, part, width);
     }
+}
+static void sum_rows(float *total, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
+                     int32_t T) {
+    for (int l = 0; l < width; l++) { total[l] = 0.0f; }
+    add_rows(total, width, a, a_step, b, b_step, T);
 }
 
 /* Bytes of x, w and y; -1 refuses. */
@@ -104,6 +110,67 @@ static int linear_dx_stored_need(const int32_t *p, WeightsNeed *n) {
 }
 WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 WEIGHT_KERNEL_INT8(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
+
+/* A tile of w[of_o][of_k], outputs from at_o and inputs from at_k on: y[R][K] = dy[R][O] w[O][K] or, as if all of it had
+ * been one sum, sum[R][K] + dy[R][O] w[O][K]; y may be the sum. */
+static void linear_dx_tile(const int32_t *p, float *y, const float *dy, const Weights *w, const float *sum) {
+    const LinearDxTile v = linear_dx_tile_of(p);
+    const int32_t K = v.own.K, stop = v.at_k + K;
+    float total[16];
+    Panel panel;
+    for (int32_t next = v.at_k, k = 0; next < stop; next = k + panel.width) {
+        k = next;
+        weights_panel(w, &panel, v.at_o, v.own.O, 1, v.of_k, &k);
+        const int old = next - k, end = stop - k < panel.width ? stop - k : panel.width; /* columns that are new here */
+        for (int32_t r = 0; r < v.own.R; r++) {
+            const ptrdiff_t at = (ptrdiff_t)r * K + next - v.at_k;
+            memset(total, 0, sizeof total);
+            if (sum) { memcpy(total + old, sum + at, (size_t)(end - old) * sizeof(float)); }
+            add_rows(total, panel.width, dy + (ptrdiff_t)r * v.own.O, 1, panel.w, panel.output, v.own.O);
+            memcpy(y + at, total + old, (size_t)(end - old) * sizeof(float));
+        }
+    }
+}
+static ptrdiff_t linear_dx_tile_length(const int32_t *p) { return linear_dx_tile_of(p).of_k; }
+static int linear_dx_tile_stored_need(const int32_t *p, WeightsNeed *n) {
+    const LinearDxTile v = linear_dx_tile_of(p);
+    uint64_t w;
+    if (linear_need(p, &n->y, &w, &n->x) || !size_ok(v.of_o) || !size_ok(v.of_k)) { return -1; }
+    if (v.at_o < 0 || v.at_o > v.of_o - v.own.O || v.at_k < 0 || v.at_k > v.of_k - v.own.K) { return -1; }
+    n->w = floats(v.of_o, v.of_k, 1);
+    n->outputs = v.of_o;
+    n->bias = n->y; /* the sum has its place */
+    n->room = weights_panel_room(v.of_k, (uint64_t)v.own.O);
+    return 0;
+}
+static int linear_dx_tile_need(const int32_t *p, uint64_t *need) {
+    WeightsNeed n;
+    if (linear_dx_tile_stored_need(p, &n)) { return -1; }
+    need[0] = n.y;
+    need[1] = n.x;
+    need[2] = n.w;
+    return 0;
+}
+EXTENT(linear_dx_tile_f32) { return linear_dx_tile_need(p, need); }
+KERNEL(linear_dx_tile_f32, "oii", PARAMS(LinearDxTile)) {
+    const Weights w = weights_f32(IN(2));
+    linear_dx_tile(c->p, OUT(0), IN(1), &w, NULL);
+    return SMG_NO_FAULT;
+}
+EXTENT(linear_dx_add_f32) {
+    if (linear_dx_tile_need(p, need)) { return -1; }
+    need[3] = need[0];
+    return 0;
+}
+KERNEL(linear_dx_add_f32, "oiii", PARAMS(LinearDxTile)) {
+    const Weights w = weights_f32(IN(2));
+    linear_dx_tile(c->p, OUT(0), IN(1), &w, IN(3));
+    return SMG_NO_FAULT;
+}
+WEIGHT_KERNELS(linear_dx_tile, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "")
+WEIGHT_KERNEL_INT8(linear_dx_tile, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "")
+WEIGHT_KERNELS(linear_dx_add, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "i")
+WEIGHT_KERNEL_INT8(linear_dx_add, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "i")
 
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);
@@ -214,6 +281,40 @@ static SmgFault qlinear_dw(const SmgCall *c, const Sink *sink) {
 SINK_KERNEL_(qlinear_dw, _f32, SMG_STORE, "o", 2, "ii", "", PARAMS(QLinearDw), "")
 SINK_KERNEL_(qlinear_dw, _acc_f32, SMG_ACC, "u", 2, "ii", "", PARAMS(QLinearDw), "")
 ROUNDED_KERNELS(qlinear_dw, 2, "ii", PARAMS(QLinearDw), i8)
+/* Some rows; a partial sum is kept from call to call. */
+static int positions_ok(int32_t rows, int32_t width, int32_t first, int32_t count) {
+    return size_ok(width) && size_ok(rows) && floats(1, rows, width) <= (uint64_t)4 << 28 && first >= 0 && count > 0;
+}
+EXTENT(linear_dw_rows_f32) {
+    const LinearDwRows v = linear_dw_rows_of(p);
+    if (!positions_ok(v.rows, v.width, v.first, v.count) || !size_ok(v.O) || !size_ok(v.K)) { return -1; }
+    need[0] = need[3] = floats(1, v.O, v.K);
+    need[1] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.O);
+    need[2] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.K);
+    return 0;
+}
+KERNEL(linear_dw_rows_f32, "oiis", PARAMS(LinearDwRows)) {
+    const LinearDwRows v = linear_dw_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(3), v.first, v.rows, v.count);
+    const int32_t R = v.rows * v.width, O = v.O, K = v.K;
+    Tile t;
+    for (int32_t o = 0; o < O; o += t.rows) {
+        tile_rows(&t, &o, O);
+        for (int32_t k = 0; k < K; k += t.columns) {
+            tile_columns(&t, &k, K);
+            const size_t at = (size_t)o * (size_t)K + (size_t)k;
+            tile_go_on(&t, &going, at, (size_t)K, going_pending(v.first, v.width));
+            for (int32_t r = 0, count; r < R; r += count) {
+                count = R - r < SMG_BLOCK - t.pending ? R - r : SMG_BLOCK - t.pending;
+                const float *dy = IN(1) + (ptrdiff_t)r * O + o, *x = IN(2) + (ptrdiff_t)r * K + k;
+                smg_outer(t.part, t.rows, t.columns, dy, O, x, K, count);
+                tile_count(&t, count);
+            }
+            tile_stop(&t, &going, at, (size_t)K);
+        }
+    }
+    return SMG_NO_FAULT;
+}
 
 static int bias_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const BiasDw v = bias_dw_of(p);
@@ -248,6 +349,37 @@ static SmgFault bias_dw(const SmgCall *c, const Sink *sink) {
 }
 SINK_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), "")
 ROUNDED_KERNELS(bias_dw, 1, "i", PARAMS(BiasDw), i32)
+
+EXTENT(bias_dw_rows_f32) {
+    const BiasDwRows v = bias_dw_rows_of(p);
+    if (!positions_ok(v.rows, v.width, v.first, v.count) || !size_ok(v.C)) { return -1; }
+    need[0] = need[2] = floats(1, 1, v.C);
+    need[1] = smg_mul(floats(1, v.rows, v.width), (uint64_t)v.C);
+    return 0;
+}
+KERNEL(bias_dw_rows_f32, "ois", PARAMS(BiasDwRows)) {
+    const BiasDwRows v = bias_dw_rows_of(c->p);
+    const Going going = going_of(OUT(0), OUT(2), v.first, v.rows, v.count);
+    const int32_t R = v.rows * v.width, C = v.C;
+    const float one = 1.0f;
+    for (int32_t next = 0, at = 0, width; next < C; next = at + width) {
+        at = next;
+        width = smg_wide(&at, C);
+        const int32_t old = next - at; /* channels that the block before has ended */
+        float sum[16], part[16];
+        int32_t pending = going_pending(v.first, v.width);
+        going_begin(&going, sum, part, (size_t)at, (size_t)width);
+        for (int32_t r = 0, count; r < R; r += count) {
+            count = R - r < SMG_BLOCK - pending ? R - r : SMG_BLOCK - pending;
+            smg_rows(part, width, &one, 0, IN(1) + (ptrdiff_t)r * C + at, C, count);
+            pending = (pending + count) % SMG_BLOCK;
+            if (!pending) { smg_flush(sum, part, width); }
+        }
+        if (going.is_last && pending) { smg_flush(sum, part, width); }
+        going_end(&going, sum + old, part + old, (size_t)next, (size_t)(width - old));
+    }
+    return SMG_NO_FAULT;
+}
 
 /* R rows of a table of V rows of D numbers: y[R][D], w[V][D], index[R] */
 typedef struct {

@@ -92,4 +92,19 @@ typedef struct {
     int32_t C;
 } BiasDw;
 UNPACK(bias_dw_of, BiasDw)
+/* A gradient's tile of the weight w[of_o][of_k], of which O and K are sizes. */
+typedef struct {
+    Linear own;
+    int32_t at_o, of_o, at_k, of_k;
+} LinearDxTile;
+UNPACK(linear_dx_tile_of, LinearDxTile)
+/* The same for some rows of one sample, `width` positions each: row `first` of `count` is the first (going.h). */
+typedef struct {
+    int32_t rows, width, O, K, count, above, first;
+} LinearDwRows;
+UNPACK(linear_dw_rows_of, LinearDwRows)
+typedef struct {
+    int32_t rows, width, C, count, above, first;
+} BiasDwRows;
+UNPACK(bias_dw_rows_of, BiasDwRows)
 #endif

@@ -16,7 +16,7 @@
 #include "sink.h"
 
 typedef struct {
-    int32_t outputs, key, nearest;
+    int32_t outputs, key, first, nearest; /* number of the first weight, where others come before it */
     float factor;
 } RoundedParams;
 UNPACK(rounded_params_of, RoundedParams)
@@ -62,7 +62,7 @@ static inline int32_t smg_less(int32_t q, int32_t less, int32_t limit, int is_sm
                     v[i] = smg_adam_square(v[i], d, r.sink.beta2, r.sink.take2);                                  \
                     by = smg_adam_by(m[i], smg_sqrtf(v[i]) / r.sink.root2, lr, r.sink.eps) + r.fade * w;          \
                 }                                                                                                 \
-                const uint32_t bits = smg_random(r.a, r.b, (uint32_t)(at + i));                                   \
+                const uint32_t bits = smg_random(r.a, r.b, r.first + (uint32_t)(at + i));                         \
                 const int32_t less = smg_floor_random(scale != 0 ? by / scale : 0.0f, bits, r.nearest);           \
                 q[i] = (type)smg_less(q[i], less, limit, sizeof(type) == 1);                                      \
             }                                                                                                     \
@@ -76,7 +76,7 @@ static inline int32_t smg_less(int32_t q, int32_t less, int32_t limit, int is_sm
 /* Bytes of map, lr and counter; -1 refuses. */
 static inline int smg_rounded_need(const int32_t *p, uint64_t elements, uint64_t *need) {
     const RoundedParams v = rounded_params_of(p);
-    if (v.outputs < 1 || elements < 1 || elements % (uint64_t)v.outputs) { return -1; }
+    if (v.outputs < 1 || v.first < 0 || elements < 1 || elements % (uint64_t)v.outputs) { return -1; }
     need[0] = 3 * sizeof(float) * (uint64_t)v.outputs;
     need[1] = sizeof(float);
     need[2] = 2 * sizeof(int32_t);
@@ -99,6 +99,7 @@ ROUNDED_CODE void smg_rounded_to(Rounded *to, void *q, const float *map, const i
     to->length = (size_t)(elements / (uint64_t)v.outputs);
     to->a = smg_stream_a(seed, step, key);
     to->b = smg_stream_b(seed, step, key);
+    to->first = (uint32_t)v.first;
     to->nearest = v.nearest != 0;
     to->factor = v.factor;
 }

@@ -66,7 +66,7 @@ typedef struct {
     void *q;
     const float *gain, *scale, *offset; /* of each output */
     size_t length;                      /* weights of an output */
-    uint32_t a, b;                      /* random numbers: smg_random */
+    uint32_t a, b, first;               /* random numbers: smg_random, of weights from this number on */
     int nearest;
     float factor; /* of the sums */
     float fade;   /* decoupled weight decay: this much of w goes */
