@@ -90,7 +90,7 @@ def test_a_board_learns_the_bits_of_this_machine(case: Case, rows: int) -> None:
     job = smidgen.load(case.path, kernels="exact")
     job.engine.state.set_all(board.state())
     assert outputs.tobytes() == np.asarray(job.predict(case.x)).tobytes()
-    line.close()
+    line.cut()
 
 
 def test_the_proximal_term_is_that_of_this_machine(case: Case) -> None:
@@ -99,7 +99,7 @@ def test_the_proximal_term_is_that_of_this_machine(case: Case) -> None:
     here = case.client.train(case.values, proximal_mu=0.3, **ASKED)
     assert all(np.array_equal(reply.values[name], here.values[name]) for name in here.values)
     assert not all(np.array_equal(here.values[name], case.expected.values[name]) for name in here.values)
-    line.close()
+    line.cut()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,14 +112,14 @@ def test_a_bad_line_changes_nothing(case: Case, seed: int) -> None:
     assert board.resent > 3
     assert sum(out.done.values()) > 3
     assert line.starts == 1, "nothing that a line does ends the program"
-    line.close()
+    line.cut()
 
 
 @pytest.mark.parametrize("slots", [True, False], ids=["slots", "no slots"])
 def test_the_power_may_go_at_any_byte(case: Case, slots: bool) -> None:
     line = LocalBoard(case.program, case.folder / "whole", slots=slots)
     case.check(case.on(line)[0].train(case.values, **ASKED))
-    line.close()
+    line.cut()
     every = line.sent
     for cut in [*range(0, 90, 15), *range(90, every, every // 14), every - 1]:
         line = LocalBoard(case.program, case.folder / f"{cut}", slots=slots, cut_after=cut)
@@ -127,7 +127,7 @@ def test_the_power_may_go_at_any_byte(case: Case, slots: bool) -> None:
         board._seconds = 0.2
         case.check(client.train(case.values, **ASKED))
         assert line.starts == 2, cut
-        line.close()
+        line.cut()
 
 
 def test_after_a_reset_a_round_goes_on_from_what_was_saved(case: Case) -> None:
@@ -149,7 +149,7 @@ def test_after_a_reset_a_round_goes_on_from_what_was_saved(case: Case) -> None:
         board.step = counted  # type: ignore[method-assign]
         case.check(client.train(case.values, **ASKED))
         steps[slots] = done
-        line.close()
+        line.cut()
     assert steps[True] < steps[False]
 
 
@@ -170,7 +170,7 @@ def test_another_program_comes_over_the_line_and_is_checked_first(case: Case) ->
     with pytest.raises(BoardRefused) as found:
         board.use_recipe(bytes(bare) + bytes(4096))
     assert found.value.number == Refusal.NO_ROOM
-    line.close()
+    line.cut()
 
 
 def test_a_board_without_room_for_it_says_so_by_number(case: Case) -> None:
@@ -182,7 +182,7 @@ def test_a_board_without_room_for_it_says_so_by_number(case: Case) -> None:
     assert found.value.number == Refusal.NO_RECIPES
     with pytest.raises(WrongVersion, match="has no room for another one"):
         greeted(board, case.client.open())
-    line.close()
+    line.cut()
 
 
 def test_what_makes_no_sense_is_refused_by_number_and_the_state_stays(case: Case) -> None:
@@ -207,7 +207,7 @@ def test_what_makes_no_sense_is_refused_by_number_and_the_state_stays(case: Case
     with pytest.raises(BoardRefused) as found:
         board.hash()
     assert found.value.number == Refusal.NOT_WHOLE, "a step that was stopped may have changed a part of the state"
-    line.close()
+    line.cut()
 
 
 def test_a_board_that_says_nothing_is_an_error_after_some_attempts(case: Case) -> None:
@@ -216,4 +216,4 @@ def test_a_board_that_says_nothing_is_an_error_after_some_attempts(case: Case) -
     with pytest.raises(BoardSilent, match="does not answer HELLO"):
         board.hello()
     assert board.resent == 2
-    line.close()
+    line.cut()

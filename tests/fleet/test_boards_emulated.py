@@ -3,6 +3,7 @@ loses its power in the middle and frames are damaged. Needs QEMU and the ARM com
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from smidgen.fleet.line import TcpLine
 from smidgen.program.program import Program
 from tests.support.boards import EMULATOR, need
 from tests.support.qemu_boards import QemuBoard
+from tests.support.transcripts import documented
 
 DEVICES = ("mps2-an500", "mps2-an386")
 SAMPLES = 21
@@ -137,6 +139,11 @@ def test_the_command_greets_the_boards(
     assert cli.main([*words, ",".join(board.address for board in boards)]) == 0
     said = capsys.readouterr().out
     assert said.count(", 9 samples of 68 bytes at hand, saves to slots\n") == 2
+    assert cli.main([*words, f"{boards[0].address},tcp:127.0.0.1:1", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == documented()["gateway"]
+    assert [row["answers"] for row in found["boards"]] == [True, False]
+    assert found["boards"][1]["error"].startswith("error[E606]: ")
 
 
 def test_what_a_gateway_cannot_speak_for_is_no_firmware(folder: Path) -> None:

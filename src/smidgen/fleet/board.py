@@ -81,6 +81,7 @@ class Board:
         self.resent = 0  # requests that were sent again
 
     def close(self) -> None:
+        """The line; it is opened again when it is next used."""
         self._line.close()
 
     # -- requests --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ returns is, bit for bit, what `Client(…, kernels="exact")` returns for the sam
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -67,7 +68,8 @@ class BoardClient(Client):
         check_rows(job.program, job.engine.machine.run, data.taken(slice(0, 2)), data.buffers, data.samples)
         near = Near(job, terms, values, proximal_mu, (self.x, self.y), batch, own) if proximal_mu else None
         began = time.perf_counter()
-        losses = _Round(self, job, data, epochs, own, near).run()
+        with contextlib.closing(self.board):
+            losses = _Round(self, job, data, epochs, own, near).run()
         last = losses[-data.steps :]
         sizes = [min(data.batch, data.samples - i * data.batch) for i in range(data.steps)]
         loss = sum(float(each) * n for each, n in zip(last, sizes, strict=True)) / data.samples
@@ -80,9 +82,10 @@ class BoardClient(Client):
         check_board_program(job)
         data = training_data(job, self.x, self.y, 1, new_samples(job))
         assert isinstance(data, Arrays)
-        rows = Rows(self.board, greeted(self.board, job), data.buffers, True)
         outputs = [b for b in job.program.entry_buffers("infer") if b.direction == "output"]
-        return rows.infer(data.taken(slice(None)), data.samples, outputs)
+        with contextlib.closing(self.board):
+            rows = Rows(self.board, greeted(self.board, job), data.buffers, True)
+            return rows.infer(data.taken(slice(None)), data.samples, outputs)
 
 
 class _Round:
