@@ -8,12 +8,13 @@ JOBS ?= 2
 FUZZ_SECONDS ?= 1200
 # Another seed every time; a finding is repeated with `make fuzz FUZZ_SEED=…`.
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
+FRAME_RUNS ?= 10000000
 DEMO := .venv-demo
 # Flower says nothing to anyone.
 export FLWR_TELEMETRY_ENABLED := 0
 SOURCES := $(shell find src/smidgen -type f ! -name '*.so' ! -name '*.part' ! -name '*.pyc')
 
-.PHONY: long needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
+.PHONY: frames long needs bits boards fit generated targets kill help setup test lint unit quick parity bench demo fuzz fuzz-a-minute clean zoo
 
 help:
 	@echo "make test     set up, lint, type-check, run all tests, fuzz for a minute"
@@ -28,6 +29,7 @@ help:
 	@echo "make targets  the runner for every kind of Linux machine, under emulation (its C libraries are built once)"
 	@echo "make boards   100 training steps on each emulated microcontroller board, compared bit for bit (about 15 minutes)"
 	@echo "make fuzz     hostile programs against the loader and every kernel, under sanitizers (FUZZ_SECONDS=1200, FUZZ_SEED=a fresh one)"
+	@echo "make frames   ten million hostile requests to a board of a fleet, under sanitizers (FRAME_RUNS=10000000, FUZZ_SEED=a fresh one)"
 	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make generated  300 random networks train as the interpreter says, 500 x every technique within random budgets learn the same bits (about 22 minutes)"
 	@echo "make bits     thirteen large networks at reduced size x budgets x every technique learn the same bits (about half an hour; goes on if interrupted)"
@@ -110,8 +112,12 @@ fuzz: setup
 fuzz-a-minute: setup
 	@if command -v clang > /dev/null; then \
 		echo "fuzzing for a minute; again with: make fuzz FUZZ_SECONDS=60 FUZZ_SEED=$(FUZZ_SEED)" && \
-		$(BIN)/python -m tests.fuzz.run --seconds 60 --seed $(FUZZ_SEED); \
+		$(BIN)/python -m tests.fuzz.run --seconds 60 --seed $(FUZZ_SEED) && \
+		$(BIN)/python -m tests.fuzz.frames --runs 200000 --seed $(FUZZ_SEED); \
 	else echo "not fuzzed: needs clang and its libFuzzer (sh tools/system_packages.sh)"; fi
+
+frames: setup
+	$(BIN)/python -m tests.fuzz.frames --runs $(FRAME_RUNS) --seed $(FUZZ_SEED)
 
 zoo: setup
 	$(BIN)/python -m benchmarks.zoo

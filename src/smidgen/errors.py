@@ -229,6 +229,23 @@ class CannotSet(SmidgenError):
     code = "E605"
 
 
+class BoardSilent(SmidgenError):
+    """A board of a gateway does not answer, however often it is asked."""
+
+    code = "E606"
+
+
+class BoardRefused(SmidgenError):
+    """A board of a gateway refuses what it is asked; `number` is the error of runtime/fleet.h, 0: its answer makes no
+    sense."""
+
+    code = "E607"
+
+    def __init__(self, what: str, *, at: str = "", why: str = "", help: str = "", number: int = 0) -> None:
+        super().__init__(what, at=at, why=why, help=help)
+        self.number = number
+
+
 class Internal(SmidgenError):
     """A bug in smidgen: an invariant between two of its own stages does not hold."""
 

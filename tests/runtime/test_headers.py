@@ -14,9 +14,9 @@ from smidgen.runtime.build import HERE, LIBRARY
 
 HEADERS = (
     "smidgen.h", "smidgen_train.h", "smidgen_learn.h", "slots.h", "classes.h", "replay.h", "blocks.h",
-    "ports/posix.h",
-    "ports/posix_cpu.h", "ports/posix_pager.h", "ports/cortex_m/board.h", "runner/data.h", "runner/npz.h",
-    "runner/store.h", "runner/tail.h",
+    "frames.h", "fleet.h", "ports/posix.h",
+    "ports/posix_cpu.h", "ports/posix_pager.h", "ports/cortex_m/board.h", "ports/cortex_m/serial.h", "runner/data.h",
+    "runner/npz.h", "runner/store.h", "runner/tail.h",
 )  # fmt: skip
 LIBRARY_HEADERS = HEADERS[: HEADERS.index("ports/cortex_m/board.h")]
 FUNCTION = re.compile(r"^[A-Za-z_][\w *]*?[ *](\w+)\((?:[^()]|\([^()]*\))*\);", re.MULTILINE)

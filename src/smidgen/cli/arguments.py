@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ..errors import BadOption, did_you_mean
-from . import board, commands, fewshot, fleet, target
+from . import board, commands, fewshot, fleet, gateway, target
 from . import search as searching
 
 SHAPE = (
@@ -114,6 +114,8 @@ def parser() -> Parser:
     together = known.add_parser("fleet", help=fleet.HELP, description=fleet.HELP[0].upper() + fleet.HELP[1:] + ".")
     within = together.add_subparsers(dest="fleet_command", required=True, metavar="command")
     fleet.add(functools.partial(command, among=within), _add_model)
+
+    gateway.add(command("gateway", gateway.gateway, gateway.HELP))
 
     board.add_run(command("run", board.run, "train firmware on an emulated board"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import terminal
 from ..errors import BadOption
@@ -13,6 +13,8 @@ from .output import check_outputs, print_json, wrote
 
 if TYPE_CHECKING:
     from ..program.program import Program
+
+MOST_BYTES: Final = 1 << 24
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +32,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_firmware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--firmware", metavar="FOLDER", help="write a C project for the --device")
     parser.add_argument("--prefix", default="net", help="start of the program's names in C")
+    parser.add_argument("--fleet", action="store_true", help="firmware that answers `smidgen gateway`")
+    parser.add_argument("--fleet-rows", type=int, metavar="N", help="samples it holds at a time; default: one batch")
+    parser.add_argument("--recipe-bytes", type=int, metavar="N", help="its RAM for a program that comes over the line")
 
 
 def check_firmware(args: argparse.Namespace) -> None:
@@ -38,13 +43,25 @@ def check_firmware(args: argparse.Namespace) -> None:
         raise BadOption("the following arguments are required: -o/--output", help="-o net.smg, or --firmware FOLDER")
     if args.firmware and not args.device:
         raise BadOption("--firmware needs --device", help="--device stm32f746, for instance (smidgen devices)")
+    for name in ("fleet_rows", "recipe_bytes"):
+        value, option = getattr(args, name), f"--{name.replace('_', '-')}"
+        if value is not None and not (args.fleet and args.firmware):
+            raise BadOption(
+                f"{option} is of firmware for a gateway", help=f"--firmware FOLDER --fleet {option} {value}"
+            )
+        if value is not None and not 0 < value <= MOST_BYTES:
+            raise BadOption(f"{option} {value} is not a number from 1 to {MOST_BYTES}", help=f"{option} 64")
+    if args.fleet and not args.firmware:
+        raise BadOption("--fleet is of firmware", help="--firmware FOLDER --device stm32f746 --fleet")
 
 
 def firmware(args: argparse.Namespace, program: Program, device: Any) -> dict[str, Any]:
     """Write the project and say so; returns what JSON has of it."""
+    from ..deploy.board_member import Member
     from ..deploy.firmware import write_firmware
 
-    made = write_firmware(args.firmware, program, device, args.prefix)
+    member = Member(args.fleet_rows or 0, args.recipe_bytes or 0) if args.fleet else None
+    made = write_firmware(args.firmware, program, device, args.prefix, member)
     if not args.json:
         ram, flash = terminal.bytes_text(made.ram_bytes), terminal.bytes_text(made.flash_bytes)
         slots = " with two slots" if made.slot_bytes else ""

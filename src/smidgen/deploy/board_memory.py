@@ -10,6 +10,8 @@ from ..devices.device import Bank, Device, load_device
 from ..errors import BadOption
 
 PERIPHERALS = (0x4000_0000, 0x2000_0000)  # address and bytes, on every Cortex-M
+SERIAL = {"mps2-an385": 0x4000_4000, "mps2-an386": 0x4000_4000, "mps2-an500": 0x4000_4000}
+"""Board → address of its first CMSDK UART, with interrupt 0: QEMU, hw/arm/mps2.c, and Arm's application notes."""
 MOST_REGIONS = 8  # of every memory protection unit that we know
 
 
@@ -111,6 +113,8 @@ def regions_source(found: Sequence[Region], device: Device) -> str:
         *(["    {0, 0}, /* this core has no such unit */"] if not found else []),
         "};",
         f"const int board_region_count = {len(found)};",
+        "extern const uint32_t board_serial; /* serial.h */",
+        f"const uint32_t board_serial = 0x{SERIAL.get(device.name, 0):08x}u;",
         "",
     ]
     return "\n".join(lines)

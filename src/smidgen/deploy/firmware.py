@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ..devices.cores import core_of
 from ..devices.device import Device
 from ..devices.firmware_sources import (
+    FLEET_HEADERS,
+    FLEET_PORT_FILES,
+    FLEET_SOURCES,
     MORE_HEADERS,
     MORE_SOURCES,
     PAGE_HEADERS,
@@ -36,6 +39,7 @@ from ..train.classes import c_initializer
 from ..train.replay import c_initializer as c_initializer_of_replay
 from ..train.replay import sample_buffers
 from ..train.settings import checked_batch
+from .board_member import MEMBER_STACK_BYTES, Member, check_member
 from .board_memory import regions, regions_source, standin
 
 MANIFEST: Final = "firmware.json"
@@ -65,9 +69,12 @@ class Firmware:
         }  # fmt: skip
 
 
-def write_firmware(folder: Path | str, program: Program, device: Device, prefix: str = "net") -> Firmware:
+def write_firmware(
+    folder: Path | str, program: Program, device: Device, prefix: str = "net", member: Member | None = None
+) -> Firmware:
     """Write the project into `folder`, which is new, empty, or a project of the same device: a program under another
-    prefix is then added to it. An existing main.c is left as it is. The last two times device.slot_bytes of
+    prefix is then added to it. With `member`, it answers a gateway, with the first program: serve.c in the place of
+    main.c. An existing main.c is left as it is. The last two times device.slot_bytes of
     flash, whole sectors, are kept free for slots.h; the header says where."""
     folder = Path(folder)
     core = core_of(device)
@@ -77,20 +84,23 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     first = next(iter(programs))
     own, all_programs = programs[first], list(programs.values())
     sizes = limits(all_programs)
-    stack = stack_bytes(all_programs, core.name)
+    if member is not None:
+        check_member(own)
+    beside = 0 if member is None else member.ram_bytes(own)
+    stack = stack_bytes(all_programs, core.name) + (0 if member is None else MEMBER_STACK_BYTES)
     emulated = standin(device)
     boards = [device] if emulated == device else [device, emulated]
-    banks = _banks(device, own, sizes, stack)
+    banks = _banks(device, own, sizes, stack, beside)
     check_slots(device, program)
     _check_flash(device, all_programs)
     files: dict[str, str] = {
-        f"{prefix}_program.h": program_header(program, prefix, banks, device.slot_bytes),
+        f"{prefix}_program.h": program_header(program, prefix, banks, device.slot_bytes, member),
         f"{prefix}_program.c": program_source(program, prefix),
         "smidgen_config.h": config_header(sizes),
         "kernels.c": kernels_source(all_programs, sizes),
         MANIFEST: json.dumps({"device": device.name, "boards": [b.name for b in boards], "programs": list(programs),
                               "machine": emulated.board, "clock_hz": device.clock_hz,
-                              "ram_bytes": _ram(own, sizes, stack),
+                              "ram_bytes": _ram(own, sizes, stack) + beside,
                               "stack_bytes": stack, "context_bytes": sizes.context_bytes,
                               "slot_bytes": device.slot_bytes}, indent=1) + "\n",
     }  # fmt: skip
@@ -101,12 +111,15 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
     kernels = sorted(kernel_sources(all_programs, core.name))
     headers = sorted(path.name for path in HERE.glob("kernels/*.h"))
     optional = (*(PAGE_SOURCES if sizes.pages else ()), *(ROW_SOURCES if sizes.streams else ()))
-    sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *optional)
-    for name in (*sources, *RUNTIME_HEADERS, *MORE_HEADERS, *(PAGE_HEADERS if sizes.pages else ())):
+    serves = member is not None
+    sources = (*RUNTIME_SOURCES, *MORE_SOURCES, *optional, *(FLEET_SOURCES if serves else ()))
+    headers_too = (*(PAGE_HEADERS if sizes.pages else ()), *(FLEET_HEADERS if serves else ()))
+    for name in (*sources, *RUNTIME_HEADERS, *MORE_HEADERS, *headers_too):
         files[f"smidgen/{name}"] = (HERE / name).read_text()
     for name in (*kernels, *headers):
         files[f"smidgen/kernels/{name}"] = (HERE / "kernels" / name).read_text()
-    for name in PORT_FILES:
+    port = (*PORT_FILES, *(FLEET_PORT_FILES if serves else ()))
+    for name in port:
         files[f"port/{name}"] = (PORT / name).read_text()
     library = [
         *(f"smidgen/{name}" for name in sources),
@@ -114,14 +127,16 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
         "kernels.c",
         *(f"{name}_program.c" for name in programs),
     ]
-    files |= _build_files(core.flags, library, [b.name for b in boards])
+    files |= _build_files(core.flags, library, [b.name for b in boards], port, "serve.c" if serves else "main.c")
+    if serves and not (folder / "serve.c").exists():
+        files["serve.c"] = with_prefix((PORT / "serve.c").read_text(), first)
     if not (folder / "main.c").exists():
         files["main.c"] = with_prefix((PORT / "main.c").read_text(), first)
     if "learn" in own.entries and not (folder / "stream.c").exists():
         files["stream.c"] = with_prefix((PORT / "stream.c").read_text(), first)
     _write(folder, files, {f"{prefix}.smg": program.to_bytes()})
     return Firmware(
-        folder, prefix, device.name, tuple(b.name for b in boards), _ram(own, sizes, stack), stack,
+        folder, prefix, device.name, tuple(b.name for b in boards), _ram(own, sizes, stack) + beside, stack,
         sizes.context_bytes, own.flash_bytes, device.slot_bytes, _flash(device, all_programs),
     )  # fmt: skip
 
@@ -130,9 +145,8 @@ def write_firmware(folder: Path | str, program: Program, device: Device, prefix:
 
 
 def bare_bytes(program: Program) -> bytes:
-    """The program file without the description that only Python reads, filled up to whole words."""
-    data = replace(program, meta={}).to_bytes()
-    return data + bytes(-len(data) % 4)
+    """See Program.bare_bytes."""
+    return program.bare_bytes()
 
 
 def program_source(program: Program, prefix: str) -> str:
@@ -157,7 +171,9 @@ def kernels_source(programs: Sequence[Program], sizes: Limits) -> str:
     return table + proof
 
 
-def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot_bytes: int = 0) -> str:
+def program_header(
+    program: Program, prefix: str, banks: Mapping[str, str], slot_bytes: int = 0, member: Member | None = None
+) -> str:
     upper = prefix.upper()
     infer = program.entry_buffers("infer")
     inputs = sample_buffers(program)
@@ -193,6 +209,7 @@ def program_header(program: Program, prefix: str, banks: Mapping[str, str], slot
         numbers.append(
             ("SLOT_BYTES", slot_bytes, "of each of the two slots, the first one at board_slots: see slots.h")
         )
+    numbers += [] if member is None else member.numbers(program)
     if lr is not None:
         numbers.append(("LR_AT", lr, "place of the learning rate, a float, in state"))
     for region in ("state", "arena"):
@@ -254,16 +271,18 @@ def _symbol(bank: str) -> str:
     return bank.replace("-", "_")
 
 
-def _build_files(flags: Sequence[str], library: Sequence[str], boards: Sequence[str]) -> dict[str, str]:
-    port = [f"port/{name}" for name in PORT_FILES if name.endswith(".c")]
+def _build_files(
+    flags: Sequence[str], library: Sequence[str], boards: Sequence[str], port_files: Sequence[str], main: str
+) -> dict[str, str]:
+    port = [f"port/{name}" for name in port_files if name.endswith(".c")]
     elves = " ".join(f"{board}.elf" for board in boards)
     make = _filled(
         (PORT / "Makefile.in").read_text(), CPU=" ".join(flags), SOURCES=" ".join([*library, *port]), ALL=elves,
-        ELVES=" and ".join(f"{board}.elf" for board in boards),
+        ELVES=" and ".join(f"{board}.elf" for board in boards), MAIN=main,
     )  # fmt: skip
     cmake = _filled(
         (PORT / "CMakeLists.txt.in").read_text(), CPU_LIST=" ".join(flags), LIBRARY="\n  " + "\n  ".join(library),
-        PORT=" ".join(port), BOARDS=" ".join(boards),
+        PORT=" ".join(port), BOARDS=" ".join(boards), MAIN=main,
     )  # fmt: skip
     return {"Makefile": make, "CMakeLists.txt": cmake, "toolchain.cmake": (PORT / "toolchain.cmake").read_text()}
 
@@ -281,8 +300,9 @@ def _ram(program: Program, sizes: Limits, stack: int) -> int:
     return program.state_bytes + program.arena_bytes + sizes.context_bytes + stack
 
 
-def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[str, str]:
-    overhead = Overhead(sizes.context_bytes, stack)
+def _banks(device: Device, program: Program, sizes: Limits, stack: int, beside: int = 0) -> dict[str, str]:
+    """`beside`: for a gateway, in the bank of the context."""
+    overhead = Overhead(sizes.context_bytes + beside, stack)
     need = Need(program.state_bytes, program.arena_bytes, overhead, program.flash_bytes)
     found = assigned(Limit.of_device(device), need)
     if found is None:
@@ -290,7 +310,9 @@ def _banks(device: Device, program: Program, sizes: Limits, stack: int) -> dict[
         raise DoesNotFit(
             f"needs {need.ram_bytes:,} bytes of RAM, {device.name} has {have}",
             why=f"state {program.state_bytes:,}, arena {program.arena_bytes:,}, context and stack "
-            f"{sizes.context_bytes + stack:,}; each is in one bank",
+            f"{sizes.context_bytes + stack:,}"
+            + (f", rows, frames and recipe for a gateway {beside:,}" if beside else "")
+            + "; each is in one bank",
             help="a smaller --batch, or a --method that learns less",
         )  # fmt: skip
     return found

@@ -22,6 +22,10 @@ PAGE_SOURCES: Final = ("pages.c", "blocks.c")
 PAGE_HEADERS: Final = ("blocks.h",)
 # Only where a program streams.
 ROW_SOURCES: Final = ("rows.c", "check_rows.c")
+# Only where a gateway speaks for the board: what it answers with, and the port's own.
+FLEET_SOURCES: Final = ("frames.c", "fleet.c", "fleet_rows.c")
+FLEET_HEADERS: Final = ("frames.h", "fleet.h", "fleet_rows.h")
+FLEET_PORT_FILES: Final = ("serial.h", "serial.c")
 PORT_FILES: Final = ("board.h", "files.h", "startup.c", "semihosting.c", "strings.c", "arithmetic.c")
 COMPILER_FLAGS: Final = (
     "-Os", "-g0", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-fno-tree-vectorize",

@@ -8,6 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingPart
+from .board import Board
+from .boards import BoardClient, Gateway, gateway
 from .client import Client, Reply
 from .several import BlockClient
 from .share import Share, share
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockClient",
+    "Board",
+    "BoardClient",
     "Checked",
     "Client",
     "Elementwise",
+    "Gateway",
     "Held",
     "HeteroFL",
     "LocalGrid",
@@ -40,6 +45,7 @@ __all__ = [
     "client_app",
     "distance",
     "federate",
+    "gateway",
     "initial_arrays",
     "norm_limit",
     "share",

@@ -100,19 +100,13 @@ class Client:
         job.engine.state.restart(own)
         began = time.perf_counter()
         if proximal_mu:
-            near = _Near(job, terms, values, _at_least_0(proximal_mu), (self.x, self.y), batch, own)
+            near = Near(job, terms, values, proximal_mu, (self.x, self.y), batch, own)
             history = job.fit(near, epochs=epochs, progress=False)
         else:
             history = job.fit(self.x, self.y, epochs=epochs, batch=batch, seed=own, progress=False)
         seconds = time.perf_counter() - began
         assert history.last is not None
-        plan = job.plan
-        steps = history.samples / (plan.step_samples or plan.batch)  # full ones, which the plan has priced
-        counters = {
-            "num-examples": history.last.samples, "steps": history.steps, "loss": history.last.loss,
-            "ram-bytes": plan.ram_bytes, "mapped-bytes": job.mapped_bytes, "seconds": seconds,
-            "device-seconds": steps * plan.step_seconds, "joules": steps * plan.step_joules,
-        }  # fmt: skip
+        counters = counters_of(job, history.last.samples, history.samples, history.steps, history.last.loss, seconds)
         return Reply(terms, terms.values_of(job), counters)
 
     def about(self) -> Counters:
@@ -151,6 +145,17 @@ class Client:
         return job, terms
 
 
+def counters_of(job: Job, samples: int, all_samples: int, steps: int, loss: float, seconds: float) -> Counters:
+    """`samples` and the loss are of one epoch, the last one; `all_samples` of all."""
+    plan = job.plan
+    full = all_samples / (plan.step_samples or plan.batch)  # steps, which the plan has priced
+    return {
+        "num-examples": samples, "steps": steps, "loss": loss, "ram-bytes": plan.ram_bytes,
+        "mapped-bytes": job.mapped_bytes, "seconds": seconds, "device-seconds": full * plan.step_seconds,
+        "joules": full * plan.step_joules,
+    }  # fmt: skip
+
+
 def opened(
     program: str | os.PathLike[str],
     *,
@@ -176,7 +181,7 @@ def _at_least_0(value: Any) -> float:
     return float(value)
 
 
-class _Near:
+class Near:
     """Batches in the order in which `fit` takes them. After each step, the gradient µ(w - w₀) of the proximal term, w
     before the step, is added as the optimizer would have: into the momentum of SGD and, times the rate, to w."""
 
@@ -189,7 +194,7 @@ class _Near:
         self.inputs, self.y = [np.asarray(a) for a in inputs], np.asarray(y)
         if len(self.inputs[0]) != len(self.y):
             raise BadData("FedProx needs one target a sample", help="a strategy without a proximal term: FedAvg()")
-        self.job, self.terms, self.start, self.mu = job, terms, start, mu
+        self.job, self.terms, self.start, self.mu = job, terms, start, _at_least_0(mu)
         self.batch = checked_batch(batch, job.program)
         ahead = job.engine.optimizer.get("nesterov", False)  # the step looks ahead along the momentum
         self.rate = np.float32(1 + job.engine.optimizer["momentum"] if ahead else 1)
@@ -205,9 +210,9 @@ class _Near:
             part = which[first : first + self.batch]
             before = self.terms.values_of(self.job)
             yield tuple(a[part] for a in self.inputs), self.y[part]
-            self._pull(before)
+            self.pull(before)
 
-    def _pull(self, before: Mapping[str, Array]) -> None:
+    def pull(self, before: Mapping[str, Array]) -> None:
         state = self.job.engine.state
         pull = {
             name: np.float32(self.mu) * (before[name] - self.start[name])
@@ -225,4 +230,4 @@ class _Near:
             self.job.load_optimizer_state(momentum, self.job.step)
 
 
-__all__ = ["Client", "Counters", "Reply", "opened", "round_seed"]
+__all__ = ["Client", "Counters", "Near", "Reply", "counters_of", "opened", "round_seed"]

@@ -95,6 +95,11 @@ class Program:
     def to_bytes(self) -> bytes:
         return b"".join(Writer(self).parts())
 
+    def bare_bytes(self) -> bytes:
+        """As firmware has it: without the description that only Python reads, filled up to whole words."""
+        data = replace(self, meta={}).to_bytes()
+        return data + bytes(-len(data) % 4)
+
     @staticmethod
     def from_bytes(data: bytes | memoryview) -> Program:
         """Raises BadProgram unless `data` is exactly what `to_bytes` writes. Extents are checked by the runtime. What

@@ -30,7 +30,12 @@ void board_exit(int status);
 void board_print(const char *text);
 void board_print_number(uint32_t number);
 void board_print_hex(uint32_t number);
-enum { BOARD_READ = 1, BOARD_WRITE = 5, BOARD_UPDATE = 7 };             /* binary; the last two start an empty file */
+enum {
+    BOARD_READ = 1,
+    BOARD_KEEP = 3,
+    BOARD_WRITE = 5,
+    BOARD_UPDATE = 7
+}; /* binary; the last two start an empty file */
 int board_open(const char *path, int mode);                             /* a number for the file, or -1 */
 int board_read(int file, uint32_t at, void *to, size_t bytes);          /* 0 if all of it was read */
 int board_write(int file, uint32_t at, const void *from, size_t bytes); /* 0 if all of it was written */
