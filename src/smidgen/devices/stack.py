@@ -81,7 +81,7 @@ STORED_POINTERS = {
     "dot_rows": ("weights_rows_stored",),
     "conv_dx": ("weights_panel_stored",),
     "linear_dx": ("weights_panel_stored",),
-    "linear_dx_tile": ("weights_panel_stored",),
+    "tile_dx": ("weights_panel_stored",),
     "weights_panel": ("weights_panel_stored",),
     "smg_depthwise": ("weights_taps_stored",),
     "smg_depthwise_dx": ("weights_taps_stored",),

@@ -36,7 +36,6 @@ from .gradients16 import (
     scale_of,
     terms_of,
 )
-from .qlayers import _columns_room
 from .quantize import int8
 from .registry import NOT_DIFFERENTIABLE, Call, N, Param, Spec, case, define
 from .stored_weights import _BACK, _ROWS_BACK, _ascending
@@ -139,7 +138,7 @@ def _put_params(call: Call) -> Sequence[Param]:
 def _dx_scratch(call: Call) -> int:
     """Four pixels of mantissas; of a depthwise layer the taps of some channels."""
     w, groups = _fixed(call.ins[2]), Window.of(call.attrs).groups
-    return 2 * LANES * math.prod(w[1:]) if by_channel(w, groups) else _columns_room(terms_of(w, groups))
+    return 2 * LANES * math.prod(w[1:]) if by_channel(w, groups) else 4 * 2 * terms_of(w, groups)
 
 
 def _dx_macs(call: Call) -> Dim:

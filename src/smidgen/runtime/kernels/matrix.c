@@ -1,18 +1,12 @@
-/* Products of matrices, embeddings, and their gradients. Row-major, weights [O][K].
+/* Products of matrices, and their gradients. Row-major, weights [O][K].
  * Each output is one sum in an order of its own (sum.h), so neither blocking nor the batch it sits in changes a bit. */
 #include "going.h"
 #include "params.h"
 #include "rounded.h"
+#include "samples.h"
 #include "source.h"
 #include "tile.h"
 #include "weight_kernels.h"
-
-/* Sizes end at 2^28, so that they can be added and stepped without overflow. */
-static int size_ok(int32_t size) { return size >= 1 && size <= 1 << 28; }
-static int batch_ok(int32_t size) { return size >= 0 && size <= 1 << 28; }
-static uint64_t floats(int32_t a, int32_t b, int32_t c) {
-    return smg_mul(smg_mul(smg_mul((uint64_t)a, (uint64_t)b), (uint64_t)c), 4);
-}
 
 /* y[R][O] = x[R][K] w[O][K]^T + b[O] */
 static void dot_rows(float *y, const float *x, const Weights *w, const float *b, int32_t R, int32_t O, int32_t K) {
@@ -113,7 +107,7 @@ WEIGHT_KERNEL_INT8(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 
 /* A tile of w[of_o][of_k], outputs from at_o and inputs from at_k on: y[R][K] = dy[R][O] w[O][K] or, as if all of it had
  * been one sum, sum[R][K] + dy[R][O] w[O][K]; y may be the sum. */
-static void linear_dx_tile(const int32_t *p, float *y, const float *dy, const Weights *w, const float *sum) {
+static void tile_dx(const int32_t *p, float *y, const float *dy, const Weights *w, const float *sum) {
     const LinearDxTile v = linear_dx_tile_of(p);
     const int32_t K = v.own.K, stop = v.at_k + K;
     float total[16];
@@ -131,8 +125,8 @@ static void linear_dx_tile(const int32_t *p, float *y, const float *dy, const We
         }
     }
 }
-static ptrdiff_t linear_dx_tile_length(const int32_t *p) { return linear_dx_tile_of(p).of_k; }
-static int linear_dx_tile_stored_need(const int32_t *p, WeightsNeed *n) {
+static ptrdiff_t tile_dx_length(const int32_t *p) { return linear_dx_tile_of(p).of_k; }
+static int tile_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     const LinearDxTile v = linear_dx_tile_of(p);
     uint64_t w;
     if (linear_need(p, &n->y, &w, &n->x) || !size_ok(v.of_o) || !size_ok(v.of_k)) { return -1; }
@@ -145,7 +139,7 @@ static int linear_dx_tile_stored_need(const int32_t *p, WeightsNeed *n) {
 }
 static int linear_dx_tile_need(const int32_t *p, uint64_t *need) {
     WeightsNeed n;
-    if (linear_dx_tile_stored_need(p, &n)) { return -1; }
+    if (tile_dx_stored_need(p, &n)) { return -1; }
     need[0] = n.y;
     need[1] = n.x;
     need[2] = n.w;
@@ -154,7 +148,7 @@ static int linear_dx_tile_need(const int32_t *p, uint64_t *need) {
 EXTENT(linear_dx_tile_f32) { return linear_dx_tile_need(p, need); }
 KERNEL(linear_dx_tile_f32, "oii", PARAMS(LinearDxTile)) {
     const Weights w = weights_f32(IN(2));
-    linear_dx_tile(c->p, OUT(0), IN(1), &w, NULL);
+    tile_dx(c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
 }
 EXTENT(linear_dx_add_f32) {
@@ -164,13 +158,13 @@ EXTENT(linear_dx_add_f32) {
 }
 KERNEL(linear_dx_add_f32, "oiii", PARAMS(LinearDxTile)) {
     const Weights w = weights_f32(IN(2));
-    linear_dx_tile(c->p, OUT(0), IN(1), &w, IN(3));
+    tile_dx(c->p, OUT(0), IN(1), &w, IN(3));
     return SMG_NO_FAULT;
 }
-WEIGHT_KERNELS(linear_dx_tile, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "")
-WEIGHT_KERNEL_INT8(linear_dx_tile, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "")
-WEIGHT_KERNELS(linear_dx_add, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "i")
-WEIGHT_KERNEL_INT8(linear_dx_add, linear_dx_tile, PARAMS(LinearDxTile), linear_dx_tile_length, "i")
+WEIGHT_KERNELS(linear_dx_tile, tile_dx, PARAMS(LinearDxTile), tile_dx_length, "")
+WEIGHT_KERNEL_INT8(linear_dx_tile, tile_dx, PARAMS(LinearDxTile), tile_dx_length, "")
+WEIGHT_KERNELS(linear_dx_add, tile_dx, PARAMS(LinearDxTile), tile_dx_length, "i")
+WEIGHT_KERNEL_INT8(linear_dx_add, tile_dx, PARAMS(LinearDxTile), tile_dx_length, "i")
 
 EXTENT(matmul_f32) {
     const Matmul v = matmul_of(p);
@@ -210,11 +204,6 @@ KERNEL(matmul_f32, "oii", PARAMS(Matmul)) {
     }
     return SMG_NO_FAULT;
 }
-
-static ptrdiff_t first_row(int32_t N, int32_t R, int32_t a, int32_t n) { return ((ptrdiff_t)a * N + n) * R; }
-static int samples_ok(Samples v) { return size_ok(v.A) && batch_ok(v.N) && size_ok(v.R); }
-/* Bytes of all rows, with C floats each. */
-static uint64_t rows_bytes(Samples v, int32_t C) { return smg_mul(floats(v.A, v.N, v.R), (uint64_t)C); }
 
 static int linear_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
     const LinearDw v = linear_dw_of(p);
@@ -380,79 +369,3 @@ KERNEL(bias_dw_rows_f32, "ois", PARAMS(BiasDwRows)) {
     }
     return SMG_NO_FAULT;
 }
-
-/* R rows of a table of V rows of D numbers: y[R][D], w[V][D], index[R] */
-typedef struct {
-    int32_t R, V, D;
-} Embedding;
-UNPACK(embedding_of, Embedding)
-
-EXTENT(embedding_f32) {
-    const Embedding v = embedding_of(p);
-    if (!batch_ok(v.R) || !size_ok(v.V) || !size_ok(v.D)) { return -1; }
-    need[0] = floats(v.R, v.D, 1);
-    need[1] = floats(v.V, v.D, 1);
-    need[2] = floats(v.R, 1, 1);
-    return 0;
-}
-KERNEL(embedding_f32, "oii", PARAMS(Embedding)) {
-    const Embedding g = embedding_of(c->p);
-    float *y = OUT(0);
-    const float *w = IN(1);
-    const int32_t *index = IN_AS(int32_t, 2), R = g.R, V = g.V, D = g.D;
-    for (int32_t r = 0; r < R; r++) {
-        if (index[r] < 0 || index[r] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
-        memcpy(y + (ptrdiff_t)r * D, w + (ptrdiff_t)index[r] * D, (size_t)D * sizeof(float));
-    }
-    return SMG_NO_FAULT;
-}
-
-/* dw[V][D] = sum of the rows of dy[row][D] whose index[row] is v */
-typedef struct {
-    Samples rows;
-    int32_t V, D;
-} EmbeddingDw;
-UNPACK(embedding_dw_of, EmbeddingDw)
-
-static int embedding_dw_need(const int32_t *p, uint64_t *own, uint64_t *elements) {
-    const EmbeddingDw g = embedding_dw_of(p);
-    if (!samples_ok(g.rows) || !size_ok(g.V) || !size_ok(g.D)) { return -1; }
-    own[0] = rows_bytes(g.rows, g.D);
-    own[1] = rows_bytes(g.rows, 1);
-    *elements = smg_mul((uint64_t)g.V, (uint64_t)g.D);
-    return 0;
-}
-static SmgFault embedding_dw(const SmgCall *c, const Sink *sink) {
-    const float *dy = SINK_IN(sink, 0);
-    const EmbeddingDw g = embedding_dw_of(c->p);
-    const int32_t *index = SINK_IN_AS(int32_t, sink, 1);
-    const int32_t A = g.rows.A, N = g.rows.N, R = g.rows.R, V = g.V, D = g.D;
-    const size_t rows = (size_t)A * (size_t)N * (size_t)R;
-    for (size_t i = 0; i < rows; i++) { /* before the first row is updated */
-        if (index[i] < 0 || index[i] >= V) { return SMG_FAULT_EMBEDDING_INDEX; }
-    }
-    float tile[32], sample[32] = {0};
-    for (int32_t v = 0; v < V; v++) {
-        int hits = 0; /* most rows of a large table do not occur */
-        for (size_t i = 0; i < rows; i++) { hits |= index[i] == v; }
-        for (int32_t d = 0; d < D; d += 32) {
-            const int32_t width = D - d < 32 ? D - d : 32;
-            const size_t at = (size_t)v * (size_t)D + (size_t)d;
-            smg_sink_begin(sink, tile, at, (size_t)width);
-            for (int32_t n = 0; n < N && hits; n++) {
-                for (int32_t a = 0; a < A; a++) {
-                    const ptrdiff_t first = first_row(N, R, a, n);
-                    for (int32_t r = 0; r < R; r++) {
-                        if (index[first + r] != v) { continue; }
-                        const float *row = dy + (first + r) * D + d;
-                        for (int l = 0; l < width; l++) { sample[l] += row[l]; }
-                    }
-                }
-                smg_flush(tile, sample, width);
-            }
-            smg_sink_end(sink, tile, at, (size_t)width);
-        }
-    }
-    return SMG_NO_FAULT;
-}
-SINK_KERNELS(embedding_dw, 2, "ii", PARAMS(EmbeddingDw), "")
