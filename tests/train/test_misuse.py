@@ -98,11 +98,10 @@ def test_booleans_are_zero_and_one() -> None:
 
 
 def test_a_label_that_is_no_class_says_which_are(untouched: Job) -> None:
-    text = said(lambda: untouched.train_step(X, np.array([0, 1, 5, 2])))
-    first, help = text.splitlines()
-    assert first.startswith("error[E503]: train, instruction ")
-    assert first.endswith(": a label is not the number of a class")
-    assert help == "  help: labels must be below the number of classes, and at least 0"
+    first, why = said(lambda: untouched.train_step(X, np.array([0, 1, 5, 2]))).splitlines()
+    assert first == "error[E502]: label 5 in sample 2 (counted from 0) is not the number of a class"
+    assert why == "  why  there are 5 classes, 0 to 4"
+    assert said(lambda: untouched.train_step(X, np.array([1, 2, 3, 5]))).endswith("count from 1: give y - 1")
     assert untouched.step == 0
 
 

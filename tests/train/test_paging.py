@@ -18,7 +18,7 @@ import smidgen
 from smidgen.compiler.assemble import encode
 from smidgen.compiler.graph import interp
 from smidgen.compiler.optimizers import Adam
-from smidgen.errors import BadOption, CannotWrite, RunFailed
+from smidgen.errors import BadData, BadOption, CannotWrite, RunFailed
 from smidgen.ir import Array
 from smidgen.program.plan import Plan
 from smidgen.report.plan_text import answer
@@ -266,7 +266,7 @@ def test_a_step_that_stops_before_it_wrote_state_is_undone(tmp_path: Path) -> No
     job = Job(momentum_in_pages(), page_to=tmp_path / "page")
     job.train_step(x, y)
     before = bits(job)
-    with pytest.raises(RunFailed, match="a label is not the number of a class"):
+    with pytest.raises(BadData, match="is not the number of a class"):
         job.train_step(x2, y2 + 100)
     assert bits(job) == before
     disk = Disk(job.engine.machine)

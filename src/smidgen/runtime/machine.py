@@ -43,6 +43,7 @@ from .work import checked_page_to
 
 HELP: Final = {
     Fault.LABEL: "labels must be below the number of classes, and at least 0",
+    Fault.EMBEDDING_INDEX: "indices must be below the rows of the table, and at least 0: look at x.min() and x.max()",
     Fault.SPARE_LABEL: "add the class first: job.add_class(name), or --add-class NAME on a command line",
     Fault.IGNORED_LABELS: "leave ignored samples out, or compile with a batch that takes all samples of a step",
     Fault.TOO_FEW: "give more samples per step, or bn='frozen'",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ..errors import BadOption
+from ..errors import BadOption, RunFailed
 from ..files import checked_path
 from ..ir import Array
 from ..program.arrays import (
@@ -105,9 +105,16 @@ class Job:
         inputs, n = self._inputs("train", [*listed(x), y])
         for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
             check_numbers(array, buffer)
-        if self.engine.classes is not None:  # the kernel refuses what is no class, but knows spare ones
+        def labels() -> None:
             check_labels(inputs[-1], self.engine.sample_buffers[-1], self.engine.loss)
-        return self.engine.train(inputs, n)
+
+        if self.engine.classes is not None:  # the kernel refuses what is no class, but knows spare ones
+            labels()
+        try:
+            return self.engine.train(inputs, n)
+        except RunFailed:
+            labels()  # which one it was
+            raise
 
     def fit(
         self,
