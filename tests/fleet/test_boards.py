@@ -4,7 +4,9 @@ at the end of a line that loses, changes, repeats and reorders, with power that 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,23 @@ def test_the_proximal_term_is_that_of_this_machine(case: Case) -> None:
     assert all(np.array_equal(reply.values[name], here.values[name]) for name in here.values)
     assert not all(np.array_equal(here.values[name], case.expected.values[name]) for name in here.values)
     line.cut()
+
+
+def test_a_serial_port_is_a_line_too(case: Case) -> None:
+    """A pseudo-terminal, opened, closed and opened again."""
+    line = LocalBoard(case.program, case.folder / "b")
+    master, port = os.openpty()
+    running = subprocess.Popen(line.command, stdin=master, stdout=master)
+    try:
+        board = Board(os.ttyname(port), attempts=60, seconds=0.5)
+        client = BoardClient(case.path, case.x, case.y, part=4, board=board)
+        for _ in range(2):
+            case.check(client.train(case.values, **ASKED))
+    finally:
+        running.kill()
+        running.wait()
+        os.close(master)
+        os.close(port)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -56,8 +56,8 @@ def seeds(folder: Path) -> None:
         asked(Ask.HASH), asked(Ask.SAVE), asked(Ask.STATE_OUT, struct.pack("<2I", 0, 64)),
         asked(Ask.INFER, struct.pack("<2I2H", 0, 8, 1, 0)), asked(15), asked(Ask.STEP, step, 16),
     ]  # fmt: skip
-    (folder / "round").write_bytes(b"\0" + b"".join(of_a_round))
-    (folder / "recipe").write_bytes(b"\0" + bytes([15, 255, 0, 15, 3, 1]) + asked(Ask.RECIPE, struct.pack("<I", 512)))
+    (folder / "round").write_bytes(b"\xc0" + b"".join(of_a_round))
+    (folder / "recipe").write_bytes(b"\xc0" + bytes([15, 255, 0, 15, 3, 1]) + asked(Ask.RECIPE, struct.pack("<I", 512)))
     line = Frame(Ask.HELLO, 1, 1, b"").pack() + Frame(Ask.HASH, 1, 2, b"").pack()
     (folder / "line").write_bytes(b"\1" + line + line[:20] + b"\xa5" + line)
 

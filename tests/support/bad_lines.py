@@ -34,7 +34,7 @@ class LocalBoard:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "own.smg").write_bytes(program.bare_bytes())
         place = str(folder / "slots.bin") if slots else "-"
-        self._command = [emulator(), folder / "own.smg", place, str(rows_bytes), str(recipe_bytes)]
+        self.command = [emulator(), folder / "own.smg", place, str(rows_bytes), str(recipe_bytes)]
         self._out, self._back, self.cut_after = out or whole, back or whole, cut_after
         self._process: subprocess.Popen[bytes] | None = None
         self.sent = self.starts = 0
@@ -84,7 +84,7 @@ class LocalBoard:
         if self._process is None:
             self.starts += 1
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
             )  # fmt: skip
         return self._process
 

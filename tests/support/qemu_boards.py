@@ -24,7 +24,7 @@ class QemuBoard:
         emulate.make(folder)
         self.elf = folder / f"{self.made.boards[-1]}.elf"
         self._machine, self._folder = manifest(folder)["machine"], folder
-        self.port = _free()
+        self.port = free_port()
         self.address = f"tcp:127.0.0.1:{self.port}"
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,10 +59,10 @@ class QemuBoard:
         self.start()
 
 
-def _free() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-__all__ = ["QemuBoard"]
+__all__ = ["QemuBoard", "free_port"]

@@ -10,7 +10,7 @@ from ..errors import BadOption, SmidgenError
 from .output import print_json
 
 ADDRESSES: Final = "/dev/ttyACM0, /dev/ttyUSB0@921600 or tcp:127.0.0.1:5555, with commas between them"
-HELP: Final = "speaks for microcontrollers in a fleet: one SuperNode of Flower for several boards"
+HELP: Final = "speaks for microcontrollers in a fleet: each is a client of Flower"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", default="", metavar="NAME", help="an array of ids, which the boards share; "
                         "default: each board has all samples")  # fmt: skip
     parser.add_argument("--name", default="", help="as errors and the server's record say it")
-    apart = "each board is a client of its own, with its SuperNode; default: the server gets the boards' mean"
-    parser.add_argument("--apart", action="store_true", help=apart)
+    together = "one SuperNode, and the server gets the mean of the boards; default: each board is a client of its own"
+    parser.add_argument("--together", action="store_true", help=together)
     parser.add_argument("--insecure", action="store_true", help="without TLS: for a network of your own")
     parser.add_argument("--root-certificates", metavar="CA.pem", help="with TLS: who signed the server's certificate")
     parser.add_argument("--auth-supernode-private-key", metavar="FILE", help="with authentication, as Flower says")
@@ -48,7 +48,7 @@ def gateway(args: argparse.Namespace) -> int:
     if args.auth_supernode_private_key:
         flags += ["--auth-supernode-private-key", args.auth_supernode_private_key]
     return supernodes.run(supernodes.commands(
-        boards, args.program, args.data, args.by, args.superlink, apart=args.apart, name=args.name, flags=flags,
+        boards, args.program, args.data, args.by, args.superlink, together=args.together, name=args.name, flags=flags,
     ))  # fmt: skip
 
 
