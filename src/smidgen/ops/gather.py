@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import BadShape
 from ..ir import Array, Batch, DType, Node, Shape, Tensor, size
-from .registry import Builder, N, Param, Spec, case, define
+from .registry import Builder, Integers, N, Param, Spec, case, define
 from .strides import show
 from .traits import SAME16
 
@@ -179,6 +179,7 @@ define(
     params=lambda call: _axis_params(call.ins[0].shape, call.outs[0].shape, call["axis"]),
     cases=[
         case((N, 4, 5, 9), _different(9, 4), axis=3), case((6, 3, 3, 2), _different(6, 5), axis=0),
+        case(Integers((N, 5, 9), DType.I16, -32768, 32767), _different(9, 4), axis=2, smooth=False),
         case((4, 7), _different(7, 1), axis=1), case((5,), _different(5, 5), axis=0),
         case((N, 6, 2), _different(6, 2), axis=1), case((3, 4, N), _different(4, 3), axis=1),
         case(_bytes(4, 6), _different(6, 3), axis=1, smooth=False),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Array, Batch, Tensor
+from ..ir import Array, Batch, Dim, DType, Tensor
 from .registry import NOT_DIFFERENTIABLE, Call, N, Param, Run, Spec, case, define
-from .strides import copy_params, strides
+from .strides import copy_params, strides, times
 from .traits import Layout, Rows
 
 
@@ -30,7 +30,16 @@ def _feed_ref(x: Array, perm: tuple[int, ...], run: Run, sample: bool = False, s
 
 def _feed_params(call: Call) -> Sequence[Param]:
     outside = strides(call.ins[0].shape)
-    return copy_params(call.outs[0].shape, [outside[p] for p in call["perm"]], strides(call.outs[0].shape))
+    shape = call.outs[0].shape
+    return _crossing(call.ins[0].dtype, shape, [outside[p] for p in call["perm"]], strides(shape))
+
+
+def _crossing(dtype: DType, dims: Sequence[Dim], src: Sequence[Dim], dst: Sequence[Dim]) -> Sequence[Param]:
+    """Numbers of 16 bits cross as pairs of bytes: those of the caller may lie anywhere."""
+    if dtype is not DType.I16:
+        return copy_params(dims, src, dst)
+    src, dst = ([*(times(step, 2) for step in steps), 1] for steps in (src, dst))
+    return copy_params((*dims, 2), src, dst)
 
 
 def _outside_rows(inside: Tensor, outside: Tensor, perm: Sequence[int], axis: int, entering: bool) -> Rows:
@@ -48,12 +57,12 @@ def _outside_rows(inside: Tensor, outside: Tensor, perm: Sequence[int], axis: in
 
 
 def _feed_rows(call: Call, axis: int) -> Rows | None:
-    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0
+    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0 and call.ins[0].dtype is not DType.I16
     return _outside_rows(call.outs[0], call.ins[0], call["perm"], axis, True) if fits else None
 
 
 def _fetch_rows(call: Call, axis: int) -> Rows | None:
-    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0
+    fits = call.attrs.get("sample") and axis and call["perm"][0] == 0 and call.ins[0].dtype is not DType.I16
     return _outside_rows(call.ins[0], call.outs[0], call["perm"], axis, False) if fits else None
 
 
@@ -61,7 +70,8 @@ define(
     "feed", doc="brings a buffer of the caller, or one sample of it, into the arena; y = transpose(x, perm)",
     infer=_feed_infer, ref=_feed_ref, vjp=lambda b, node, dys: [None], needs_run=True,
     border="in", layout=Layout("enter"), rows=_feed_rows,
-    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_feed_params,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1", "i16": "copy_b1"},
+    params=_feed_params,
     cases=[case((N, 3, 4, 5), perm=(0, 2, 3, 1)), case((N, 7), perm=(0, 1)), case((4, 3), perm=(1, 0))],
 )  # fmt: skip
 
@@ -76,14 +86,15 @@ def _fetch_infer(ins: Sequence[Tensor], attrs: Mapping[str, Any]) -> Sequence[Sp
 def _fetch_params(call: Call) -> Sequence[Param]:
     inside = strides(call.ins[0].shape)
     dims = [call.ins[0].shape[p] for p in call["perm"]]
-    return copy_params(dims, [inside[p] for p in call["perm"]], strides(tuple(dims)))
+    return _crossing(call.ins[0].dtype, dims, [inside[p] for p in call["perm"]], strides(tuple(dims)))
 
 
 define(
     "fetch", doc="hands a value, or one sample of it, to a buffer of the caller; y = transpose(x, perm)",
     infer=_fetch_infer, ref=lambda x, perm, sample=False: (np.array(np.transpose(x, perm), order="C"),),
     vjp=NOT_DIFFERENTIABLE, border="out", layout=Layout("leave"), rows=_fetch_rows,
-    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1"}, params=_fetch_params,
+    kernels={"f32": "copy_b4", "i32": "copy_b4", "u8": "copy_b1", "i8": "copy_b1", "i16": "copy_b1"},
+    params=_fetch_params,
     cases=[case((N, 4, 5, 3), perm=(0, 3, 1, 2)), case((), perm=())],
 )  # fmt: skip
 

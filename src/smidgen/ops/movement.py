@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import BadShape
 from ..ir import Array, Batch, Dim, DType, Node, Quant, Shape, Tensor, batch_axis, size
 from .fixed_point import rounded
-from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, N, Param, Spec, case, define
+from .registry import NOT_DIFFERENTIABLE, Builder, Call, Case, Integers, N, Param, Spec, case, define
 from .strides import broadcast_strides, copy_params, show, strides, times
 from .traits import BY_ROWS, SAME, SAME16, Integer, Layout, Rows
 
@@ -118,7 +118,8 @@ define(
     kernels=COPY, params=_expand_params, integer=SAME, int16=SAME16,
     cases=[case((1, 1, 5), shape=(N, 1, 5)), case((1, 4, 1), shape=(N, 4, 3)), case((N, 1, 2, 1), shape=(N, 3, 2, 7)),
            case((1, 3, 1), shape=(2, 3, 5)), case((N, 2), shape=(N, 2)),
-           case(_bytes(1, 5), shape=(4, 5), smooth=False)],
+           case(_bytes(1, 5), shape=(4, 5), smooth=False),
+           case(Integers((N, 1, 5), DType.I16, -32768, 32767), shape=(N, 3, 5), smooth=False)],
 )  # fmt: skip
 
 

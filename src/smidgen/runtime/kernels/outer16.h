@@ -147,8 +147,12 @@ static inline void smg_outer16(int32_t *sum, const int16_t *p, ptrdiff_t p_step,
     }
 }
 #else
-static inline void smg_outer16(int32_t *restrict sum, const int16_t *restrict p, ptrdiff_t p_step,
-                               const int8_t *restrict w, ptrdiff_t w_step, int32_t terms, int width) {
+#if defined(__GNUC__) && !defined(__clang__) /* one of it: a copy for known steps would take kilobytes of stack */
+__attribute__((noinline, noclone))
+#endif
+static void
+smg_outer16(int32_t *restrict sum, const int16_t *restrict p, ptrdiff_t p_step, const int8_t *restrict w,
+            ptrdiff_t w_step, int32_t terms, int width) {
     if (width < SMG_RUN) {
         for (int i = 0; i < PIXELS; i++, sum += SMG_RUN, p += p_step) {
             const int8_t *v = w;
