@@ -130,28 +130,32 @@ EXTENT(range_bits_i8) {
     need[1] /= sizeof(float);
     return 0;
 }
-#define RANGE_BITS(name, type, AT)                                                         \
-    KERNEL(name, "oi", PARAMS(RangeBits)) {                                                \
-        const RangeBits g = range_bits_of(c->p);                                           \
-        uint8_t *bits = OUT_AS(uint8_t, 0);                                                \
-        const type *x = IN_AS(type, 1);                                                    \
-        const int32_t rows = g.shape.rows, per_row = g.shape.per_row;                      \
-        AT##_BOUNDS for (int32_t r = 0; r < rows; r++) {                                   \
-            int32_t left = per_row;                                                        \
-            for (; left >= 8; left -= 8, x += 8) {                                         \
-                unsigned byte = 0;                                                         \
-                SMG_UNROLL for (int j = 0; j < 8; j++) { byte |= AT##_WITHIN(x[j]) << j; } \
-                *bits++ = (uint8_t)byte;                                                   \
-            }                                                                              \
-            if (left > 0) {                                                                \
-                unsigned byte = 0;                                                         \
-                for (int j = 0; j < left; j++) { byte |= AT##_WITHIN(x[j]) << j; }         \
-                *bits++ = (uint8_t)byte;                                                   \
-                x += left;                                                                 \
-            }                                                                              \
-        }                                                                                  \
-        return SMG_NO_FAULT;                                                               \
+#define RANGE_BITS(name, type, AT)                                                          \
+    KERNEL(name, "oi", PARAMS(RangeBits)) {                                                 \
+        const RangeBits g = range_bits_of(c->p);                                            \
+        uint8_t *bits = OUT_AS(uint8_t, 0);                                                 \
+        const type *x = IN_AS(type, 1);                                                     \
+        const int32_t rows = g.shape.rows, per_row = g.shape.per_row;                       \
+        AT##_BOUNDS for (int32_t r = 0; r < rows; r++) {                                    \
+            int32_t left = per_row;                                                         \
+            for (; AT##_EIGHT && left >= 8; left -= 8, x += 8) {                            \
+                unsigned byte = 0;                                                          \
+                AT##_UNROLL for (int j = 0; j < 8; j++) { byte |= AT##_WITHIN(x[j]) << j; } \
+                *bits++ = (uint8_t)byte;                                                    \
+            }                                                                               \
+            for (; left > 0; left -= 8) {                                                   \
+                unsigned byte = 0;                                                          \
+                for (int j = 0; j < left && j < 8; j++) { byte |= AT##_WITHIN(x[j]) << j; } \
+                *bits++ = (uint8_t)byte;                                                    \
+                x += left < 8 ? left : 8;                                                   \
+            }                                                                               \
+        }                                                                                   \
+        return SMG_NO_FAULT;                                                                \
     }
+#define FLOAT_UNROLL
+#define FLOAT_EIGHT 0
+#define INT8_UNROLL SMG_UNROLL
+#define INT8_EIGHT  1
 #define FLOAT_BOUNDS                  \
     const float lo = g.lo, hi = g.hi; \
     const int closed = g.closed != 0;
@@ -190,17 +194,11 @@ KERNEL(bits_dx_f32, "oii", PARAMS(BitsDx)) {
     const float by[2] = {outside, inside};
     const uint32_t keep[2] = {outside == 0 ? 0 : 0xffffffffu, inside == 0 ? 0 : 0xffffffffu};
     for (int32_t r = 0; r < rows; r++) {
-        int32_t left = per_row;
-        for (; left >= 8; left -= 8, dx += 8, dy += 8) {
-            const unsigned byte = *bits++;
-            SMG_UNROLL for (int j = 0; j < 8; j++) {
-                const unsigned bit = byte >> j & 1;
-                dx[j] = smg_from_bits(smg_bits(dy[j] * by[bit]) & keep[bit]);
+        for (int32_t left = per_row; left > 0; left -= 8) {
+            unsigned byte = *bits++;
+            for (const float *end = dy + (left < 8 ? left : 8); dy < end; byte >>= 1) {
+                *dx++ = smg_from_bits(smg_bits(*dy++ * by[byte & 1]) & keep[byte & 1]);
             }
-        }
-        if (left > 0) {
-            const unsigned byte = *bits++;
-            for (int j = 0; j < left; j++) { *dx++ = weigh(*dy++, byte >> j & 1 ? inside : outside); }
         }
     }
     return SMG_NO_FAULT;

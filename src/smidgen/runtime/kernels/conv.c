@@ -84,8 +84,8 @@ static void pixels_dx(const Conv *v, float *total, int pixels, const float *dy, 
     const int32_t Og = v->O / v->G;
     float part[16];
     int32_t pending = 0;
-    SMG_LANES(l) { part[l] = part[8 + l] = 0.0f; }
-    SMG_LANES(l) { total[l] = total[8 + l] = 0.0f; }
+    memset(part, 0, sizeof part);
+    memset(total, 0, sizeof part);
     for (int32_t kh = mh.first, oh = mh.out; kh < v->KH; kh += mh.tap_step, oh -= mh.out_step) {
         if (oh < 0 || oh >= v->OH) { continue; }
         const float *row = dy + (ptrdiff_t)oh * v->OW * v->O;
@@ -135,7 +135,7 @@ static Conv flat(const Conv *v) {
     if (v->KH > 1 || v->KW > 1 || v->SH > 1 || v->SW > 1 || v->PT || v->PL || v->OH != v->H || v->OW != v->W) {
         return f;
     }
-    if (v->N < 1 || pixels > 1 << 28) { return f; }
+    if (pixels > 1 << 28) { return f; }
     f.N = f.H = f.OH = 1;
     f.W = f.OW = (int32_t)pixels;
     return f;

@@ -18,10 +18,9 @@ static int eight(int32_t *at, int32_t size) {
 
 /* Rows of y start as the bias. */
 static void start(float *y, int32_t pixels, int32_t step, int width, const float *b) {
-    if (WIDE && width == 8 && !b) {
-        for (; pixels > 0; pixels--, y += step) {
-            LANES(l) { y[l] = 0.0f; }
-        }
+    if (!b && step == width) {
+        memset(y, 0, sizeof *y * (size_t)pixels * (size_t)width);
+        return;
     }
     for (int32_t i = 0; i < pixels; i++) {
         for (int l = 0; l < width; l++) { y[(ptrdiff_t)i * step + l] = b ? b[l] : 0.0f; }

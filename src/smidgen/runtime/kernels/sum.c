@@ -50,20 +50,14 @@ static void pair(float *lanes, float *y, const float *a, const float *b, const f
     b += 8 * eights;
     c += 8 * eights;
     K &= 7;
-    if (lanes) {
-        SMG_LANES(l) { s[l] += lanes[l]; }
-        SMG_LANES(l) { r[l] += lanes[8 + l]; }
-    }
-    SMG_LANES(l) {
-        if (l < K) {
-            const float x = a[l];
-            s[l] += x * b[l];
-            r[l] += x * c[l];
-        }
+    if (lanes) { smg_add_sixteen(s, lanes); }
+    for (int32_t l = 0; l < K; l++) {
+        const float x = a[l];
+        s[l] += x * b[l];
+        r[l] += x * c[l];
     }
     if (lanes) {
-        SMG_LANES(l) { lanes[l] = s[l]; }
-        SMG_LANES(l) { lanes[8 + l] = r[l]; }
+        memcpy(lanes, s, sizeof s);
     } else {
         y[0] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); /* smg_lanes8 */
         y[1] = ((r[0] + r[4]) + (r[2] + r[6])) + ((r[1] + r[5]) + (r[3] + r[7]));
@@ -296,5 +290,5 @@ float smg_dot8(const float *a, const float *b, int32_t K) {
 
 void smg_flush_sixteen(float *total, float *part) {
     smg_add_sixteen(total, part);
-    smg_no_sixteen(part);
+    memset(part, 0, 16 * sizeof *part);
 }

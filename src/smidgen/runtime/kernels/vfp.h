@@ -140,11 +140,6 @@ static inline void smg_add_sixteen(float *total, const float *part) {
     for (int l = 0; l < 16; l++) { total[l] += part[l]; }
 #endif
 }
-static inline void smg_no_sixteen(float *a) {
-    SMG_LANES(l) { a[l] = 0.0f; }
-    SMG_LANES(l) { a[8 + l] = 0.0f; }
-}
-
 /* s[l] += a[l] * b[l], s[8 + l] += a[l] * c[l] for `eights` > 0 times eight lanes. */
 static inline void smg_two_dots(float *s, const float *a, const float *b, const float *c, int32_t eights) {
 #if SMG_VFP
