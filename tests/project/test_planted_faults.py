@@ -318,10 +318,6 @@ FAULTS = [
         "if (sum) { memcpy(total + old,", "if (0) { memcpy(total + old,", TILED,
     ),
     Fault(
-        "random numbers of a part begin anew", "runtime/kernels/rounded.h",
-        "to->first = (uint32_t)v.first;", "to->first = 0;", TILED,
-    ),
-    Fault(
         "a part of an update is another one", "compiler/encode.py",
         "found = [node.attrs[FIRST] * graph", "found = [(node.attrs[FIRST] - 4) * graph",
         f"{UPDATED}_an_update_of_another_part_is_not_safe",

@@ -112,8 +112,7 @@ static void tile_dx(const int32_t *p, float *y, const float *dy, const Weights *
     const int32_t K = v.own.K, stop = v.at_k + K;
     float total[16];
     Panel panel;
-    for (int32_t next = v.at_k, k = 0; next < stop; next = k + panel.width) {
-        k = next;
+    for (int32_t k = v.at_k, next = k; next < stop; next = k += panel.width) {
         weights_panel(w, &panel, v.at_o, v.own.O, 1, v.of_k, &k);
         const int old = next - k, end = stop - k < panel.width ? stop - k : panel.width; /* columns that are new here */
         for (int32_t r = 0; r < v.own.R; r++) {
@@ -128,8 +127,7 @@ static void tile_dx(const int32_t *p, float *y, const float *dy, const Weights *
 static ptrdiff_t tile_dx_length(const int32_t *p) { return linear_dx_tile_of(p).of_k; }
 static int tile_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     const LinearDxTile v = linear_dx_tile_of(p);
-    uint64_t w;
-    if (linear_need(p, &n->y, &w, &n->x) || !size_ok(v.of_o) || !size_ok(v.of_k)) { return -1; }
+    if (linear_need(p, &n->y, &n->w, &n->x) || !size_ok(v.of_o) || !size_ok(v.of_k)) { return -1; }
     if (v.at_o < 0 || v.at_o > v.of_o - v.own.O || v.at_k < 0 || v.at_k > v.of_k - v.own.K) { return -1; }
     n->w = floats(v.of_o, v.of_k, 1);
     n->outputs = v.of_o;
@@ -137,24 +135,18 @@ static int tile_dx_stored_need(const int32_t *p, WeightsNeed *n) {
     n->room = weights_panel_room(v.of_k, (uint64_t)v.own.O);
     return 0;
 }
-static int linear_dx_tile_need(const int32_t *p, uint64_t *need) {
+static int tile_extent(const int32_t *p, int sum, int operands, uint64_t *need) {
     WeightsNeed n;
     if (tile_dx_stored_need(p, &n)) { return -1; }
-    need[0] = n.y;
-    need[1] = n.x;
-    need[2] = n.w;
-    return 0;
+    n.room = 0;
+    return weights_extent(&n, 0, sum, NULL, operands, need);
 }
-EXTENT(linear_dx_tile_f32) { return linear_dx_tile_need(p, need); }
+EXTENT(linear_dx_tile_f32) { return tile_extent(p, 0, operands, need); }
+EXTENT(linear_dx_add_f32) { return tile_extent(p, 1, operands, need); }
 KERNEL(linear_dx_tile_f32, "oii", PARAMS(LinearDxTile)) {
     const Weights w = weights_f32(IN(2));
     tile_dx(c->p, OUT(0), IN(1), &w, NULL);
     return SMG_NO_FAULT;
-}
-EXTENT(linear_dx_add_f32) {
-    if (linear_dx_tile_need(p, need)) { return -1; }
-    need[3] = need[0];
-    return 0;
 }
 KERNEL(linear_dx_add_f32, "oiii", PARAMS(LinearDxTile)) {
     const Weights w = weights_f32(IN(2));
