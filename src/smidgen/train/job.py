@@ -90,30 +90,26 @@ class Job:
     # -- running -------------------------------------------------------------------------------------------
 
     def train_step(self, x: Any, y: Any) -> float:
-        """Learn from one batch; returns its loss before the update. More samples than the plan's batch are
-        split into micro-batches if the program was compiled with Memory(accumulate=True). With replay, samples that
-        were learned before join the new ones, up to the plan's batch; the new ones are kept afterwards. As in PyTorch,
-        a mean over ignored labels only is NaN, and the step is done with a gradient of zero; `fit` stops there instead
-        (NotFinite).
+        """Learn from one batch; returns its loss before the update. More samples than the plan's batch are split into
+        micro-batches if compiled with Memory(accumulate=True). With replay, samples that were learned before join the
+        new ones, up to the plan's batch; the new ones are kept afterwards. As in PyTorch, a mean over ignored labels
+        only is NaN, with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (NaN in a sample, a label that is no class) updates no parameter and no optimizer
-        state, and is not counted; but with bn="batch", running statistics of layers before the error may have moved
-        already. Of a program that pages, the state before each step is kept, and is back after any error (a disk that
-        fails). Only if some of the state itself is in pages, and the step had begun to write it, that cannot be: the
-        job then refuses everything that needs a state until it is given a whole one, by `resume` or `restore`.
-        """
+        state, and is not counted; with bn="batch", running statistics of layers before the error may have moved. Of a
+        program that pages, the state before each step is kept, and is back after any error. Only if some of the state
+        is in pages, and the step had begun to write it, the job refuses everything that needs a state until it is given
+        a whole one, by `resume` or `restore`."""
         inputs, n = self._inputs("train", [*listed(x), y])
         for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
             check_numbers(array, buffer)
-        def labels() -> None:
-            check_labels(inputs[-1], self.engine.sample_buffers[-1], self.engine.loss)
-
+        labels = inputs[-1], self.engine.sample_buffers[-1], self.engine.loss
         if self.engine.classes is not None:  # the kernel refuses what is no class, but knows spare ones
-            labels()
+            check_labels(*labels)
         try:
             return self.engine.train(inputs, n)
         except RunFailed:
-            labels()  # which one it was
+            check_labels(*labels)  # which one it was
             raise
 
     def fit(
@@ -138,24 +134,22 @@ class Job:
         """Learn from data for some epochs.
 
         `x`, `y`: arrays (numpy or torch; a tuple of them for several inputs), all checked before the first step; or
-        `fit(batches)`: any iterable of pairs (x, y), in its own order. `eval`: a pair or an iterable as well,
-        measured after each epoch. `patience`: stop when the eval loss (without `eval` the training loss) has not
-        fallen for so many epochs; the job then ends in the state after its best epoch. `schedule`: constant,
-        linear, cosine, or a function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run
-        in which the rate first rises. `seed`: of the order of samples, by default the program's. `batch`: samples
-        of a step, by default the plan's (with replay, the new ones of it; those of the first epoch are kept); more need
-        Memory(accumulate=True). `checkpoint`: a file, written after
-        each epoch or every `checkpoint_every` steps, at the end and when interrupted. `progress`: True prints a
-        line per epoch, False not even the bar that a terminal shows. `on_epoch` is called with the record of each
-        epoch. `follow_memory`: before each step, switch to the rung (`job.rungs`) that free memory allows, down at
-        once, up after some batches; or that a function allows, which returns how many bytes the job may take. The
-        History lists the switches; what is learned does not depend on them. Ctrl-C ends the run after the step at
-        hand, with `stopped="interrupted"` in the History; again, at once. A loss that is not finite raises
-        NotFinite, with the job back in the state from which the last finite loss was computed. Two more copies of
-        the state are kept for that, and one more with `patience`: in the memory of the Python process, or, if the
-        program has a limit (budget, ladder, a Linux device) or pages, in files without a name, beside `checkpoint`,
-        the pages or the program, or where TMPDIR says (default /var/tmp).
-        """
+        `fit(batches)`: any iterable of pairs (x, y), in its own order. `eval`: a pair or an iterable as well, measured
+        after each epoch. `patience`: stop when the eval loss (without `eval` the training loss) has not fallen for so
+        many epochs; the job then ends in the state after its best epoch. `schedule`: constant, linear, cosine, or a
+        function from progress (0 to 1) to the share of job.lr; `warmup`: the share of the run in which the rate first
+        rises. `seed`: of the order of samples, by default the program's. `batch`: samples of a step, by default the
+        plan's (with replay, the new ones of it; those of the first epoch are kept); more need Memory(accumulate=True).
+        `checkpoint`: a file, written after each epoch or every `checkpoint_every` steps, at the end and when
+        interrupted. `progress`: True prints a line per epoch, False not even the bar that a terminal shows. `on_epoch`
+        is called with the record of each epoch. `follow_memory`: before each step, switch to the rung (`job.rungs`)
+        that free memory allows, down at once, up after some batches; or that a function allows, which returns how many
+        bytes the job may take. The History lists the switches; what is learned does not depend on them. Ctrl-C ends
+        the run after the step at hand, with `stopped="interrupted"` in the History; again, at once. A loss that is not
+        finite raises NotFinite, with the job back in the state from which the last finite loss was computed. Two more
+        copies of the state are kept for that, and one more with `patience`: in the memory of the Python process, or,
+        if the program has a limit (budget, ladder, a Linux device) or pages, in files without a name, beside
+        `checkpoint`, the pages or the program, or where TMPDIR says (default /var/tmp)."""
         from .loop import fit
 
         return fit(
