@@ -96,10 +96,10 @@ class Job:
         only is NaN, with a gradient of zero; `fit` stops there instead (NotFinite).
 
         A step that an error stops (NaN in a sample, a label that is no class) updates no parameter and no optimizer
-        state, and is not counted; with bn="batch", running statistics of layers before the error may have moved. Of a
-        program that pages, the state before each step is kept, and is back after any error. Only if some of the state
-        is in pages, and the step had begun to write it, the job refuses everything that needs a state until it is given
-        a whole one, by `resume` or `restore`."""
+        state, and is not counted; with bn="batch", running statistics of layers before the error may have moved. A
+        program that pages keeps the state before each step, which is back after any error; only if the step had
+        begun to write state that is in pages, the job refuses everything that needs a state until `resume` or
+        `restore`."""
         inputs, n = self._inputs("train", [*listed(x), y])
         for array, buffer in zip(inputs, self._calls["train"].buffers, strict=True):
             check_numbers(array, buffer)
