@@ -1,7 +1,6 @@
 """A Job: a program with its memory, ready to train and to predict. Needs numpy and the C runtime only.
 
-What a first step does not need is imported where it is used: a device may start a process for every step.
-"""
+What a first step does not need is imported where it is used: a device may start a process for every step."""
 
 from __future__ import annotations
 
