@@ -163,7 +163,7 @@ def test_nobody_means_a_budget_of_32_bytes() -> None:
     for given in (32, "32"):
         with pytest.raises(DoesNotFit, match="the budget has 32 bytes") as error:
             smidgen.compile(net(), X, budget=given, kernels="exact")
-        assert error.value.why.startswith("32 without a unit are 32 bytes; 32KB are kilobytes")
+        assert error.value.why.startswith("the budget is 32 bytes, as a number without a unit is; 32KB are kilobytes")
 
 
 def test_python_and_the_command_line_train_by_the_same_optimizer() -> None:

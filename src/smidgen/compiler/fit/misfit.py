@@ -187,7 +187,7 @@ def over_limit(
                f"may be spread over banks; {why}")  # fmt: skip
     if limit.ram_bytes + work < UNIT_BYTES:
         asked = limit.ram_bytes + work
-        why = f"{asked} without a unit are {asked} bytes; {asked}KB are kilobytes; {why}"
+        why = f"the budget is {asked} bytes, as a number without a unit is; {asked}KB are kilobytes; {why}"
     one_thread = {"threads": 1} if limit.work_threads > 1 else {}
     is_small = work and need.ram_bytes <= limit.ram_bytes + work
     exact = Option({"kernels": "exact", **one_thread}, need) if is_small else None

@@ -14,7 +14,10 @@ from .writer import TABLE, Unsupported
 
 INSTEAD = {
     "median": "x.median(dim)[0], along an axis",
-    **dict.fromkeys(("floor", "round", "ceil", "trunc", "floor_divide", "remainder"), "compute sizes in Python"),
+    **dict.fromkeys(
+        ("floor", "round", "ceil", "trunc", "floor_divide", "remainder"),
+        "compute sizes in Python; to learn in integers, leave rounding out and say precision='int8'",
+    ),
     **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "normal"), "F.dropout is the randomness that works"),
     **dict.fromkeys(("nonzero", "masked_select", "cond"), "torch.where(condition, a, b)"),
     **dict.fromkeys(

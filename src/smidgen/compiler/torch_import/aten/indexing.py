@@ -23,12 +23,17 @@ def index_select(t: Emit, x: Operand, axis: int, index: Operand) -> Operand:
     return pick(t, x, axis_of(axis, t.rank(x)), index)
 
 
+MASKED = (
+    "torch.where(mask, x, 0) keeps the size; a mask that never changes: a buffer of its numbers, mask.nonzero()[:, 0]"
+)
+
+
 @aten("index")
 def index(t: Emit, x: Operand, indices: Sequence[Operand | Samples | None]) -> Operand:
     """Each element of the result takes its place along every indexed axis from an index; these broadcast."""
     given = {axis: i for axis, i in enumerate(indices) if i is not None}
     if any(not isinstance(i, Samples) and t.dtype(i) is DType.U8 for i in given.values()):
-        raise Unsupported("the result's size depends on values", "torch.where(mask, x, 0) keeps the size")
+        raise Unsupported("the result's size depends on values", MASKED)
     axes = list(given)
     together = axes == list(range(axes[0], axes[-1] + 1))
     batch = t.batch_axis(x)
