@@ -244,7 +244,8 @@ ROWS: list[tuple[str, str, str]] = [
     ),
     (
         "an index that a kernel refuses", "train words.smg --data word.npz",
-        "error[E503]: train, instruction 1, embedding_f32: an embedding index is outside the table",
+        "error[E503]: train, instruction 1, embedding_f32: an embedding index is outside the table\n"
+        "  help: indices must be below the rows of the table, and at least 0: look at x.min() and x.max()",
     ),
     (
         "an unwritable output", f"{TRAIN} --save nowhere/out.smg",

@@ -57,7 +57,7 @@ OTHER_MEANING = {
     "compiler/optimizers.py": {"adam": "an optimizer", "momentum": "an argument", "sgd": "an optimizer"},
     "report/proof.py": {"sgd": "an optimizer"},
     "devices/stack.py": dict.fromkeys(
-        ("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx", "linear_dx_tile", "qconv2d_dw"), "a function in C"
+        ("conv2d", "conv2d_dw", "conv2d_dx", "linear_dx", "qconv2d_dw"), "a function in C"
     ),
     "program/plan.py": {"fill": "a kind of decision", "loop": "a kind of decision"},
     "report/plan_text.py": {"loop": "a key of the plan's JSON"},
