@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -126,3 +127,20 @@ def test_a_training_that_diverges_in_torch_is_nothing_to_compare_with() -> None:
     torch.manual_seed(0)
     with pytest.raises(BadOption, match=r"no numbers any more after \d+ steps(.|\n)*--lr 1e-06"):
         proof_of(Steep(), 1e-5)
+
+
+def test_a_network_whose_forward_pass_leaves_a_weight_behind_is_copied() -> None:
+    """The old weight_norm computes `weight` in each forward pass, with the graph of that pass."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        layer = nn.utils.weight_norm(nn.Linear(4, 3))
+    model = nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2))
+    learns = {name: name for name, _ in model.named_parameters()}
+    reference = parity.Reference(model, "cross_entropy", SGD(0.1), learns, "frozen", torch.float64)
+    x, y = np.random.default_rng(0).standard_normal((5, 4)), np.arange(5) % 2
+    reference.step((x,), y)
+    (ours, _), (theirs, _) = reference.single().gradients((x,), y), reference.gradients((x,), y)
+    assert ours.keys() == theirs.keys() == learns.keys()
+    for name in learns:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)

@@ -49,6 +49,15 @@ NUDGE, MOST_NUDGED = 1e-6, 1e-3
 ROUNDING_F64 = 2e-16
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, without the graph of what a forward pass left behind (the weight of weight_norm)."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                setattr(module, name, value.detach())
+    return copy.deepcopy(model)
+
+
 class Reference:
     """The same training in PyTorch: same loss, optimizer, learning parameters and batch-norm mode. `masks` are true at
     what learns of a parameter of which a part learns."""
@@ -57,7 +66,7 @@ class Reference:
         self, model: nn.Module, loss: Any, optimizer: Optimizer, learns: Sequence[str], bn: str, dtype: torch.dtype,
         masks: Mapping[str, Array] | None = None,
     ) -> None:  # fmt: skip
-        self.model = copy.deepcopy(model).to(dtype)
+        self.model = copied(model).to(dtype)
         self.dtype, self.loss, self.steps = dtype, _torch_loss(loss), 0
         self.in_double = False  # also what the model computes in float32
         for module in self.model.modules():
@@ -123,7 +132,7 @@ class Reference:
     def single(self) -> Reference:
         """The same network in the same state in torch-f32, for gradients only."""
         twin = copy.copy(self)
-        twin.model, twin.dtype = copy.deepcopy(self.model).float(), torch.float32
+        twin.model, twin.dtype = copied(self.model).float(), torch.float32
         twin.params = dict(twin.model.named_parameters())
         twin.optimizer = torch.optim.SGD([twin.params[p] for p in self.learns], lr=0.0)
         return twin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -156,7 +155,7 @@ def taking_bytes(model: torch.nn.Module, example: Sequence[Any]) -> torch.nn.Mod
         return tuple(from_bytes(x.to(dtype), *s, min(1, x.ndim - 1)) if s and x.dtype is torch.uint8 else x
                      for s, x in zip(stands, inputs, strict=True))  # fmt: skip
 
-    copied = copy.deepcopy(model)
+    copied = parity.copied(model)
     copied.register_forward_pre_hook(numbers)
     return copied
 
@@ -200,13 +199,13 @@ def goes_home(job: Job, model: torch.nn.Module, inputs: Sequence[Array], entries
     learned, merges = job.state_dict(), entries.merges
     added = {*learned} - {*model.state_dict(), *(n for m in merges for n in m.learned)}
     if added:
-        trained = copy.deepcopy(torch_twin(model, entries)).float()
+        trained = parity.copied(torch_twin(model, entries)).float()
         with torch.no_grad():
             for name, tensor in (*trained.named_parameters(), *trained.named_buffers()):
                 if name in learned:
                     tensor.copy_(torch.from_numpy(learned[name]))
         return beside_untouched(job, model, entries) and _predicts(job, trained, inputs)
-    trained = copy.deepcopy(model).eval()
+    trained = parity.copied(model).eval()
     job.load_into(trained)
     changed = {*learned, *(m.into for m in merges), *(k for k in model.state_dict() if k.endswith("batches_tracked"))}
     before, after = model.state_dict(), trained.state_dict()
