@@ -32,7 +32,7 @@ def _int8(shape: tuple[int, ...]) -> Any:
 def _define(name: str, doc: str, page: Page, ref: Callable[..., Sequence[Array]], inputs: int = 1) -> None:
     define(
         name, doc=doc, infer=same_shape, ref=ref, vjp=NOT_DIFFERENTIABLE, params=_bytes, page=page,
-        kernels=dict.fromkeys(("f32", "i32", "u8", "i8"), _KERNELS[page]), shares={0: 0} if inputs == 2 else {},
+        kernels=dict.fromkeys(("f32", "i32", "i16", "u8", "i8"), _KERNELS[page]), shares={0: 0} if inputs == 2 else {},
         cases=[case(*[(N, 3, 5)] * inputs), case(*[_bits((4, 7))] * inputs),
                case(*[_int8((3, 7))] * inputs)],
     )  # fmt: skip

@@ -10,9 +10,9 @@
  *
  * One request at a time, each with the next number of a session; the same number again brings the same answer, and
  * nothing is done twice. So whoever asks can ask again whenever an answer does not come: after a lost or changed byte,
- * a reset, a power cut. After a reset there is no session, and every request but SMG_FLEET_HELLO is refused, which tells
- * the gateway to look at where the device stands. All memory is the caller's and of fixed size; lengths, offsets and
- * numbers of rows are checked before they are used, and a program that came over the line as any other is. */
+ * a reset, a power cut. After a reset there is no session, and every request but SMG_FLEET_HELLO is refused, which
+ * tells the gateway to look at where the device stands. All memory is the caller's and of fixed size; lengths, offsets
+ * and numbers of rows are checked before they are used, and a program that came over the line as any other is. */
 #ifndef SMIDGEN_FLEET_H
 #define SMIDGEN_FLEET_H
 #include "frames.h"

@@ -28,8 +28,8 @@ typedef struct {
  *     sum     r of operand 1 and, if operand 2 moves, the window of r over that: they are added to operand 0, each row
  *             once and in order
  * as far as there are such. The kernel is told in its parameters how many rows it has of its input, how many to make,
- * and the padding above them; or, placed, the first row of the input that it has and the first to make. That of a sum is
- * told of its window, for the rows of operand 1, and the first of these. */
+ * and the padding above them; or, placed, the first row of the input that it has and the first to make. That of a sum
+ * is told of its window, for the rows of operand 1, and the first of these. */
 enum {
     SMG_ROWS_EACH,
     SMG_ROWS_WINDOW,
@@ -91,7 +91,7 @@ int smg_check_table(const uint32_t *table, uint32_t words, uint32_t body);
 /* Has an instruction with this rule, in every iteration, the rows of `in`, which is this operand, that it needs for
  * those of `out`? */
 int smg_check_flow(const SmgRowRule *rule, const SmgRowValue *out, const SmgRowValue *in, unsigned operand);
-/* The operand whose rows are those of the window; all others that move have the rows of the result. 0: there is none. */
+/* The operand whose rows are those of the window; all others that move have rows of the result. 0: there is none. */
 static inline unsigned smg_rows_windowed(const SmgRowRule *rule) {
     const int32_t kind = smg_rows_kind(rule);
     return kind == SMG_ROWS_EACH ? 0 : kind == SMG_ROWS_SUM ? 2 : 1;

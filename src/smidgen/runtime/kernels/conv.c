@@ -59,8 +59,8 @@ static void conv(const Conv *v, float *y, const float *x, const Weights *w, cons
     }
 }
 
-/* A tap of some input pixels that are neighbours a stride apart, and `count` outputs: sums of `width` channels each. The
- * first meets output ow, the second ow + 1 and so on; outputs outside the image count as if they were zero. */
+/* A tap of some input pixels that are neighbours a stride apart, and `count` outputs: sums of `width` channels each.
+ * The first meets output ow, the second ow + 1 and so on; outputs outside the image count as if they were zero. */
 static inline void tap_dx(const Conv *v, float *part, int pixels, int width, const float *dy, int32_t ow,
                           const float *k, ptrdiff_t output, int32_t count) {
     const float *d = dy + (ptrdiff_t)ow * v->O;
@@ -77,8 +77,8 @@ static inline void tap_dx(const Conv *v, float *part, int pixels, int width, con
     }
 }
 
-/* `width` channels of one input pixel, eight of two, or four of four: the outputs they meet, tap by tap, and within a tap
- * the group's Og outputs in order. dy and w begin with the group's first output. */
+/* `width` channels of one input pixel, eight of two, or four of four: the outputs they meet, tap by tap, and within a
+ * tap the group's Og outputs in order. dy and w begin with the group's first output. */
 static void pixels_dx(const Conv *v, float *total, int pixels, const float *dy, const Panel *w, int width, Meets mh,
                       Meets mw) {
     const int32_t Og = v->O / v->G;

@@ -1,5 +1,5 @@
-/* Two products of 16 bits at a time, for cores with the DSP extension of Arm (Cortex-M4, M7, M33, M55). Each function has
- * a twin in plain C with the same bits, which tests run on hosts (SMG_DSP=1); other cores do without all of this.
+/* Two products of 16 bits at a time, for cores with the DSP extension of Arm (Cortex-M4, M7, M33, M55). Each function
+ * has a twin in plain C with the same bits, which tests run on hosts (SMG_DSP=1); other cores do without all of this.
  *
  * A word of four int8 numbers a b c d becomes two words of two numbers each, (a, c) and (b, d). */
 #ifndef SMG_DSP_H

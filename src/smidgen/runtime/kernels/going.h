@@ -1,6 +1,6 @@
 /* Sums over the rows of one sample that go on from call to call (runtime/rows.h): a stream hands over a few rows at a
- * time, each once and in order. `sum` is the result, `part` what has not moved there yet, in the same order of elements;
- * the first call finds anything in both. The bits are those of one call with all rows. */
+ * time, each once and in order. `sum` is the result, `part` what has not moved there yet, in the same order of
+ * elements; the first call finds anything in both. The bits are those of one call with all rows. */
 #ifndef SMG_GOING_H
 #define SMG_GOING_H
 #include "sum.h"

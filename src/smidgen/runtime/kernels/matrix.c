@@ -105,8 +105,8 @@ static int linear_dx_stored_need(const int32_t *p, WeightsNeed *n) {
 WEIGHT_KERNELS(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 WEIGHT_KERNEL_INT8(linear_dx, linear_dx, PARAMS(Linear), linear_length, "")
 
-/* A tile of w[of_o][of_k], outputs from at_o and inputs from at_k on: y[R][K] = dy[R][O] w[O][K] or, as if all of it had
- * been one sum, sum[R][K] + dy[R][O] w[O][K]; y may be the sum. */
+/* A tile of w[of_o][of_k], outputs from at_o and inputs from at_k on: y[R][K] = dy[R][O] w[O][K] or, as if all of it
+ * had been one sum, sum[R][K] + dy[R][O] w[O][K]; y may be the sum. */
 static void tile_dx(const int32_t *p, float *y, const float *dy, const Weights *w, const float *sum) {
     const LinearDxTile v = linear_dx_tile_of(p);
     const int32_t K = v.own.K, stop = v.at_k + K;

@@ -156,8 +156,8 @@ smg_outer16(int32_t *restrict sum, const int16_t *restrict p, ptrdiff_t p_step, 
     if (width < SMG_RUN) {
         for (int i = 0; i < PIXELS; i++, sum += SMG_RUN, p += p_step) {
             const int8_t *v = w;
-            for (int32_t t = 0; t < terms; t++, v += w_step) {
-                for (int l = 0; l < width; l++) { sum[l] += p[t] * v[l]; }
+            for (const int16_t *a = p; a < p + terms; a++, v += w_step) {
+                for (int l = 0; l < width; l++) { sum[l] += *a * v[l]; }
             }
         }
         return;

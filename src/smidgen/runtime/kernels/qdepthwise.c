@@ -2,7 +2,7 @@
  * outputs at a time, each in a lane of its own: their taps are laid out as [tap][lane] once for the whole image. With
  * DSP, where there is one output a channel and no dilation, channel by channel:
  *
- *     lines[channel < 4][KH][QLINE]    rows of x as far as some neighbouring outputs see them, widened to int16 less the
+ *     lines[channel < 4][KH][QLINE]    rows of x as far as some neighbouring outputs see them, in int16 less the
  *                                      zero point, in the order of a ring: a row is widened once for all rows of y
  *     words[channel < 4][KH][pairs]    two neighbouring taps each, the last with 0 if they are odd
  *

@@ -3,7 +3,7 @@
  *
  * In place, the rows of dy that a window still reaches are kept in a ring, as row % rows:
  *
- *     dy   . . . . .      ring        Row ih of dx reads rows up to ih + PT of dy. They are copied before, and no row is
+ *     dy   . . . . .      ring        Row ih of dx reads rows up to ih + PT of dy. They are copied before; no row is
  *          . . . . .  ->  . . . . .   in the ring for longer than the window is high. */
 #include "qback16.h"
 

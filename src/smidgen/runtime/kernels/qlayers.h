@@ -52,8 +52,8 @@ enum { QNEAR = 16 };
 #define QLINE(KW) (QNEAR + ((KW) + 1) / 2 * 2)
 /* Outputs that a line is long enough for, in fours; may be 0. */
 static inline int32_t qdepthwise_outputs(const Conv *v) { return v->SW > QNEAR ? 0 : (QNEAR / v->SW + 1) / 4 * 4; }
-/* Bytes of room: for taps of QTAPS channels, or on some cores for lines and words of four, unless those are much more. A
- * plan fits any core. */
+/* Bytes of room: for taps of QTAPS channels, or on some cores for lines and words of four, unless those are much more.
+ * A plan fits any core. */
 enum { QMORE = 512 };
 static inline uint64_t qdepthwise_lanes(const Conv *v) {
     return smg_mul((uint64_t)v->KH, QTAPS * sizeof(int16_t) * (uint64_t)v->KW);

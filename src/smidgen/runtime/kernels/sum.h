@@ -73,7 +73,8 @@ void smg_rows_x2(float *sum, const float *a, ptrdiff_t row, const float *b, ptrd
 #define smg_rows_x4 SMG_EXTERN(rows_x4)
 void smg_rows_x4(float *sum, const float *a, ptrdiff_t row, const float *b, ptrdiff_t b_step, int32_t T);
 
-/* The same as smg_rows for neighbouring columns of a: sum[8 * i + l] += a[t * a_step + i] * b[t * b_step + l]. Fast for 4 by 8. */
+/* The same as smg_rows for neighbouring columns of a: sum[8 * i + l] += a[t * a_step + i] * b[t * b_step + l]. Fast for
+ * 4 by 8. */
 #define smg_outer SMG_EXTERN(outer)
 void smg_outer(float *sum, int rows, int width, const float *a, ptrdiff_t a_step, const float *b, ptrdiff_t b_step,
                int32_t T);

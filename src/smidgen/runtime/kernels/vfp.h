@@ -1,5 +1,5 @@
-/* Loops over lanes that stay in the 32 registers of a single-precision unit of Arm's M profile: loads of eight registers
- * are one instruction, which gcc does not write. Each has a twin in C, and vmla rounds the product as C does. */
+/* Loops over lanes that stay in the 32 registers of a single-precision unit of Arm's M profile: loads of eight
+ * registers are one instruction, which gcc does not write. Each has a twin in C, and vmla rounds products as C does. */
 #ifndef SMG_VFP_H
 #define SMG_VFP_H
 #include "sum.h"
@@ -11,7 +11,10 @@
 #endif
 
 #if SMG_VFP
-#define SMG_VFP_LOW  "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", "s15"
+// clang-format off
+#define SMG_VFP_LOW \
+    "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14", "s15"
+// clang-format on
 #define SMG_VFP_HIGH "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25"
 #define SMG_VFP_LAST "s26", "s27", "s28", "s29", "s30", "s31"
 #endif

@@ -1,4 +1,4 @@
-/* See serial.h. The port holds one byte. Its interrupt is never taken, for interrupts are off: it only wakes the core. */
+/* See serial.h. The port holds one byte. Its interrupt is never taken, as interrupts are off: it wakes the core. */
 #include "serial.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
