@@ -271,7 +271,8 @@ FAULTS = [
     ),
     Fault(
         "upsampling in a stream begins at the first row of the image", "runtime/rows.c",
-        "x->words[rule->above + 1] = turn->from;", "x->words[rule->above + 1] = 0;", STREAMED,
+        "turn->first;\n        x->words[rule->above + 1] = turn->from;",
+        "turn->first;\n        x->words[rule->above + 1] = 0;", STREAMED,
     ),
     Fault(
         "padding below does not count", "ops/pool.py",
