@@ -5,8 +5,9 @@
  *   make frames                                         ten million executions
  *   python -m tests.fuzz.frames --runs 10000000         the same
  *
- * A finding is a report of the address or undefined-behaviour sanitizer, or one of these: an answer that is no frame, or
- * is larger than what the caller gave; a reader that holds more than its memory; a request that was done although the
+ * A finding is a report of the address or undefined-behaviour sanitizer, or one of these: an answer that is no frame,
+ * or is larger than what the caller gave; a reader that holds more than its memory; a request that was done although
+ * the
  * one with the same number was done before; a program that no longer answers. All memory is allocated to the byte. */
 #include "fleet.h"
 #include "crc.h"
