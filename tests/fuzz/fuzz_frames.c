@@ -7,8 +7,8 @@
  *
  * A finding is a report of the address or undefined-behaviour sanitizer, or one of these: an answer that is no frame,
  * or is larger than what the caller gave; a reader that holds more than its memory; a request that was done although
- * the
- * one with the same number was done before; a program that no longer answers. All memory is allocated to the byte. */
+ * the one with the same number was done before; a program that no longer answers. All memory is allocated to the
+ * byte. */
 #include "fleet.h"
 #include "crc.h"
 #include "fuzz_frames_program.h" /* made by frames.py: own_program */
